@@ -1,0 +1,152 @@
+"""Attack losses: one number per row and domain, small = fooled.
+
+Every loss maps logits (..., C) and labels (...) to (...); nothing is averaged. The perturbation descends
+these losses and the weights ascend them. With ``targeted=True`` the labels name the class to be reached.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+__all__ = ["Loss", "clipped", "cw_margin", "dlr", "fooled", "neg_cross_entropy"]
+
+
+class Loss(Protocol):
+    """What the solvers call: ``loss(logits, labels)``, with ``targeted=True`` added in targeted attacks."""
+
+    def __call__(self, logits: Tensor, labels: Tensor, *, targeted: bool = False) -> Tensor:
+        """Losses of the shape of `labels`."""
+        ...
+
+
+def cw_margin(
+    logits: Tensor, labels: Tensor, *, targeted: bool = False, kappa: float = 50.0
+) -> Tensor:
+    """Carlini-Wagner margin, cut off at confidence kappa.
+
+        max(z_y - max_{j != y} z_j, -kappa)          targeted:  max(max_{j != t} z_j - z_t, -kappa)
+
+    Negative exactly when the row is misclassified (targeted: classified as the target), up to ties.
+
+    Args:
+        logits: (..., C) with C >= 2.
+        labels: True classes, or targets, (...), int64.
+        targeted: Whether labels are classes to reach.
+        kappa: Margin beyond which a row gains nothing more; 50 in the paper.
+
+    Returns:
+        Losses, (...).
+
+    Example:
+        >>> cw_margin(torch.tensor([[3.0, 1.0, 2.0], [3.0, 1.0, 2.0]]), torch.tensor([0, 1]))
+        tensor([ 1., -2.])
+    """
+    _check(logits, labels)
+    margin = _margin(logits, labels)
+    return (-margin if targeted else margin).clamp_min(-kappa)
+
+
+def neg_cross_entropy(logits: Tensor, labels: Tensor, *, targeted: bool = False) -> Tensor:
+    """Minus the cross-entropy of the true class; targeted: plus the cross-entropy of the target.
+
+    Args:
+        logits: (..., C).
+        labels: (...), int64.
+        targeted: Whether labels are classes to reach.
+
+    Returns:
+        Losses, (...).
+
+    Example:
+        >>> neg_cross_entropy(torch.zeros(1, 4), torch.tensor([2]))
+        tensor([-1.3863])
+    """
+    _check(logits, labels)
+    rows = logits.reshape(-1, logits.shape[-1])
+    entropy = F.cross_entropy(rows, labels.reshape(-1), reduction="none").reshape(labels.shape)
+    return entropy if targeted else -entropy
+
+
+def dlr(logits: Tensor, labels: Tensor, *, targeted: bool = False) -> Tensor:
+    """Difference of logits ratio (Croce & Hein, 2020): a margin that ignores the scale of the logits.
+
+        (z_y - max_{j != y} z_j) / (z_(1) - z_(3))     targeted, C >= 4: divided by z_(1) - (z_(3) + z_(4)) / 2
+
+    with z_(i) the i-th largest logit. Two classes have no third logit, and the ratio to the only difference
+    there is would be +-1 with no gradient: for C = 2 it is the plain margin. For C = 3 the targeted form uses
+    z_(3).
+
+    Args:
+        logits: (..., C) with C >= 2.
+        labels: (...), int64.
+        targeted: Whether labels are classes to reach.
+
+    Returns:
+        Losses, (...).
+
+    Example:
+        >>> dlr(torch.tensor([[5.0, 3.0, 1.0, 0.0]]), torch.tensor([0]))
+        tensor([0.5000])
+    """
+    _check(logits, labels)
+    margin = _margin(logits, labels)
+    margin = -margin if targeted else margin
+    classes = logits.shape[-1]
+    if classes == 2:
+        return margin
+    top = logits.topk(min(classes, 4), dim=-1).values
+    low = (top[..., 2] + top[..., 3]) / 2 if targeted and classes > 3 else top[..., 2]
+    return margin / (top[..., 0] - low).clamp_min(1e-12)
+
+
+def clipped(loss: Loss, threshold: float) -> Callable[..., Tensor]:
+    """A loss that counts no more than `threshold`: the paper's w_clip heuristic, with threshold 40.
+
+    Domains whose loss is above the threshold stop pulling, so that none dominates the average.
+
+    Example:
+        >>> loss = clipped(cw_margin, 40.0)
+        >>> loss(torch.tensor([[90.0, 0.0]]), torch.tensor([0]))
+        tensor([40.])
+    """
+
+    def clipped_loss(logits: Tensor, labels: Tensor, *, targeted: bool = False) -> Tensor:
+        value = loss(logits, labels, targeted=True) if targeted else loss(logits, labels)
+        return value.clamp_max(threshold)
+
+    return clipped_loss
+
+
+def fooled(logits: Tensor, labels: Tensor, *, targeted: bool = False) -> Tensor:
+    """Whether each row is misclassified, or, targeted, classified as the target. Boolean, (...).
+
+    A row whose logits are not finite is never counted as fooled.
+
+    Example:
+        >>> fooled(torch.tensor([[1.0, 2.0], [2.0, 1.0]]), torch.tensor([0, 0]))
+        tensor([ True, False])
+    """
+    hit = logits.argmax(dim=-1) == labels
+    return (hit if targeted else ~hit) & logits.isfinite().all(dim=-1)
+
+
+def _margin(logits: Tensor, labels: Tensor) -> Tensor:
+    """z_y - max_{j != y} z_j."""
+    index = labels.unsqueeze(-1)
+    others = logits.scatter(-1, index, -torch.inf)
+    return logits.gather(-1, index).squeeze(-1) - others.amax(dim=-1)
+
+
+def _check(logits: Tensor, labels: Tensor) -> None:
+    if logits.dim() == 0 or logits.shape[:-1] != labels.shape:
+        raise ValueError(
+            "`labels` must have the shape of `logits` without its last axis, "
+            f"got labels {tuple(labels.shape)} and logits {tuple(logits.shape)}."
+        )
+    if logits.shape[-1] < 2:
+        raise ValueError(f"`logits` must have at least 2 classes, got shape {tuple(logits.shape)}.")

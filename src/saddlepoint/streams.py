@@ -1,0 +1,74 @@
+"""Random numbers that belong to a row: a pure function of (seed, row, stream, position).
+
+Batched code that draws from one generator gives a row different numbers in every batch composition. Here
+the i-th number of row r in stream s is a hash of (seed, s, r, i), so that a row meets the same random
+start and the same random transforms alone, in any batch, in any order, on any device.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+__all__ = ["JUDGE", "START", "normal", "uniform"]
+
+# Streams are numbered by step. These are out of reach of any step:
+JUDGE = 1 << 40  # verdicts, on draws that no attack has seen
+START = 1 << 41  # random starts, one stream per restart
+
+_GOLDEN = 0x9E3779B97F4A7C15
+
+
+def uniform(seed: int, rows: Tensor, stream: int, size: int) -> Tensor:
+    """Uniform numbers in [0, 1), one stream per row.
+
+    Args:
+        seed: Any integer.
+        rows: Row numbers, (B,), int64: who the numbers are for, not where the row stands in the batch.
+        stream: Which draw (step, restart, purpose).
+        size: How many numbers per row.
+
+    Returns:
+        (B, size), float32 with 24 random bits, on the device of `rows`.
+
+    Example:
+        >>> both = uniform(0, torch.tensor([3, 8]), 0, 2)
+        >>> bool((uniform(0, torch.tensor([8]), 0, 2) == both[1]).all())
+        True
+    """
+    key = _mix(rows + _signed(_mix_int(_mix_int(seed) + stream)))
+    counter = torch.arange(1, size + 1, device=rows.device) * _signed(_GOLDEN)
+    bits = _mix(key.unsqueeze(1) + counter)
+    return ((bits >> 40) & 0xFFFFFF).to(torch.float32) * 2.0**-24
+
+
+def normal(seed: int, rows: Tensor, stream: int, size: int) -> Tensor:
+    """Standard normal numbers, (B, size), float32, one stream per row (Box-Muller).
+
+    Example:
+        >>> normal(0, torch.tensor([5]), 1, 3).shape
+        torch.Size([1, 3])
+    """
+    u = uniform(seed, rows, stream, 2 * size)
+    radius = (-2.0 * torch.log1p(-u[:, :size])).sqrt()
+    return radius * torch.cos(2.0 * torch.pi * u[:, size:])
+
+
+# The finaliser of splitmix64 (Steele, Lea & Flood, 2014): every output bit depends on every input bit.
+
+
+def _mix(x: Tensor) -> Tensor:
+    x = (x ^ ((x >> 30) & 0x3FFFFFFFF)) * _signed(0xBF58476D1CE4E5B9)
+    x = (x ^ ((x >> 27) & 0x1FFFFFFFFF)) * _signed(0x94D049BB133111EB)
+    return x ^ ((x >> 31) & 0x1FFFFFFFF)
+
+
+def _mix_int(x: int) -> int:
+    x = (x + _GOLDEN) & 0xFFFFFFFFFFFFFFFF
+    x = ((x ^ (x >> 30)) * 0xBF58476D1CE4E5B9) & 0xFFFFFFFFFFFFFFFF
+    x = ((x ^ (x >> 27)) * 0x94D049BB133111EB) & 0xFFFFFFFFFFFFFFFF
+    return x ^ (x >> 31)
+
+
+def _signed(x: int) -> int:
+    return x - (1 << 64) if x >= 1 << 63 else x

@@ -1,0 +1,192 @@
+"""How the domain weights move: the inner maximisation over the simplex (eq. 4 and 9).
+
+A rule maps the losses F(delta_t) of every row and domain, (B, K), and the weights so far to new weights,
+(B, K), each row on the simplex. Large loss = hard domain = more weight.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import final
+
+import torch
+from torch import Tensor
+
+from saddlepoint.projections import _project_simplex
+
+__all__ = ["AbstractWeightRule", "Average", "Entropic", "Fixed", "MinMax", "WorstCase"]
+
+
+class AbstractWeightRule(ABC):
+    """Two functions: the weights to start from, and the weights after an iterate."""
+
+    @abstractmethod
+    def init(self, losses: Tensor) -> Tensor:
+        """Weights w_0, (B, K), given the losses F(delta_0), (B, K)."""
+
+    @abstractmethod
+    def update(self, weights: Tensor, losses: Tensor) -> Tensor:
+        """Weights w_t, (B, K), from w_{t-1} and the losses F(delta_t), both (B, K)."""
+
+
+@final
+@dataclass(frozen=True)
+class MinMax(AbstractWeightRule):
+    """Projected gradient ascent on sum_i w_i F_i - gamma/2 ||w - 1/K||^2: the paper's inner maximisation.
+
+        w_t = proj_simplex( w_{t-1} + step_size * (F(delta_t) - gamma * (w_{t-1} - 1/K)) )
+
+    Args:
+        step_size: beta in the paper, > 0. About one over the number of steps is good practice.
+        gamma: Pull towards equal weights, >= 0; infinity keeps them equal. Theorem 1 wants
+            step_size < 1 / gamma. A longer step would overshoot and oscillate, so that the step is never
+            longer than 1 / gamma, which lands on the maximiser itself: proj_simplex(1/K + F / gamma).
+
+    Example:
+        >>> rule = MinMax(step_size=0.1, gamma=1.0)
+        >>> losses = torch.tensor([[4.0, 2.0]])
+        >>> rule.update(rule.init(losses), losses)
+        tensor([[0.6000, 0.4000]])
+    """
+
+    step_size: float = 1 / 20
+    gamma: float = 1.0
+
+    def __post_init__(self) -> None:
+        _check_step_size(self.step_size)
+        if not self.gamma >= 0:
+            raise ValueError(f"`gamma` must be >= 0, got {self.gamma}.")
+
+    def init(self, losses: Tensor) -> Tensor:
+        """Equal weights."""
+        return _uniform(losses)
+
+    def update(self, weights: Tensor, losses: Tensor) -> Tensor:
+        """One projected ascent step."""
+        uniform = 1.0 / weights.shape[-1]
+        if self.step_size * self.gamma >= 1.0:
+            return _project_simplex(uniform + losses / self.gamma)
+        pull = self.gamma * (weights - uniform)
+        return _project_simplex(weights + self.step_size * (losses - pull))
+
+
+@final
+@dataclass(frozen=True)
+class Average(AbstractWeightRule):
+    """Equal weights throughout: the usual ensemble PGD and EOT.
+
+    Example:
+        >>> Average().init(torch.tensor([[4.0, 2.0]]))
+        tensor([[0.5000, 0.5000]])
+    """
+
+    def init(self, losses: Tensor) -> Tensor:
+        """Equal weights."""
+        return _uniform(losses)
+
+    def update(self, weights: Tensor, losses: Tensor) -> Tensor:
+        """The same weights."""
+        del losses  # equal weights do not depend on them
+        return weights
+
+
+@final
+@dataclass(frozen=True)
+class Fixed(AbstractWeightRule):
+    """Given weights throughout, such as the paper's w_prior, w_static, or averages over some domains only.
+
+    Args:
+        weights: One number >= 0 per domain; scaled to sum to one.
+
+    Example:
+        >>> Fixed((0.0, 1.0, 1.0)).init(torch.zeros(1, 3))
+        tensor([[0.0000, 0.5000, 0.5000]])
+    """
+
+    weights: Sequence[float]
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "weights", tuple(float(w) for w in self.weights))
+        total = sum(self.weights)
+        if any(not w >= 0 for w in self.weights) or not 0 < total < float("inf"):
+            raise ValueError(
+                f"`weights` must be >= 0, finite and not all zero, got {tuple(self.weights)}."
+            )
+
+    def init(self, losses: Tensor) -> Tensor:
+        """The given weights for every row."""
+        if len(self.weights) != losses.shape[-1]:
+            raise ValueError(
+                f"`weights` must have one entry per domain, K = {losses.shape[-1]}, "
+                f"got {len(self.weights)}."
+            )
+        weights = torch.tensor(self.weights, dtype=losses.dtype, device=losses.device)
+        return (weights / weights.sum()).expand_as(losses).clone()
+
+    def update(self, weights: Tensor, losses: Tensor) -> Tensor:
+        """The same weights."""
+        del losses  # fixed weights do not depend on them
+        return weights
+
+
+@final
+@dataclass(frozen=True)
+class WorstCase(AbstractWeightRule):
+    """All weight on the hardest domain: the maximiser for gamma = 0. Exact ties share it equally.
+
+    Example:
+        >>> WorstCase().init(torch.tensor([[4.0, 2.0, 3.0]]))
+        tensor([[1., 0., 0.]])
+    """
+
+    def init(self, losses: Tensor) -> Tensor:
+        """One-hot at the largest loss."""
+        hardest = (losses == losses.amax(dim=-1, keepdim=True)).to(losses.dtype)
+        return hardest / hardest.sum(dim=-1, keepdim=True)
+
+    def update(self, weights: Tensor, losses: Tensor) -> Tensor:
+        """One-hot at the largest loss."""
+        del weights  # the maximiser has no memory
+        return self.init(losses)
+
+
+@final
+@dataclass(frozen=True)
+class Entropic(AbstractWeightRule):
+    """Mirror ascent with the entropy (multiplicative weights): w_i proportional to w_i exp(step_size * F_i).
+
+    Args:
+        step_size: > 0.
+
+    Example:
+        >>> rule = Entropic(step_size=1.0)
+        >>> losses = torch.tensor([[0.0, 0.6931]])
+        >>> rule.update(rule.init(losses), losses)
+        tensor([[0.3333, 0.6667]])
+    """
+
+    step_size: float = 1 / 50
+
+    def __post_init__(self) -> None:
+        _check_step_size(self.step_size)
+
+    def init(self, losses: Tensor) -> Tensor:
+        """Equal weights."""
+        return _uniform(losses)
+
+    def update(self, weights: Tensor, losses: Tensor) -> Tensor:
+        """One multiplicative step, computed in logarithms."""
+        # The floor keeps a domain that was easy for long able to come back.
+        log_weights = weights.clamp_min(torch.finfo(weights.dtype).tiny).log()
+        return torch.softmax(log_weights + self.step_size * losses, dim=-1)
+
+
+def _uniform(losses: Tensor) -> Tensor:
+    return torch.full_like(losses, 1.0 / losses.shape[-1])
+
+
+def _check_step_size(step_size: float) -> None:
+    if not 0 < step_size < float("inf"):
+        raise ValueError(f"`step_size` must be positive and finite, got {step_size}.")

@@ -1,0 +1,34 @@
+"""Shared fixtures: one thread, reproducible hypothesis runs, tiny models."""
+
+from __future__ import annotations
+
+import hypothesis
+import pytest
+import torch
+from torch import nn
+
+torch.set_num_threads(1)
+hypothesis.settings.register_profile(
+    "saddlepoint", deadline=None, derandomize=True, max_examples=80, print_blob=True
+)
+hypothesis.settings.load_profile("saddlepoint")
+
+
+@pytest.fixture
+def generator() -> torch.Generator:
+    return torch.Generator().manual_seed(20211206)
+
+
+@pytest.fixture
+def networks(generator: torch.Generator) -> list[nn.Module]:
+    """Three two-layer networks from 6 numbers to 4 classes, float64, in eval mode."""
+    return [network(generator) for _ in range(3)]
+
+
+def network(generator: torch.Generator, size: int = 6, classes: int = 4) -> nn.Module:
+    model = nn.Sequential(nn.Flatten(), nn.Linear(size, 8), nn.Tanh(), nn.Linear(8, classes))
+    model = model.double().eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.copy_(torch.randn(parameter.shape, generator=generator, dtype=torch.float64))
+    return model

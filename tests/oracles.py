@@ -1,0 +1,182 @@
+"""Slow and obvious: what the library must agree with. Nothing here imports it."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import warnings
+from collections.abc import Callable, Sequence
+
+import cvxpy
+import numpy as np
+import torch
+from torch import Tensor
+
+# ------------------------------------------------------------------------------------- projections
+
+
+def project_by_cvxpy(
+    v: np.ndarray, p: float, eps: float, lower: np.ndarray, upper: np.ndarray
+) -> np.ndarray:
+    """argmin ||z - v||^2 over {||z||_p <= eps, lower <= z <= upper}, p in {1, 2, inf}; vectors."""
+    z = cvxpy.Variable(len(v))
+    below, above = np.isfinite(lower), np.isfinite(upper)
+    ball = cvxpy.sum_squares(z) <= eps**2 if p == 2 else cvxpy.norm(z, _ORDERS[p]) <= eps
+    constraints = [ball, z[below] >= lower[below], z[above] <= upper[above]]
+    return _nearest(z, v, constraints)
+
+
+def project_simplex_by_cvxpy(v: np.ndarray) -> np.ndarray:
+    w = cvxpy.Variable(len(v))
+    return _nearest(w, v, [w >= 0, cvxpy.sum(w) == 1])
+
+
+_ORDERS = {1: 1, math.inf: "inf"}
+
+
+def _nearest(z: cvxpy.Variable, v: np.ndarray, constraints: list) -> np.ndarray:
+    # The squared distance up to a constant: its optimum is known to more digits.
+    problem = cvxpy.Problem(cvxpy.Minimize(cvxpy.sum_squares(z) - 2 * v @ z), constraints)
+    tight = dict.fromkeys(("tol_gap_abs", "tol_gap_rel", "tol_feas"), 1e-12)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # it stops short of 1e-12, at about 1e-10
+        problem.solve(solver=cvxpy.CLARABEL, **tight)
+    return np.asarray(z.value)
+
+
+def project_by_bisection(
+    v: np.ndarray, p: float, eps: float, lower: np.ndarray, upper: np.ndarray
+) -> np.ndarray:
+    """Proposition 1 as the paper writes it, for one vector, bisected to the end in 80-bit floats."""
+    v, lower, upper = (np.asarray(a, dtype=np.longdouble) for a in (v, lower, upper))
+    if p == math.inf:
+        return np.clip(v, np.maximum(lower, -eps), np.minimum(upper, eps))
+    if p == 0:
+        clipped = np.clip(v, lower, upper)
+        gain = v**2 - (v - clipped) ** 2
+        z = np.zeros_like(v)
+        for i in np.argsort(-gain, kind="stable")[: int(min(eps, len(v)))]:
+            z[i] = clipped[i]
+        return z
+
+    def shrink(t: np.longdouble) -> np.ndarray:
+        moved = np.sign(v) * np.maximum(np.abs(v) - t, 0) if p == 1 else v * t
+        return np.clip(moved, lower, upper)
+
+    def norm(z: np.ndarray) -> np.longdouble:
+        return np.abs(z).sum() if p == 1 else np.sqrt((z**2).sum())
+
+    if norm(np.clip(v, lower, upper)) <= eps:
+        return np.clip(v, lower, upper)
+    low, high = np.longdouble(0), np.longdouble(np.abs(v).max() if p == 1 else 1)
+    for _ in range(400):
+        middle = (low + high) / 2
+        too_far = norm(shrink(middle)) > eps
+        if too_far == (p == 1):
+            low = middle
+        else:
+            high = middle
+    return shrink(high if p == 1 else low)
+
+
+def smallest_l0_distance(v: np.ndarray, count: int, lower: np.ndarray, upper: np.ndarray) -> float:
+    """min ||z - v||^2 over z in the box with at most `count` non-zero columns; v is (G, N)."""
+    clipped = np.clip(v, lower, upper)
+    best = math.inf
+    for size in range(min(count, v.shape[1]) + 1):
+        for support in itertools.combinations(range(v.shape[1]), size):
+            z = np.zeros_like(v)
+            z[:, support] = clipped[:, support]
+            best = min(best, float(((z - v) ** 2).sum()))
+    return best
+
+
+def project_simplex_by_bisection(v: Tensor) -> Tensor:
+    """max(v - mu, 0) with mu bisected; one vector."""
+    low, high = v.min().item() - 1.0, v.max().item()
+    for _ in range(200):
+        mu = (low + high) / 2
+        if (v - mu).clamp_min(0).sum() > 1:
+            low = mu
+        else:
+            high = mu
+    return (v - high).clamp_min(0)
+
+
+# -------------------------------------------------------------------------------------- the weights
+
+
+def minmax_update(w: Tensor, losses: Tensor, *, step_size: float, gamma: float) -> Tensor:
+    k = len(w)
+    step = min(step_size, 1 / gamma) if gamma > 0 else step_size
+    ascent = [w[i] + step * (losses[i] - gamma * (w[i] - 1 / k)) for i in range(k)]
+    return project_simplex_by_bisection(torch.stack(ascent))
+
+
+def entropic_update(w: Tensor, losses: Tensor, *, step_size: float) -> Tensor:
+    grown = w * (step_size * losses).exp()
+    return grown / grown.sum()
+
+
+def one_hot_of_largest(w: Tensor, losses: Tensor) -> Tensor:
+    del w
+    return torch.tensor([1.0 if f == losses.max() else 0.0 for f in losses], dtype=losses.dtype)
+
+
+def constant(w: Tensor, losses: Tensor) -> Tensor:
+    del losses
+    return w
+
+
+# --------------------------------------------------------------------------------------- Algorithm 1
+
+
+def cw_margin(logits: Tensor, label: int, kappa: float = 50.0) -> Tensor:
+    others = [logits[j] for j in range(len(logits)) if j != label]
+    return torch.maximum(logits[label] - torch.stack(others).max(), torch.tensor(-kappa).to(logits))
+
+
+def algorithm_1(
+    losses: Callable[[Tensor], Tensor],
+    project: Callable[[Tensor], Tensor],
+    update: Callable[[Tensor, Tensor], Tensor],
+    delta: Tensor,
+    w: Tensor,
+    *,
+    steps: int,
+    step_size: float,
+) -> tuple[Tensor, Tensor, list[Tensor]]:
+    """APGDA for one row with two evaluations of F per step, as printed.
+
+    Args:
+        losses: F, from delta (D,) to (K,).
+        project: Onto ball and box, (D,) to (D,).
+        update: From w_{t-1} and F(delta_t) to w_t.
+        delta, w: Start.
+        steps: T.
+        step_size: alpha.
+
+    Returns:
+        delta_T, w_T, and w_0 ... w_T.
+    """
+    seen = [w]
+    for _ in range(steps):
+        point = delta.clone().requires_grad_()
+        value = sum(w[i] * losses(point)[i] for i in range(len(w)))
+        (gradient,) = torch.autograd.grad(value, point)
+        delta = project(delta - step_size * gradient)
+        with torch.no_grad():
+            w = update(w, losses(delta))
+        seen.append(w)
+    return delta, w, seen
+
+
+def ensemble_losses(
+    models: Sequence[Callable[[Tensor], Tensor]], x: Tensor, y: int
+) -> Callable[[Tensor], Tensor]:
+    """F of one image (D,) for K models: the margins, model by model."""
+
+    def losses(delta: Tensor) -> Tensor:
+        return torch.stack([cw_margin(model((x + delta)[None])[0], y) for model in models])
+
+    return losses

@@ -1,0 +1,67 @@
+"""Random numbers of a row: a pure function, uniform, independent."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+
+from saddlepoint import streams
+
+
+def test_a_row_meets_the_same_numbers_in_any_company() -> None:
+    rows = torch.tensor([5, 0, 1_000_000, 17])
+    for draw in (streams.uniform, streams.normal):
+        together = draw(3, rows, 7, 6)
+        assert together.shape == (4, 6)
+        for i in range(4):
+            assert torch.equal(draw(3, rows[i : i + 1], 7, 6)[0], together[i])
+        assert torch.equal(draw(3, rows.flip(0), 7, 6), together.flip(0))
+
+
+def test_a_longer_draw_begins_like_a_shorter_one() -> None:
+    rows = torch.arange(3)
+    assert torch.equal(streams.uniform(0, rows, 0, 4), streams.uniform(0, rows, 0, 9)[:, :4])
+
+
+def test_seed_row_and_stream_each_change_everything() -> None:
+    base = streams.uniform(0, torch.arange(50), 0, 40)
+    others = [
+        streams.uniform(1, torch.arange(50), 0, 40),
+        streams.uniform(0, torch.arange(50), 1, 40),
+        streams.uniform(0, torch.arange(50) + 50, 0, 40),
+        streams.uniform(-1, torch.arange(50), 1 << 45, 40),
+    ]
+    for other in others:
+        assert (other == base).float().mean() < 1e-3
+    # Neither is it the neighbour's stream shifted by one.
+    assert (base[1:, :-1] == base[:-1, 1:]).float().mean() < 1e-3
+    assert (others[0][:-1] == base[1:]).float().mean() < 1e-3
+
+
+def test_numbers_are_uniform_and_uncorrelated() -> None:
+    u = streams.uniform(11, torch.arange(400), 2, 250).double()
+    assert bool(((u >= 0) & (u < 1)).all())
+    count = u.numel()
+    bins = torch.histc(u, bins=20, min=0, max=1)
+    chi_squared = ((bins - count / 20) ** 2 / (count / 20)).sum().item()
+    assert 4 < chi_squared < 50  # 19 degrees of freedom
+    for a, b in ((u[:, :-1], u[:, 1:]), (u[:-1], u[1:])):
+        correlation = torch.corrcoef(torch.stack([a.flatten(), b.flatten()]))[0, 1]
+        assert abs(correlation) < 5 / math.sqrt(count)
+
+
+def test_normal_numbers_have_the_moments_of_a_normal() -> None:
+    z = streams.normal(4, torch.arange(400), 9, 250).double()
+    assert bool(z.isfinite().all())
+    spread = 5 / math.sqrt(z.numel())
+    assert abs(z.mean()) < spread
+    assert abs(z.var() - 1) < 2 * spread
+    assert abs((z**3).mean()) < 4 * spread
+    assert abs((z**4).mean() - 3) < 12 * spread
+
+
+def test_the_global_generator_is_left_alone() -> None:
+    before = torch.random.get_rng_state()
+    streams.normal(0, torch.arange(3), 0, 5)
+    assert torch.equal(torch.random.get_rng_state(), before)
