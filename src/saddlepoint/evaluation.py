@@ -1,0 +1,167 @@
+"""How often an attack succeeds, counted on boolean tables."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from statistics import NormalDist
+from typing import final
+
+import torch
+from torch import Tensor
+
+from saddlepoint.losses import fooled as is_fooled
+from saddlepoint.problems import AbstractProblem, check_eval_mode
+from saddlepoint.streams import JUDGE
+
+__all__ = ["SuccessRates", "success_rates", "wilson"]
+
+
+@final
+@dataclass(frozen=True)
+class SuccessRates:
+    """Success rates as fractions, from two tables of rows and domains.
+
+    As in the paper every row counts: one that is misclassified from the start is a success at delta = 0.
+    `clean_accuracy` stands beside it, and `all_among_correct` counts only rows that every domain had right.
+
+    Attributes:
+        fooled: Fooled at delta, (B, K), boolean.
+        correct: Classified correctly at delta = 0, (B, K), boolean.
+
+    Example:
+        >>> fooled = torch.tensor([[True, True], [True, False], [True, True], [False, False]])
+        >>> rates = SuccessRates(fooled, torch.tensor([[True, True]]).expand(4, 2))
+        >>> rates.all, rates.mean, rates.per_domain
+        (0.5, 0.625, (0.75, 0.5))
+    """
+
+    fooled: Tensor
+    correct: Tensor
+
+    def __post_init__(self) -> None:
+        for name in ("fooled", "correct"):
+            table = getattr(self, name)
+            if table.dim() != 2 or table.dtype != torch.bool or table.shape[0] == 0:
+                raise ValueError(
+                    f"`{name}` must be a boolean table (B, K) with B >= 1, "
+                    f"got {table.dtype} of shape {tuple(table.shape)}."
+                )
+        if self.fooled.shape != self.correct.shape:
+            raise ValueError(
+                f"`fooled` and `correct` must have one shape, got {tuple(self.fooled.shape)} "
+                f"and {tuple(self.correct.shape)}."
+            )
+
+    @property
+    def count(self) -> int:
+        """B, the number of rows."""
+        return self.fooled.shape[0]
+
+    @property
+    def all(self) -> float:
+        """ASR_all: rows that fool every domain at once."""
+        return _fraction(self.fooled.all(dim=1))
+
+    @property
+    def mean(self) -> float:
+        """ASR_avg: mean over rows and domains."""
+        return _fraction(self.fooled)
+
+    @property
+    def per_domain(self) -> tuple[float, ...]:
+        """Success rate of each domain, K numbers."""
+        return tuple(_fraction(column) for column in self.fooled.T)
+
+    @property
+    def clean_accuracy(self) -> tuple[float, ...]:
+        """Accuracy of each domain without perturbation, K numbers."""
+        return tuple(_fraction(column) for column in self.correct.T)
+
+    @property
+    def all_among_correct(self) -> float:
+        """ASR_all over the rows that every domain classified correctly; nan if there is none."""
+        return _fraction(self.fooled[self.correct.all(dim=1)].all(dim=1))
+
+    def interval(self, level: float = 0.95) -> tuple[float, float]:
+        """Wilson score interval of `all`."""
+        return wilson(int(self.fooled.all(dim=1).sum()), self.count, level)
+
+    def intervals(self, level: float = 0.95) -> tuple[tuple[float, float], ...]:
+        """Wilson score interval of each domain's rate, K pairs."""
+        return tuple(wilson(int(column.sum()), self.count, level) for column in self.fooled.T)
+
+
+def success_rates(
+    problem: AbstractProblem, delta: Tensor, *, targeted: bool = False, batch_size: int = 256
+) -> SuccessRates:
+    """Evaluate perturbations afresh and count.
+
+    Random transforms are judged on one fresh draw per row and domain, which the attack has not seen.
+
+    Args:
+        problem: B rows, K domains.
+        delta: (B, ...).
+        targeted: Whether labels are classes to reach; then success is reaching them, and `correct` means not
+            being there already.
+        batch_size: Rows at a time; it changes no result.
+
+    Returns:
+        Rates over all rows.
+
+    Example:
+        >>> from saddlepoint.problems import Ensemble
+        >>> model = torch.nn.Linear(2, 2, bias=False).eval()
+        >>> _ = torch.nn.init.eye_(model.weight)
+        >>> problem = Ensemble([model], torch.tensor([[1.0, 0.0]]), torch.tensor([0]))
+        >>> success_rates(problem, torch.tensor([[-1.0, 0.5]])).all
+        1.0
+    """
+    check_eval_mode(problem.models)
+    if delta.shape != problem.lower.shape:
+        raise ValueError(
+            f"`delta` must have shape {tuple(problem.lower.shape)}, got {tuple(delta.shape)}."
+        )
+    outside = ~(
+        (delta >= problem.lower - 1e-6) & (delta <= problem.upper + 1e-6)
+    )  # also catches NaN
+    if bool(outside.any()):
+        raise ValueError(
+            f"`delta` must keep images in [0, 1] (problem.lower <= delta <= problem.upper), "
+            f"got {int(outside.sum())} entries outside or NaN."
+        )
+    tables: list[tuple[Tensor, Tensor]] = []
+    with torch.no_grad():
+        for rows in torch.arange(len(problem), device=delta.device).split(batch_size):
+            part = problem.take(rows)
+            tables.append(
+                (
+                    is_fooled(part.logits(delta[rows], JUDGE), part.labels, targeted=targeted),
+                    is_fooled(part.logits(part.zeros(), JUDGE), part.labels, targeted=targeted),
+                )
+            )
+    fooled, before = (torch.cat(column) for column in zip(*tables, strict=True))
+    return SuccessRates(fooled, ~before)
+
+
+def wilson(successes: int, count: int, level: float = 0.95) -> tuple[float, float]:
+    """Wilson score interval of a proportion; (0, 1) if nothing was counted.
+
+    Example:
+        >>> low, high = wilson(90, 100)
+        >>> round(low, 3), round(high, 3)
+        (0.826, 0.945)
+    """
+    if not 0 < level < 1:
+        raise ValueError(f"`level` must be in (0, 1), got {level}.")
+    if count == 0:
+        return 0.0, 1.0
+    z = NormalDist().inv_cdf((1 + level) / 2)
+    p = successes / count
+    centre = (p + z * z / (2 * count)) / (1 + z * z / count)
+    half = z * math.sqrt(p * (1 - p) / count + z * z / (4 * count * count)) / (1 + z * z / count)
+    return max(0.0, centre - half), min(1.0, centre + half)
+
+
+def _fraction(table: Tensor) -> float:
+    return table.double().mean().item() if table.numel() else math.nan

@@ -1,0 +1,235 @@
+"""Before and around the loops: checks of the problem, and rows in batches that fit into memory."""
+
+from __future__ import annotations
+
+import warnings
+import weakref
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import final
+
+import torch
+from torch import Tensor, nn
+
+from saddlepoint.losses import Loss
+from saddlepoint.losses import fooled as is_fooled
+from saddlepoint.problems import AbstractProblem, check_eval_mode
+from saddlepoint.projections import LpBall
+from saddlepoint.solver.evaluate import evaluate, gradients_enabled, typed_loss
+from saddlepoint.solver.result import AttackResult, Callback, History, Progress, concatenate
+from saddlepoint.streams import JUDGE
+
+__all__ = ["Interrupted", "Plan", "Solve", "in_batches", "plan"]
+
+_GRAPH_BYTES = 2**30  # what the graph of one batch may hold
+_ROWS = 128  # the batch size at which the networks of the paper run fastest on a CPU
+
+
+@final
+@dataclass(frozen=True)
+class Plan:
+    """How the rows will be worked through."""
+
+    rows: int
+    steps: int
+    targeted: bool
+    batch_size: int
+    accumulate: bool
+
+    def progress(self, step: int, restart: int = 0) -> Progress:
+        """Progress inside a batch; `in_batches` adds what was finished before."""
+        return Progress(self.rows, 0, 0, step, self.steps, restart)
+
+
+class Interrupted(KeyboardInterrupt):
+    """Ctrl-C inside a batch, with what its rows have reached."""
+
+    def __init__(self, result: AttackResult) -> None:
+        super().__init__()
+        self.result = result
+
+
+Solve = Callable[[AbstractProblem, LpBall, Tensor, Callback], AttackResult]
+
+
+def plan(
+    problem: AbstractProblem,
+    ball: LpBall,
+    loss: Loss,
+    steps: int,
+    start: Tensor | None,
+    targeted: bool,
+    batch_size: int | None,
+    accumulate: bool | None,
+) -> Plan:
+    """Check everything once, on a few rows, and choose batch size and differentiation by memory."""
+    if steps < 0:
+        raise ValueError(f"`steps` must be >= 0, got {steps}.")
+    if batch_size is not None and batch_size < 1:
+        raise ValueError(f"`batch_size` must be >= 1, got {batch_size}.")
+    shape = tuple(problem.lower.shape)
+    if start is not None and tuple(start.shape) != shape:
+        raise ValueError(
+            f"`start` must have the shape of delta, {shape}, got {tuple(start.shape)}."
+        )
+    if isinstance(ball.eps, Tensor) and ball.eps.dim() == 1 and len(ball.eps) != len(problem):
+        raise ValueError(
+            f"`ball.eps` must have one radius per row, ({len(problem)},), got ({len(ball.eps)},)."
+        )
+    check_eval_mode(problem.models)
+    with gradients_enabled():
+        row_bytes = _probe(problem, loss, targeted)
+    if accumulate is None:
+        accumulate = 16 * row_bytes > _GRAPH_BYTES
+    if batch_size is None:
+        held = row_bytes / problem.num_domains if accumulate else row_bytes
+        batch_size = max(1, min(_ROWS, int(_GRAPH_BYTES / max(held, 1))))
+    return Plan(len(problem), steps, targeted, batch_size, accumulate)
+
+
+def in_batches(
+    problem: AbstractProblem,
+    ball: LpBall,
+    start: Tensor | None,
+    loss: Loss,
+    setup: Plan,
+    solve: Solve,
+    callback: Callback | None,
+) -> AttackResult:
+    """Solve batch after batch. Ctrl-C ends with what is done; the other rows are marked incomplete."""
+    start = problem.zeros() if start is None else start.detach().to(problem.lower)
+    done, fooled = 0, 0
+    parts: list[AttackResult] = []
+
+    def report(progress: Progress) -> None:
+        if callback is not None:
+            callback(replace(progress, done=done + progress.done, fooled=fooled + progress.fooled))
+
+    try:
+        for rows in torch.arange(len(problem), device=start.device).split(setup.batch_size):
+            part, part_ball = problem.take(rows), ball.take(rows)
+            delta = part_ball.project(start[rows], part.lower, part.upper)
+            result = solve(part, part_ball, delta, report)
+            _check_finite(result.history.losses)
+            parts.append(_judge(part, result, loss, setup.targeted))
+            done += len(part)
+            fooled += int(parts[-1].fooled.all(dim=1).sum())
+            report(Progress(setup.rows, 0, 0, setup.steps, setup.steps))
+    except Interrupted as stop:
+        parts.append(_judge(part, stop.result, loss, setup.targeted))
+    except KeyboardInterrupt:
+        pass  # the rows of this batch are among those left
+    reached = sum(len(part.delta) for part in parts)
+    if reached < len(problem):
+        left = torch.arange(reached, len(problem), device=start.device)
+        parts.append(_untouched(problem.take(left), setup.steps))
+    return concatenate(parts)
+
+
+def _judge(
+    problem: AbstractProblem, result: AttackResult, loss: Loss, targeted: bool
+) -> AttackResult:
+    """Random transforms are judged on a draw that the attack has not seen; others need no second look."""
+    if not problem.random:
+        return result
+    with torch.no_grad():
+        logits = problem.logits(result.delta, JUDGE)
+        losses = typed_loss(loss, targeted=targeted)(logits, problem.labels)
+    verdict = is_fooled(logits, problem.labels, targeted=targeted)
+    return replace(result, losses=losses, fooled=verdict)
+
+
+def _untouched(problem: AbstractProblem, steps: int) -> AttackResult:
+    """The result for rows that were not attacked: no perturbation, nothing claimed."""
+    rows, domains = problem.labels.shape
+    unknown = torch.full((rows, domains), float("nan"), dtype=problem.lower.dtype)
+    unknown = unknown.to(problem.lower.device)
+    return AttackResult(
+        delta=problem.zeros(),
+        weights=torch.full_like(unknown, 1.0 / domains),
+        losses=unknown,
+        fooled=torch.zeros_like(unknown, dtype=torch.bool),
+        history=History(*(unknown.expand(steps + 1, -1, -1).clone() for _ in range(2))),
+        num_forwards=torch.zeros_like(problem.rows),
+        completed=torch.zeros_like(problem.rows, dtype=torch.bool),
+    )
+
+
+# ------------------------------------------------------------------------------------------------ checks
+
+
+def _probe(problem: AbstractProblem, loss: Loss, targeted: bool) -> float:
+    """Look at the first rows: shapes, finiteness, logits, gradients. Returns graph bytes per row."""
+    few = problem.take(torch.arange(min(4, len(problem)), device=problem.lower.device))
+    delta = few.zeros()
+    with torch.no_grad():
+        logits = few.logits(delta)
+    if logits.dim() != 3 or logits.shape[:2] != few.labels.shape:
+        raise ValueError(
+            f"models must return logits (B, C), so that the problem has shape (B, K, C) = "
+            f"({len(few)}, {few.num_domains}, C), got {tuple(logits.shape)}."
+        )
+    if int(problem.labels.max()) >= logits.shape[-1]:
+        raise ValueError(
+            f"labels must be below the number of classes, {logits.shape[-1]}, "
+            f"got {int(problem.labels.max())}."
+        )
+    _check_finite(logits)
+    _warn_of_probabilities(few, logits)
+    saved = _SavedBytes()
+    with torch.autograd.graph.saved_tensors_hooks(saved.pack, saved.unpack):
+        # Domain by domain: a look at a problem that is too large for one graph must not be the graph.
+        point = evaluate(few, delta, loss, targeted=targeted, accumulate=True)
+        if not point.losses.dtype.is_floating_point or point.losses.shape != few.labels.shape:
+            raise ValueError(
+                f"`loss` must return one number per row and domain, {tuple(few.labels.shape)}, "
+                f"got {tuple(point.losses.shape)}."
+            )
+        _warn_of_zero_gradients(few, point.gradient(torch.full_like(point.losses, 1.0)))
+    return saved.total / len(few)
+
+
+class _SavedBytes:
+    """Counts what autograd keeps for the backward pass, parameters aside."""
+
+    def __init__(self) -> None:
+        self.total = 0
+        self._seen: dict[int, weakref.ref[Tensor]] = {}
+
+    def pack(self, tensor: Tensor) -> Tensor:
+        known = self._seen.get(tensor.data_ptr())  # dead if the memory belonged to an earlier graph
+        if not isinstance(tensor, nn.Parameter) and (known is None or known() is None):
+            self._seen[tensor.data_ptr()] = weakref.ref(tensor)
+            self.total += tensor.numel() * tensor.element_size()
+        return tensor
+
+    def unpack(self, tensor: Tensor) -> Tensor:
+        return tensor
+
+
+def _check_finite(values: Tensor) -> None:
+    if not bool(values.isfinite().all()):
+        raise ValueError(
+            "logits and losses must be finite, got NaN or inf; look at the model's output for "
+            "images in [0, 1] and at its gradient."
+        )
+
+
+def _warn_of_probabilities(problem: AbstractProblem, logits: Tensor) -> None:
+    sums = logits.detach().sum(dim=-1)
+    likely = (logits.detach() >= 0).all(dim=-1) & ((sums - 1).abs() < 1e-4)
+    for k in likely.all(dim=0).nonzero().flatten().tolist():
+        warnings.warn(
+            f"domain {k} ({problem.names[k]}) returns values that look like probabilities; give logits, "
+            "or margins and gradients come out far too small.",
+            stacklevel=6,
+        )
+
+
+def _warn_of_zero_gradients(problem: AbstractProblem, gradient: Tensor) -> None:
+    if not bool(gradient.any()):
+        warnings.warn(
+            f"the gradient is zero in all of the first {len(problem)} rows: the model may hide it "
+            "(quantisation, argmax, saturation), and this attack then says nothing about robustness.",
+            stacklevel=6,
+        )

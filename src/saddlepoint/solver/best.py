@@ -1,0 +1,77 @@
+"""Bookkeeping of the strong attack: the best iterate of every row."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import final
+
+import torch
+from torch import Tensor
+
+from saddlepoint.problems import AbstractProblem
+from saddlepoint.solver.evaluate import Evaluation
+from saddlepoint.solver.result import AttackResult, History
+
+__all__ = ["Best"]
+
+
+@final
+@dataclass
+class Best:
+    """The best iterate of every row of a batch so far; the fields are those of `AttackResult`."""
+
+    delta: Tensor
+    weights: Tensor
+    losses: Tensor
+    fooled: Tensor
+    history: History
+    num_forwards: Tensor
+    completed: Tensor
+
+    @staticmethod
+    def none(problem: AbstractProblem, steps: int) -> Best:
+        """Nothing found yet: every loss is infinite."""
+        shape = problem.labels.shape
+        losses = torch.full_like(problem.labels, math.inf, dtype=problem.lower.dtype)
+        return Best(
+            delta=problem.zeros(),
+            weights=torch.full_like(losses, 1.0 / shape[1]),
+            losses=losses,
+            fooled=torch.zeros_like(losses, dtype=torch.bool),
+            history=History(*(losses.new_zeros(steps + 1, *shape) for _ in range(2))),
+            num_forwards=torch.zeros_like(problem.rows),
+            completed=torch.ones_like(problem.rows, dtype=torch.bool),
+        )
+
+    def standing(self) -> Tensor:
+        """Positions of the rows that do not fool every domain yet, (n,)."""
+        return (~self.fooled.all(dim=1)).nonzero().flatten()
+
+    def offer(self, rows: Tensor, delta: Tensor, weights: Tensor, point: Evaluation) -> Tensor:
+        """Take over an iterate where it fools more domains, or as many at a lower worst loss.
+
+        Args:
+            rows: Positions of the n rows in the batch, (n,).
+            delta: The iterate, (n, ...).
+            weights: Its weights, (n, K).
+            point: Its evaluation.
+
+        Returns:
+            Where it was taken, (n,), boolean.
+        """
+        hits, hits_before = point.fooled.sum(dim=1), self.fooled[rows].sum(dim=1)
+        worst, worst_before = point.losses.amax(dim=1), self.losses[rows].amax(dim=1)
+        # An iterate visited again differs by rounding alone: the first visit stands, in every batch.
+        rounding = 32 * torch.finfo(worst.dtype).eps * (1 + worst_before.abs().clamp_max(1e30))
+        lower = worst < worst_before - rounding
+        better = (hits > hits_before) | ((hits == hits_before) & lower)
+        chosen = better.nonzero().flatten()
+        target = rows[chosen]
+        self.delta[target], self.weights[target] = delta[chosen], weights[chosen]
+        self.losses[target], self.fooled[target] = point.losses[chosen], point.fooled[chosen]
+        return better
+
+    def result(self) -> AttackResult:
+        """The frozen form."""
+        return AttackResult(**vars(self))

@@ -1,0 +1,108 @@
+"""One evaluation of all domains at an iterate, and the gradient of their weighted sum."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import final
+
+import torch
+from torch import Tensor
+
+from saddlepoint.losses import Loss, fooled
+from saddlepoint.problems import AbstractProblem
+
+__all__ = ["Evaluation", "evaluate", "gradients_enabled", "typed_loss"]
+
+
+@final
+@dataclass(frozen=True)
+class Evaluation:
+    """F(delta) and what follows from it.
+
+    Attributes:
+        losses: (B, K), detached.
+        fooled: (B, K), boolean; for random problems, fooled in every draw.
+        gradient: Maps weights (B, K) to the gradient of sum_i w_i F_i at delta, (B, ...). Call it once.
+    """
+
+    losses: Tensor
+    fooled: Tensor
+    gradient: Callable[[Tensor], Tensor]
+
+
+@contextmanager
+def gradients_enabled() -> Iterator[None]:
+    """Autograd on, also inside a user's `no_grad` or `inference_mode`."""
+    with torch.inference_mode(False), torch.enable_grad():
+        yield
+
+
+def typed_loss(loss: Loss, *, targeted: bool) -> Callable[[Tensor, Tensor], Tensor]:
+    """The loss as a function of two arguments; untargeted losses need not know the word."""
+    if not targeted:
+        return loss
+    return lambda logits, labels: loss(logits, labels, targeted=True)
+
+
+def evaluate(
+    problem: AbstractProblem,
+    delta: Tensor,
+    loss: Loss,
+    *,
+    stream: int = 0,
+    targeted: bool = False,
+    accumulate: bool = False,
+) -> Evaluation:
+    """Evaluate every domain once (times `problem.samples`) at delta.
+
+    One forward now and one backward when `gradient` is called. With `accumulate` the forward keeps no graph
+    and `gradient` runs each domain again, one graph at a time: one more forward, memory independent of K.
+
+    Args:
+        problem: B rows, K domains.
+        delta: (B, ...).
+        loss: (B, K, C), (B, K) -> (B, K), small = fooled.
+        stream: Which random draw.
+        targeted: Whether labels are classes to reach.
+        accumulate: Differentiate domain by domain.
+    """
+    function = typed_loss(loss, targeted=targeted)
+    leaf = delta.detach().requires_grad_()
+    draws = range(stream * problem.samples, (stream + 1) * problem.samples)
+    share = 1.0 / problem.samples
+    total: Tensor | None = None
+    hit: Tensor | None = None
+    with torch.set_grad_enabled(not accumulate):
+        for draw in draws:
+            logits = problem.logits(leaf, draw)
+            losses = function(logits, problem.labels)
+            broken = fooled(logits.detach(), problem.labels, targeted=targeted)
+            total = losses * share if total is None else total + losses * share
+            hit = broken if hit is None else hit & broken
+    assert total is not None
+    assert hit is not None
+    graph = total
+
+    def whole(weights: Tensor) -> Tensor:
+        return _gradient((weights * graph).sum(), leaf)
+
+    def by_domain(weights: Tensor) -> Tensor:
+        gradient = torch.zeros_like(leaf)
+        for draw in draws:
+            for k in range(problem.num_domains):
+                logits = problem.domain_logits(leaf, k, draw).unsqueeze(1)
+                value = function(logits, problem.labels[:, k : k + 1]).squeeze(1)
+                gradient += _gradient((weights[:, k] * share * value).sum(), leaf)
+        return gradient
+
+    return Evaluation(total.detach(), hit, by_domain if accumulate else whole)
+
+
+def _gradient(value: Tensor, leaf: Tensor) -> Tensor:
+    """Gradient at leaf; zero, not an error, where the models let none through."""
+    if not value.requires_grad:
+        return torch.zeros_like(leaf)
+    (gradient,) = torch.autograd.grad(value, leaf, materialize_grads=True)
+    return gradient

@@ -1,0 +1,92 @@
+"""What a solver returns, and how results of batches become one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields
+from typing import final
+
+import torch
+from torch import Tensor
+
+__all__ = ["AttackResult", "Callback", "History", "Progress", "concatenate"]
+
+
+@final
+@dataclass(frozen=True)
+class History:
+    """Weights and losses at every iterate: step 0 is the start, step t the iterate after t updates.
+
+    Attributes:
+        weights: (steps + 1, B, K).
+        losses: (steps + 1, B, K). A row that finished early keeps its last values.
+    """
+
+    weights: Tensor
+    losses: Tensor
+
+
+@final
+@dataclass(frozen=True)
+class AttackResult:
+    """Perturbations and what every domain makes of them.
+
+    Attributes:
+        delta: (B, ...), inside ball and box.
+        weights: Domain weights at delta, (B, K): which domain was hard.
+        losses: F(delta), (B, K).
+        fooled: Whether each domain is fooled at delta, (B, K), boolean.
+        history: Weights and losses per step.
+        num_forwards: Evaluations of the K domains spent on each row, (B,), int64.
+        completed: Rows that were attacked to the end, (B,), boolean; all of them unless interrupted.
+    """
+
+    delta: Tensor
+    weights: Tensor
+    losses: Tensor
+    fooled: Tensor
+    history: History
+    num_forwards: Tensor
+    completed: Tensor
+
+    @property
+    def interrupted(self) -> bool:
+        """Whether the attack was stopped (Ctrl-C) before every row was done."""
+        return not bool(self.completed.all())
+
+
+@final
+@dataclass(frozen=True)
+class Progress:
+    """Where an attack stands; handed to `callback` after every iterate.
+
+    Attributes:
+        rows: Rows in all.
+        done: Rows finished.
+        fooled: Finished rows that fool every domain.
+        step, steps: Position inside the current batch.
+        restart: Which restart of the current batch, from 0.
+    """
+
+    rows: int
+    done: int
+    fooled: int
+    step: int
+    steps: int
+    restart: int = 0
+
+
+Callback = Callable[[Progress], None]
+
+
+def concatenate(parts: Sequence[AttackResult]) -> AttackResult:
+    """Results of consecutive rows as one result."""
+    if len(parts) == 1:
+        return parts[0]
+    history = History(
+        torch.cat([part.history.weights for part in parts], dim=1),
+        torch.cat([part.history.losses for part in parts], dim=1),
+    )
+    names = [field.name for field in fields(AttackResult) if field.name != "history"]
+    tensors = {name: torch.cat([getattr(part, name) for part in parts]) for name in names}
+    return AttackResult(history=history, **tensors)

@@ -1,0 +1,178 @@
+"""The attack users should call: Algorithm 1 made strong and cheap."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import final
+
+import torch
+from torch import Tensor
+
+from saddlepoint.losses import Loss, cw_margin
+from saddlepoint.problems import AbstractProblem
+from saddlepoint.projections import LpBall
+from saddlepoint.solver.batches import Interrupted, Plan, in_batches, plan
+from saddlepoint.solver.best import Best
+from saddlepoint.solver.evaluate import Evaluation, evaluate, gradients_enabled
+from saddlepoint.solver.grid import Grid
+from saddlepoint.solver.result import AttackResult, Callback, History
+from saddlepoint.solver.steps import random_start, step, within_box
+from saddlepoint.weights import AbstractWeightRule, MinMax
+
+__all__ = ["attack"]
+
+_MOMENTUM = 0.25
+
+
+def attack(
+    problem: AbstractProblem,
+    ball: LpBall,
+    *,
+    rule: AbstractWeightRule | None = None,
+    loss: Loss = cw_margin,
+    steps: int = 50,
+    restarts: int = 1,
+    batch_size: int | None = None,
+    seed: int = 0,
+    targeted: bool = False,
+    quantize: int | None = None,
+    start: Tensor | None = None,
+    accumulate: bool | None = None,
+    callback: Callback | None = None,
+) -> AttackResult:
+    """Fool every domain of every row with one perturbation, with as few evaluations as possible.
+
+    The min-max iteration of `apgda` with what makes attacks strong: steepest steps in the ball's own norm
+    among the entries that can still move, a step length that falls from twice the radius to zero along a
+    cosine, momentum, the best iterate kept (most domains fooled, then lowest worst loss), and restarts. And
+    with what makes it cheap: a row leaves the batch as soon as it fools every domain, and only rows that still
+    stand are restarted. There is no step size to tune.
+
+    Costs at most restarts * (steps + 1) forward and restarts * steps backward passes per row;
+    `result.num_forwards` says what each row took.
+
+    Args:
+        problem: B independent rows, K domains.
+        ball: Where delta may be.
+        rule: How the weights move; `MinMax()` by default, `Average()` for comparison.
+        loss: Small = fooled.
+        steps: Updates per restart.
+        restarts: Runs for rows still standing: the first from `start`, the others from random points.
+        batch_size: Rows at a time; chosen from the memory a row needs by default. It changes no result.
+        seed: Of the random starts. Each row has its own stream: its result does not depend on the others.
+        targeted: Whether the labels are classes to reach.
+        quantize: Number of grey levels, 256 for 8-bit images: delta is a multiple of 1/(levels - 1) and the
+            verdict is about that, so that the attack survives saving as PNG. Images must be on the grid.
+        start: delta_0, (B, ...), projected first; zero by default.
+        accumulate: Differentiate domain by domain (memory of one graph); decided from memory by default.
+        callback: Called with a `Progress` after every iterate.
+
+    Returns:
+        The best iterate of every row. After Ctrl-C, what was found so far; see `AttackResult.completed`.
+
+    Example:
+        >>> from saddlepoint.problems import Ensemble
+        >>> models = [torch.nn.Linear(4, 3).eval() for _ in range(2)]
+        >>> problem = Ensemble(models, torch.rand(5, 4), torch.zeros(5, dtype=torch.long))
+        >>> result = attack(problem, LpBall(p=math.inf, eps=0.3), steps=10)
+        >>> bool((result.delta.abs() <= 0.3).all())
+        True
+    """
+    if restarts < 1:
+        raise ValueError(f"`restarts` must be >= 1, got {restarts}.")
+    grid = None if quantize is None else Grid(quantize)
+    if grid is not None:
+        grid.check(problem.images(problem.zeros()))
+    rule = MinMax() if rule is None else rule
+    setup = plan(problem, ball, loss, steps, start, targeted, batch_size, accumulate)
+    ball = within_box(ball, problem)
+
+    def solve(part: AbstractProblem, ball: LpBall, delta: Tensor, report: Callback) -> AttackResult:
+        best = Best.none(part, setup.steps)
+        rows = torch.arange(len(part), device=delta.device)
+        try:
+            for restart in range(restarts):
+                few, few_ball = part.take(rows), ball.take(rows)
+                begin = random_start(few, few_ball, seed, restart) if restart else delta
+                run = _Run(rule, loss, setup, grid, restart, report)
+                run.descend(few, few_ball, begin, rows, best)
+                rows = best.standing()
+                if len(rows) == 0:
+                    break
+        except KeyboardInterrupt as stop:
+            if not bool(best.num_forwards.any()):
+                raise
+            best.completed[best.standing()] = False
+            raise Interrupted(best.result()) from stop
+        return best.result()
+
+    with gradients_enabled():
+        return in_batches(problem, ball, start, loss, setup, solve, callback)
+
+
+@final
+@dataclass(frozen=True)
+class _Run:
+    """One descent of some rows of a batch; the first with momentum, restarts without, to explore more."""
+
+    rule: AbstractWeightRule
+    loss: Loss
+    setup: Plan
+    grid: Grid | None
+    restart: int
+    report: Callback
+
+    def descend(
+        self, problem: AbstractProblem, ball: LpBall, delta: Tensor, rows: Tensor, best: Best
+    ) -> None:
+        """Descend from delta, (n, ...), updating `best` at `rows`, (n,), the positions of these n rows."""
+        steps = self.setup.steps
+        log = History(*(delta.new_zeros(steps + 1, *problem.labels.shape) for _ in range(2)))
+        here = torch.arange(len(problem), device=delta.device)  # rows of this run that still stand
+        gained = torch.zeros_like(here, dtype=torch.bool)
+        before, weights = delta, None
+        try:
+            for step_number in range(steps + 1):
+                shown = delta if self.grid is None else self.grid.towards_zero(delta)
+                point = self._evaluate(problem, shown, step_number)
+                weights = self._weights(weights, point.losses)
+                # Filled to the end: a row that leaves keeps its last values, others are overwritten.
+                log.weights[step_number:, here] = weights
+                log.losses[step_number:, here] = point.losses
+                best.num_forwards[rows[here]] += problem.samples
+                gained[here] |= best.offer(rows[here], shown, weights, point)
+                self.report(self.setup.progress(step_number, self.restart))
+                # What a random transform did once it may not do again: such rows go on to the end.
+                stands = ~point.fooled.all(dim=1) | problem.random
+                if step_number == steps or not bool(stands.any()):
+                    break
+                gradient = point.gradient(weights)
+                if not bool(stands.all()):
+                    keep = stands.nonzero().flatten()
+                    problem, ball, here = problem.take(keep), ball.take(keep), here[keep]
+                    delta, before = delta[keep], before[keep]
+                    weights, gradient = weights[keep], gradient[keep]
+                length = 1 + math.cos(math.pi * step_number / steps)  # from 2 radii to almost none
+                momentum = 0.0 if self.restart or step_number == 0 else _MOMENTUM
+                delta, before = (
+                    step(problem, ball, delta, before, gradient, length, momentum),
+                    delta,
+                )
+        finally:
+            gain = gained.nonzero().flatten()
+            best.history.weights[:, rows[gain]] = log.weights[:, gain]
+            best.history.losses[:, rows[gain]] = log.losses[:, gain]
+
+    def _evaluate(self, problem: AbstractProblem, delta: Tensor, step_number: int) -> Evaluation:
+        return evaluate(
+            problem,
+            delta,
+            self.loss,
+            stream=self.restart * (self.setup.steps + 1) + step_number,
+            targeted=self.setup.targeted,
+            accumulate=self.setup.accumulate,
+        )
+
+    def _weights(self, weights: Tensor | None, losses: Tensor) -> Tensor:
+        return self.rule.init(losses) if weights is None else self.rule.update(weights, losses)
