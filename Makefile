@@ -4,7 +4,7 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip --disable-pip-version-check
 
-.PHONY: demo test lint bench slow clean install help
+.PHONY: demo test lint bench slow browser clean install help
 
 help:            ## this list
 	@grep -hE '^[a-z]+: .*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /  make \1|/' | column -t -s '|'
@@ -17,8 +17,8 @@ $(VENV)/.installed: pyproject.toml constraints.txt
 
 install: $(VENV)/.installed  ## virtual environment with everything for development
 
-demo: install    ## the main experiment on embedded data
-	$(BIN)/python examples/demo.py
+demo: install    ## the paper's headline experiment on embedded data, with a report to open
+	$(BIN)/saddlepoint demo
 
 lint: install    ## ruff and mypy
 	$(BIN)/ruff check .
@@ -26,10 +26,15 @@ lint: install    ## ruff and mypy
 	$(BIN)/mypy
 
 test: lint       ## lint, types, tests, doctests, README snippets
-	$(BIN)/python -m pytest -q -m 'not slow and not browser'
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 -m 'not slow and not browser'
 
 slow: install    ## the checks that take minutes
-	$(BIN)/python -m pytest -q -m slow
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -m slow
+
+browser: install ## the report in a real Chromium (Debian's package, installed when missing)
+	$(PIP) install --quiet playwright
+	command -v chromium >/dev/null || (apt-get update -qq && apt-get install -y -qq chromium)
+	$(BIN)/python -m pytest -q -m browser
 
 bench: install   ## every speed figure as a ratio measured in one run
 	$(PIP) install --quiet --constraint constraints.txt --editable '.[eval]'

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -12,6 +13,7 @@ from torch import Tensor, nn
 
 import saddlepoint as sp
 from saddlepoint import transforms as T
+from saddlepoint.solver.evaluate import Evaluation, evaluate
 
 INF = math.inf
 BALLS = {"l0": (0, 1), "l1": (1, 0.35), "l2": (2, 0.2), "linf": (INF, 0.1)}
@@ -61,6 +63,26 @@ def test_a_row_alone_equals_the_row_in_a_batch(problem: sp.Ensemble, ball_name: 
     for b in range(12):
         alone = sp.attack(problem.take(torch.tensor([b])), ball, steps=6, restarts=2)
         same(alone, whole, slice(b, b + 1))
+
+
+def test_of_a_random_problem_the_last_iterate_is_taken_not_the_luckiest(
+    generator: torch.Generator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[Tensor] = []
+
+    def spy(problem: sp.AbstractProblem, delta: Tensor, *args: Any, **options: Any) -> Evaluation:
+        seen.append(delta)
+        return evaluate(problem, delta, *args, **options)
+
+    monkeypatch.setattr("saddlepoint.solver.strong.evaluate", spy)
+    model = nn.Sequential(nn.Flatten(), nn.Linear(36, 3)).eval()
+    x = torch.rand(12, 1, 6, 6, generator=generator)
+    views = [T.random_rotate(-50, 50), T.random_crop_resize(0.5, 1.0)]
+    problem = sp.Transformed(model, views, x, torch.arange(12) % 3)
+    result = sp.attack(problem, sp.LpBall(2, 0.8), steps=8)
+    moved = (result.delta != seen[0]).flatten(1).any(dim=1)
+    assert moved.sum() > 6
+    assert torch.equal(result.delta[moved], seen[-1][moved])
 
 
 def test_random_transforms_meet_a_row_alike_alone_and_in_a_batch(networks: list[nn.Module]) -> None:

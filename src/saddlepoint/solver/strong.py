@@ -141,7 +141,9 @@ class _Run:
                 log.weights[step_number:, here] = weights
                 log.losses[step_number:, here] = point.losses
                 best.num_forwards[rows[here]] += problem.samples
-                gained[here] |= best.offer(rows[here], shown, weights, point)
+                # One lucky draw would decide which iterate of a random problem is best: take the last.
+                if not problem.random or step_number in (0, steps):
+                    gained[here] |= best.offer(rows[here], shown, weights, point)
                 self.report(self.setup.progress(step_number, self.restart))
                 # What a random transform did once it may not do again: such rows go on to the end.
                 stands = ~point.fooled.all(dim=1) | problem.random
