@@ -1,0 +1,111 @@
+"""How good a model is, in two numbers, and the card that is shipped beside its weights.
+
+The numbers are those of the paper's appendix (table of clean test accuracy): accuracy on clean
+images, and under FGSM in the linf ball of radius 0.2.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, NamedTuple, final
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+__all__ = ["FGSM_EPS", "Accuracy", "Card", "measure"]
+
+FGSM_EPS = 0.2
+
+
+class Accuracy(NamedTuple):
+    """Fractions of images classified correctly: as they are, and after one FGSM step."""
+
+    clean: float
+    fgsm: float
+
+
+def measure(model: nn.Module, x: Tensor, y: Tensor, *, eps: float = FGSM_EPS) -> Accuracy:
+    """Clean and FGSM accuracy of a model in evaluation mode.
+
+    FGSM moves every pixel by `eps` along the sign of the gradient of the cross-entropy and clips to
+    [0, 1] (Goodfellow et al., 2015). Parameters' gradients are left alone; works under no_grad.
+
+    Args:
+        model: Maps images to logits (B, classes).
+        x: Images in [0, 1], (N, C, H, W).
+        y: Labels, (N,).
+        eps: Radius of the linf ball.
+
+    Example:
+        >>> model = nn.Sequential(nn.Flatten(), nn.Linear(1, 2, bias=False)).eval()
+        >>> _ = model[1].weight.data.copy_(torch.tensor([[0.0], [1.0]]))  # logits (0, x)
+        >>> measure(model, torch.full((4, 1, 1, 1), 0.1), torch.ones(4, dtype=torch.long))
+        Accuracy(clean=1.0, fgsm=0.0)
+    """
+    if model.training:
+        raise ValueError("`model` must be in evaluation mode; call model.eval() first.")
+    clean = fooled = 0
+    for start in range(0, len(y), 250):
+        images, labels = x[start : start + 250].detach(), y[start : start + 250]
+        with torch.enable_grad():
+            images.requires_grad_()
+            logits = model(images)
+            loss = F.cross_entropy(logits, labels, reduction="sum")
+            (gradient,) = torch.autograd.grad(loss, images)
+        with torch.no_grad():
+            moved = (images + eps * gradient.sign()).clamp(0, 1)
+            clean += int((logits.argmax(dim=1) == labels).sum())
+            fooled += int((model(moved).argmax(dim=1) != labels).sum())
+    return Accuracy(clean / len(y), 1 - fooled / len(y))
+
+
+@final
+@dataclass(frozen=True)
+class Card:
+    """What is known of a set of weights; the JSON file beside it.
+
+    Attributes:
+        architecture: A name `build` takes; with `channels`, `size` and `classes` it is the network.
+        data: What the weights were trained on (the full training set).
+        command: What produced them, and reproduces them with the same number of `threads`.
+        recipe: Optimiser and schedule of that command, in full.
+        accuracy: Percent of the `test_images` classified correctly.
+        fgsm_accuracy: The same after FGSM with linf radius `fgsm_eps`.
+        sha256: Of the safetensors file.
+        versions: Of the libraries used.
+
+    Example:
+        >>> from saddlepoint import models
+        >>> models.card("mnist-a").architecture
+        'A'
+    """
+
+    architecture: str
+    channels: int
+    size: int
+    classes: int
+    data: str
+    command: str
+    seed: int
+    epochs: int
+    threads: int
+    recipe: Mapping[str, Any]
+    accuracy: float
+    fgsm_accuracy: float
+    fgsm_eps: float
+    test_images: int
+    sha256: str
+    versions: Mapping[str, str]
+
+    def to_json(self) -> str:
+        """The card as indented JSON, ending in a newline."""
+        return json.dumps(asdict(self), indent=2) + "\n"
+
+    @classmethod
+    def from_json(cls, text: str) -> "Card":
+        """Reads what `to_json` wrote; raises ValueError when fields are missing or unknown."""
+        try:
+            return cls(**json.loads(text))
+        except TypeError as error:
+            raise ValueError(f"`text` must be a model card, got {error}.") from error

@@ -1,0 +1,192 @@
+"""Networks with weights: those shipped with the package by name, the user's own from files.
+
+Weights are read as safetensors, or as a state dict with `weights_only=True`. Nothing is unpickled.
+"""
+
+import hashlib
+import pickle
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib import resources
+from importlib.resources.abc import Traversable
+from pathlib import Path
+from typing import Any, final
+
+import safetensors
+import torch
+from safetensors.torch import load as parse_safetensors
+from torch import Tensor, nn
+
+from .architectures import build
+from .cards import Card
+from .programs import is_torchscript, load_exported, load_torchscript
+
+__all__ = ["card", "load", "shipped"]
+
+_PROGRAMS = {".pt2": load_exported, ".ts": load_torchscript, ".torchscript": load_torchscript}
+_SUFFIXES = (".safetensors", ".pt", ".pth", *_PROGRAMS)
+
+
+def shipped() -> tuple[str, ...]:
+    """Names of the networks whose weights come with the package.
+
+    Example:
+        >>> shipped()[-1]
+        'mnist-d'
+    """
+    files = (file.name for file in _folder().iterdir())
+    return tuple(sorted(name.removesuffix(".json") for name in files if name.endswith(".json")))
+
+
+def card(name: str) -> Card:
+    """The card of a shipped network: data, recipe, accuracy, hash.
+
+    Example:
+        >>> card("mnist-b").data
+        'mnist'
+    """
+    if name not in shipped():
+        raise ValueError(f"`name` must be one of {', '.join(shipped())}, got {name!r}.")
+    return Card.from_json((_folder() / f"{name}.json").read_text())
+
+
+def load(
+    source: str | Path,
+    *,
+    architecture: str | None = None,
+    channels: int | None = None,
+    size: int | None = None,
+    classes: int | None = None,
+) -> nn.Module:
+    """A network with weights, in evaluation mode, on the CPU.
+
+    Args:
+        source: The name of a shipped network, such as "mnist-b", or a file:
+            `.safetensors` (a card of the same name beside it, as `saddlepoint train` writes, names
+            the architecture and is checked); `.pt` or `.pth`, a state dict, read weights-only;
+            `.pt2`, a `torch.export` program with a free batch size; `.ts` or `.torchscript`, a
+            TorchScript program. Programs are code: load those you trust.
+        architecture: Of the weights in a file, as `build` takes it.
+        channels: Of the images; with `size`, taken from the card or the weights where not given.
+        size: Height and width of the images.
+        classes: Number of logits; taken from the card or the weights where not given.
+
+    Raises:
+        ValueError: Unknown name, missing or damaged file, wrong hash, or wrong architecture.
+
+    Example:
+        >>> load("mnist-a").training
+        False
+    """
+    given = _Shape(architecture, channels, size, classes)
+    if str(source) in shipped():
+        if given != _Shape():
+            raise ValueError(f"`architecture` and shape must not be given for {source!r}.")
+        file = _folder() / f"{source}.safetensors"
+        return _from_safetensors(str(source), file, card(str(source)), given)
+    path = Path(source)
+    if path.suffix not in _SUFFIXES:
+        raise ValueError(
+            f"`source` must be one of {', '.join(shipped())}, or a file ending in "
+            f"{', '.join(_SUFFIXES)}, got {str(source)!r}."
+        )
+    if not path.is_file():
+        raise ValueError(f"`source` must be a file that exists, got {str(path)!r}.")
+    if path.suffix in _PROGRAMS:
+        return _PROGRAMS[path.suffix](path)
+    if path.suffix == ".safetensors":
+        beside = path.with_suffix(".json")
+        known = Card.from_json(beside.read_text()) if beside.is_file() else None
+        return _from_safetensors(str(path), path, known, given)
+    return _network(str(path), _state_dict(path), given)
+
+
+@final
+@dataclass(frozen=True)
+class _Shape:
+    """What the caller said of the network; None is "find out"."""
+
+    architecture: str | None = None
+    channels: int | None = None
+    size: int | None = None
+    classes: int | None = None
+
+
+def _folder() -> Traversable:
+    # The package has a module `weights` too; the folder is reached from the package itself.
+    return resources.files("saddlepoint") / "weights"
+
+
+def _from_safetensors(
+    name: str, file: Traversable | Path, known: Card | None, given: _Shape
+) -> nn.Module:
+    content = file.read_bytes()
+    if known is not None:
+        found = hashlib.sha256(content).hexdigest()
+        if found != known.sha256:
+            raise ValueError(f"SHA-256 of `{name}` must be {known.sha256}, got {found}.")
+        given = _Shape(
+            given.architecture or known.architecture,
+            given.channels or known.channels,
+            given.size or known.size,
+            given.classes or known.classes,
+        )
+    try:
+        tensors = parse_safetensors(content)
+    except safetensors.SafetensorError as error:
+        raise ValueError(f"`{name}` must be a safetensors file, got {error}.") from error
+    return _network(name, tensors, given)
+
+
+def _state_dict(path: Path) -> Mapping[str, Tensor]:
+    advice = "save it with torch.save(model.state_dict(), path)"
+    if is_torchscript(path):
+        raise ValueError(
+            f"`{path}` must be a state dict; give a TorchScript program the ending .ts."
+        )
+    try:
+        state: Any = torch.load(path, map_location="cpu", weights_only=True)
+    except (pickle.UnpicklingError, EOFError, RuntimeError) as error:
+        raise ValueError(f"`{path}` must be a state dict and nothing else; {advice}.") from error
+    if not (isinstance(state, Mapping) and all(isinstance(v, Tensor) for v in state.values())):
+        raise ValueError(f"`{path}` must map names to tensors, got {type(state)}; {advice}.")
+    return state
+
+
+def _network(name: str, tensors: Mapping[str, Tensor], given: _Shape) -> nn.Module:
+    if given.architecture is None:
+        raise ValueError(f'`architecture` must be given for {name}, such as architecture="A".')
+    if (given.channels is None) != (given.size is None):
+        raise ValueError("`channels` and `size` must be given together.")
+    shapes = [(1, 28), (3, 32)]
+    if given.channels is not None and given.size is not None:
+        shapes = [(given.channels, given.size)]
+    problems: list[str] = []
+    for channels, size in shapes:
+        model = build(given.architecture, channels, size, given.classes or 10)
+        if given.classes is None:
+            # The last entry of a classifier's state dict is the bias of its logits.
+            last = list(model.state_dict())[-1]
+            if last in tensors and tensors[last].ndim == 1:
+                model = build(given.architecture, channels, size, len(tensors[last]))
+        problem = _misfit(model, tensors)
+        if problem is None:
+            model.load_state_dict(tensors)
+            return model.eval()
+        problems.append(f"{channels}x{size}x{size} images: {problem}")
+    raise ValueError(
+        f"`{name}` must hold the weights of network {given.architecture}, "
+        f"got for {'; for '.join(problems)}."
+    )
+
+
+def _misfit(model: nn.Module, tensors: Mapping[str, Tensor]) -> str | None:
+    """The first reason why `tensors` are not the state of `model`, if there is one."""
+    expected = model.state_dict()
+    for key, value in expected.items():
+        if key not in tensors:
+            return f"{key} is missing"
+        if tensors[key].shape != value.shape:
+            return f"{key} has shape {tuple(tensors[key].shape)}, not {tuple(value.shape)}"
+    extra = next((key for key in tensors if key not in expected), None)
+    return None if extra is None else f"{extra} is unknown"
