@@ -1,0 +1,176 @@
+"""Checks that attack: is the white-box attack as strong as it must be?"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import pairwise
+
+import torch
+from torch import Tensor
+
+from saddlepoint import streams
+from saddlepoint.doctor.subject import Finding, Subject
+from saddlepoint.losses import cw_margin
+from saddlepoint.problems import Ensemble, Model
+from saddlepoint.projections import LpBall
+from saddlepoint.solver import attack
+from saddlepoint.weights import Average
+
+__all__ = ["CHECKS", "random_search", "transfer"]
+
+_DO = "do not report this robustness; attack a differentiable copy (BPDA) or without gradients."
+
+
+def monotone(subject: Subject) -> Finding:
+    """Robust accuracy must not rise with the radius."""
+    radii = [subject.eps * factor for factor in (0.25, 0.5, 1.0, 2.0)]
+    shares = [float(subject.standing(eps).double().mean()) for eps in radii]
+    shown = ", ".join(f"{share:.0%} at {eps:.3g}" for eps, share in zip(radii, shares, strict=True))
+    rises = [later - sooner for sooner, later in pairwise(shares)]
+    if max(rises) > _slack(subject):
+        return Finding(
+            "radius",
+            "fail",
+            f"robust accuracy rises with the radius: {shown}.",
+            "a larger ball contains the smaller one: the attack is being misled, as by masked gradients.",
+            _DO,
+        )
+    return Finding(
+        "radius", "ok", f"robust accuracy: {shown}.", "it falls as the radius grows, as it must."
+    )
+
+
+def unbounded(subject: Subject) -> Finding:
+    """Without a bound every image can become any other: accuracy must go to zero."""
+    left = float(subject.standing(1.0).double().mean())
+    if left > _slack(subject):
+        return Finding(
+            "unbounded",
+            "fail",
+            f"{left:.0%} of the images withstand an attack without any bound.",
+            "any image can be turned into any other, so that the attack fails for lack of gradients.",
+            _DO,
+        )
+    return Finding(
+        "unbounded",
+        "ok",
+        f"{left:.0%} of the images withstand an attack without any bound.",
+        "with enough room the attack always succeeds, as it must.",
+    )
+
+
+def gradient_free(subject: Subject) -> Finding:
+    """Random search knows less than gradients and must not do better."""
+    found = random_search(subject)
+    white = ~subject.standing(subject.eps)
+    extra = int((found & ~white).sum())
+    share, white_share = float(found.double().mean()), float(white.double().mean())
+    saw = (
+        f"random search with {subject.queries} queries fools {share:.0%}, gradients fool {white_share:.0%} "
+        f"at {subject.eps:.3g}; {extra} images fall to random search alone."
+    )
+    if share > white_share + _slack(subject) or extra > 2 * _slack(subject) * len(found):
+        return Finding(
+            "gradient-free",
+            "fail",
+            saw,
+            "gradients point nowhere useful: they are masked, shattered or random.",
+            _DO,
+        )
+    return Finding("gradient-free", "ok", saw, "gradients are the better guide, as they should be.")
+
+
+def transfer(subject: Subject, name: str, reference: Model) -> Finding | None:
+    """What fools another model must not fool this one more often than its own gradients do.
+
+    Returns None where the reference does not take these images or does not know them.
+    """
+    try:
+        with torch.no_grad():
+            known = (reference(subject.x).argmax(dim=-1) == subject.y).double().mean()
+        if float(known) < 0.5:
+            return None
+        problem = Ensemble([reference], subject.x, subject.y)
+        ball = LpBall(float("inf"), subject.eps)
+        delta = attack(problem, ball, rule=Average(), steps=subject.steps, seed=subject.seed).delta
+    except (RuntimeError, ValueError, IndexError):
+        return None
+    found = subject.call(subject.x + delta).argmax(dim=-1) != subject.y
+    white = ~subject.standing(subject.eps)
+    share, white_share = float(found.double().mean()), float(white.double().mean())
+    saw = (
+        f"perturbations made for {name} fool {share:.0%}, its own gradients {white_share:.0%} "
+        f"at {subject.eps:.3g}."
+    )
+    if share > white_share + _slack(subject):
+        return Finding(
+            "transfer",
+            "fail",
+            saw,
+            "another model's gradients are better than its own: they are masked.",
+            "evaluate with transfer and gradient-free attacks too; " + _DO,
+        )
+    return Finding("transfer", "ok", saw, "white-box is the stronger attack, as it should be.")
+
+
+def random_search(subject: Subject) -> Tensor:
+    """Images that fall to random squares of +-eps, (B,): a small form of Square Attack.
+
+    Reference: Andriushchenko et al., ECCV 2020.
+    """
+    x, y, eps = subject.x, subject.y, subject.eps
+    rows = torch.arange(len(x), device=x.device)
+    shape = x.shape[1:]
+    noise = streams.uniform(subject.seed, rows, 0, shape.numel()).reshape(x.shape).to(x)
+    best = (x + eps * (2 * (noise > 0.5).to(x) - 1)).clamp(0, 1)
+    loss, found = _margin(subject, best, y)
+    for query in range(1, subject.queries):
+        left = rows[~found]
+        if len(left) == 0:
+            break
+        draws = streams.uniform(subject.seed, left, query, 4).to(x)
+        trial = _with_square(x[left], best[left], eps, draws, query / subject.queries)
+        value, hit = _margin(subject, trial, y[left])
+        better = value < loss[left]
+        best[left[better]], loss[left[better]] = trial[better], value[better]
+        found[left] |= hit
+    return found
+
+
+def _with_square(x: Tensor, best: Tensor, eps: float, draws: Tensor, progress: float) -> Tensor:
+    """Set a square of every row to x +- eps; without image axes, a stretch of the vector."""
+    flat = x.dim() < 3
+    height, width = (1, x.shape[-1]) if flat else tuple(x.shape[-2:])
+    share = 0.5 * (1 - progress) + 0.05
+    tall, wide = (
+        (1, max(1, int(share * width)))
+        if flat
+        else (
+            max(1, int(share**0.5 * height)),
+            max(1, int(share**0.5 * width)),
+        )
+    )
+    top = (draws[:, 0] * (height - tall + 1)).long()
+    left = (draws[:, 1] * (width - wide + 1)).long()
+    line = torch.arange(height, device=x.device)
+    column = torch.arange(width, device=x.device)
+    rows = (line >= top[:, None]) & (line < top[:, None] + tall)
+    columns = (column >= left[:, None]) & (column < left[:, None] + wide)
+    mask = (rows[:, :, None] & columns[:, None, :]).reshape(
+        len(x), *(1 for _ in x.shape[1:-2]), *((width,) if flat else (height, width))
+    )
+    sign = torch.where(draws[:, 2] > 0.5, 1.0, -1.0).to(x).view(-1, *(1 for _ in x.shape[1:]))
+    return torch.where(mask, (x + eps * sign).clamp(0, 1), best)
+
+
+def _margin(subject: Subject, images: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+    logits = subject.call(images)
+    return cw_margin(logits, y), logits.argmax(dim=-1) != y
+
+
+def _slack(subject: Subject) -> float:
+    """Two images, or three percent: less than that is chance."""
+    return max(2.5 / len(subject.x), 0.03)
+
+
+CHECKS: tuple[Callable[[Subject], Finding], ...] = (monotone, unbounded, gradient_free)

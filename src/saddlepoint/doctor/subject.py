@@ -1,0 +1,122 @@
+"""The patient, and the form of a finding."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Literal, final
+
+import torch
+from torch import Tensor, nn
+
+from saddlepoint.losses import cw_margin
+from saddlepoint.problems import Ensemble, Model
+from saddlepoint.projections import LpBall
+from saddlepoint.solver import attack
+from saddlepoint.weights import Average
+
+__all__ = ["Finding", "Status", "Subject", "evaluation_mode", "input_gradient", "worst"]
+
+Status = Literal["ok", "warn", "fail"]
+_ORDER: tuple[Status, ...] = ("ok", "warn", "fail")
+
+
+@final
+@dataclass(frozen=True)
+class Finding:
+    """The outcome of one check.
+
+    Attributes:
+        name: Of the check.
+        status: "ok", "warn" (numbers are suspect) or "fail" (numbers are wrong).
+        saw: What was measured.
+        means: What that usually means.
+        do: What to do about it; empty if nothing.
+    """
+
+    name: str
+    status: Status
+    saw: str
+    means: str
+    do: str = ""
+
+
+def worst(findings: Iterable[Finding]) -> Status:
+    """The most serious status; "ok" if there is none.
+
+    Example:
+        >>> worst([Finding("a", "ok", "", ""), Finding("b", "warn", "", "")])
+        'warn'
+    """
+    return max((finding.status for finding in findings), key=_ORDER.index, default="ok")
+
+
+@final
+@dataclass(frozen=True)
+class Subject:
+    """A model in evaluation mode with images, and what several checks need to know of it."""
+
+    model: Model
+    x: Tensor
+    y: Tensor
+    eps: float
+    steps: int
+    queries: int
+    seed: int
+    _robust: dict[float, Tensor] = field(default_factory=dict)
+
+    @cached_property
+    def logits(self) -> Tensor:
+        """At the clean images, (B, C)."""
+        return self.call(self.x)
+
+    @cached_property
+    def correct(self) -> Tensor:
+        """Which clean images are classified correctly, (B,)."""
+        return self.logits.argmax(dim=-1) == self.y
+
+    def call(self, images: Tensor) -> Tensor:
+        """Logits without a graph."""
+        with torch.no_grad():
+            return self.model(images)
+
+    def standing(self, eps: float) -> Tensor:
+        """Which images are still right after a white-box attack of linf radius eps, (B,); computed once."""
+        if eps not in self._robust:
+            problem = Ensemble([self.model], self.x, self.y)
+            result = attack(
+                problem, LpBall(float("inf"), eps), rule=Average(), steps=self.steps, seed=self.seed
+            )
+            self._robust[eps] = ~result.fooled[:, 0]
+        return self._robust[eps]
+
+
+@contextmanager
+def evaluation_mode(model: Model) -> Iterator[None]:
+    """Every submodule in evaluation mode, and afterwards each as it was."""
+    modules = list(model.modules()) if isinstance(model, nn.Module) else []
+    before = [module.training for module in modules]
+    for module in modules:
+        module.training = False
+    try:
+        yield
+    finally:
+        for module, mode in zip(modules, before, strict=True):
+            module.training = mode
+
+
+def input_gradient(model: Model, x: Tensor, y: Tensor, loss: str) -> Tensor:
+    """Gradient of a loss with respect to the images, (B, ...); zeros where the graph is cut."""
+    with torch.enable_grad():
+        leaf = x.detach().clone().requires_grad_()
+        logits = model(leaf)
+        if not logits.requires_grad:
+            return torch.zeros_like(x)
+        if loss == "margin":
+            value = cw_margin(logits, y, kappa=float("inf")).sum()
+        else:
+            value = nn.functional.cross_entropy(logits, y, reduction="sum")
+        (gradient,) = torch.autograd.grad(value, leaf, allow_unused=True)
+    return torch.zeros_like(x) if gradient is None else gradient.detach()

@@ -1,0 +1,132 @@
+"""Several runs side by side: rates with intervals, and row by row where the rows are the same."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import combinations
+from pathlib import Path
+from typing import Any
+
+from saddlepoint.data.files import write_atomically
+from saddlepoint.report import charts, words
+from saddlepoint.report.page import render_template
+from saddlepoint.report.record import Run
+from saddlepoint.report.shards import TENSORS, read_tensors
+
+__all__ = ["differences", "write_comparison"]
+
+
+def write_comparison(folders: Sequence[Path], path: Path) -> Path:
+    """Write one page that compares finished runs.
+
+    Args:
+        folders: Two or more run directories.
+        path: The HTML file to write.
+
+    Raises:
+        ValueError: Fewer than two, or one is not a finished run.
+    """
+    if len(folders) < 2:
+        raise ValueError(f"`folders` must name at least two runs, got {len(folders)}.")
+    runs = [Run.read(folder) for folder in folders]
+    for folder, run in zip(folders, runs, strict=True):
+        if not run.metrics:
+            raise ValueError(
+                f"`{folder}` must be a run with results, got one that is {run.status}."
+            )
+    labels = _labels(folders)
+    bars = [
+        (label, run.metrics["asr_all"], *run.metrics["intervals"]["asr_all"])
+        for label, run in zip(labels, runs, strict=True)
+    ]
+    html = render_template(
+        "compare.html",
+        title=f"{len(runs)} runs compared",
+        entries=[_entry(label, run) for label, run in zip(labels, runs, strict=True)],
+        domains=_domains(runs),
+        bars=charts.interval_bars(bars),
+        pairs=_pairs(folders, labels, runs),
+        differences=differences(runs),
+        best=max(zip(labels, runs, strict=True), key=lambda pair: pair[1].metrics["asr_all"]),
+    )
+    write_atomically(path, html.encode())
+    return path
+
+
+def differences(runs: Sequence[Run]) -> list[str]:
+    """What, besides the rule, is not the same in all runs, in words.
+
+    Example:
+        >>> differences([])
+        []
+    """
+    notes = []
+    if len({run.hashes.data for run in runs}) > 1:
+        notes.append("The runs are on different images: their rates are not about the same rows.")
+    if len({tuple(sorted(run.hashes.models.items())) for run in runs}) > 1:
+        notes.append("The runs attack different models.")
+    for key, name in (
+        ("norm", "norm"),
+        ("eps", "radius"),
+        ("steps", "number of steps"),
+        ("loss", "loss"),
+    ):
+        values = list(dict.fromkeys(str(run.config.get(key)) for run in runs))
+        if len(values) > 1:
+            notes.append(f"The {name} differs: {', '.join(values)}.")
+    return notes
+
+
+def _labels(folders: Sequence[Path]) -> list[str]:
+    names = [folder.resolve().name for folder in folders]
+    return [str(f) if names.count(n) > 1 else n for f, n in zip(folders, names, strict=True)]
+
+
+def _entry(label: str, run: Run) -> dict[str, Any]:
+    return {
+        "label": label,
+        "kind": words.NOUNS[run.kind].title,
+        "data": run.config.get("data", ""),
+        "ball": words.ball_text(run.config),
+        "rule": words.rule_text(str(run.config.get("rule", ""))),
+        "method": run.config.get("method", ""),
+        "rows": run.metrics["rows"],
+        "metrics": run.metrics,
+        "evaluations": words.evaluations(run),
+        "seconds": run.seconds,
+        "command": run.command,
+    }
+
+
+def _domains(runs: Sequence[Run]) -> list[str]:
+    return list(dict.fromkeys(name for run in runs for name in run.domains))
+
+
+def _pairs(
+    folders: Sequence[Path], labels: Sequence[str], runs: Sequence[Run]
+) -> list[dict[str, Any]]:
+    """For runs on the same rows: how many rows only one of the two fools completely."""
+    tables = [
+        read_tensors(folder / TENSORS)["fooled"].all(dim=1)
+        if (folder / TENSORS).is_file()
+        else None
+        for folder in folders
+    ]
+    pairs = []
+    for i, j in combinations(range(len(runs)), 2):
+        one, other = tables[i], tables[j]
+        if one is None or other is None or runs[i].hashes.data != runs[j].hashes.data:
+            continue
+        if len(one) != len(other):
+            continue
+        pairs.append(
+            {
+                "one": labels[i],
+                "other": labels[j],
+                "both": int((one & other).sum()),
+                "only_one": int((one & ~other).sum()),
+                "only_other": int((~one & other).sum()),
+                "neither": int((~one & ~other).sum()),
+            }
+        )
+    return pairs

@@ -1,0 +1,161 @@
+"""A run as one self-contained HTML page: no network, no code but ours, every value escaped."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from collections.abc import Mapping
+from functools import cache
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, FunctionLoader, StrictUndefined
+from markupsafe import Markup
+from torch import Tensor
+
+from saddlepoint.data.files import write_atomically
+from saddlepoint.report import charts, words
+from saddlepoint.report.gallery import picture_row, scales
+from saddlepoint.report.record import Run
+from saddlepoint.report.shards import TENSORS, read_tensors
+
+__all__ = ["MAX_BYTES", "render", "render_template", "write_report"]
+
+MAX_BYTES = 2_000_000
+"""A report is not larger than this; the gallery shows fewer rows where they would not fit."""
+
+_OVERHEAD = 90_000  # style, script, charts and text
+
+
+def write_report(folder: Path, *, max_bytes: int = MAX_BYTES) -> Path:
+    """Draw `report.html` of a finished run from its `run.json` and `tensors.safetensors`.
+
+    Args:
+        folder: The run directory.
+        max_bytes: Size the file must not exceed.
+
+    Returns:
+        The path of the report.
+
+    Raises:
+        ValueError: Not a run directory, or an unfinished run.
+    """
+    run = Run.read(folder)
+    html = render(run, read_tensors(folder / TENSORS), max_bytes=max_bytes)
+    path = folder / "report.html"
+    write_atomically(path, html.encode())
+    return path
+
+
+def render(run: Run, tensors: Mapping[str, Tensor], *, max_bytes: int = MAX_BYTES) -> str:
+    """The page.
+
+    Args:
+        run: The record.
+        tensors: What `tensors.safetensors` holds.
+        max_bytes: The gallery stops growing before the page exceeds this.
+    """
+    nouns = words.NOUNS[run.kind]
+    rows = _rows(run, tensors, max_bytes)
+    return render_template(
+        "report.html",
+        run=run,
+        nouns=nouns,
+        lines=words.headline(run),
+        title=f"{nouns.title} on {run.config.get('data', 'data')}",
+        ball=words.ball_text(run.config),
+        rule=words.rule_text(str(run.config.get("rule", ""))).partition(" (")[0],
+        baseline=words.rule_text(str(run.config.get("baseline") or "")).partition(" (")[0],
+        hardest=words.hardest(run),
+        bars=_bars(run),
+        table=_table(run),
+        weights_chart=charts.weights_chart(tensors["history.weights"], run.domains),
+        boxplot=charts.boxplot(tensors["weights"], run.domains),
+        rows=rows,
+        total=len(tensors["weights"]),
+        classes=sorted({name for row in rows for name in row["classes"]}),
+        curves=[row["curves"] for row in rows],
+        steps=scales(tensors).steps.tolist(),
+        amplification=_amplification(1 / scales(tensors).strength),
+    )
+
+
+def render_template(name: str, **values: Any) -> str:
+    """A template of ours with our style and script; the policy in its head allows no other code."""
+    script = _asset("report.js")
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    text = (
+        _environment()
+        .get_template(name)
+        .render(
+            style=Markup(_asset("report.css")),
+            script=Markup(script),
+            policy=(
+                "default-src 'none'; img-src data:; style-src 'unsafe-inline'; "
+                f"script-src 'sha256-{digest}'; base-uri 'none'; form-action 'none'"
+            ),
+            **values,
+        )
+    )
+    return text + "\n"
+
+
+def _rows(run: Run, tensors: Mapping[str, Tensor], max_bytes: int) -> list[dict[str, Any]]:
+    scale, size = scales(tensors), _OVERHEAD
+    rows: list[dict[str, Any]] = []
+    for position in range(len(tensors["gallery.rows"])):
+        row = picture_row(run, tensors, position, scale)
+        # Text around the pictures: a card and its large view take about 1 kB and 400 B per domain.
+        size += len(repr(row)) + 1200 + 500 * len(row["domains"])
+        if size > max_bytes and rows:
+            break
+        rows.append(row)
+    return rows
+
+
+def _bars(run: Run) -> Markup:
+    metrics = run.metrics
+    shown = [(words.rule_text(str(run.config.get("rule", ""))), metrics)]
+    if "baseline" in metrics:
+        shown.append((words.rule_text(str(run.config.get("baseline"))), metrics["baseline"]))
+    return charts.interval_bars(
+        [(name, m["asr_all"], *m["intervals"]["asr_all"]) for name, m in shown]
+    )
+
+
+def _table(run: Run) -> list[dict[str, Any]]:
+    metrics = run.metrics
+    base = metrics.get("baseline")
+    return [
+        {
+            "index": index,
+            "name": name,
+            "clean": metrics["clean_accuracy"][name],
+            "baseline": base["accuracy"][name] if base else None,
+            "accuracy": metrics["accuracy"][name],
+            "interval": metrics["intervals"]["accuracy"][name],
+            "weight": metrics["weights"][name],
+        }
+        for index, name in enumerate(run.domains)
+    ]
+
+
+def _amplification(factor: float) -> str:
+    return f"{factor:.0f}" if factor >= 10 else f"{factor:.1f}".rstrip("0").rstrip(".")
+
+
+@cache
+def _environment() -> Environment:
+    # Everything is escaped; what is not is marked so in Python, in `charts` and here.
+    return Environment(
+        loader=FunctionLoader(_asset),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+
+
+def _asset(name: str) -> str:
+    return (resources.files(__package__) / "assets" / name).read_text(encoding="utf-8")

@@ -1,0 +1,111 @@
+"""Images as small PNG data addresses: pixels as they are, perturbations in sign colours."""
+
+from __future__ import annotations
+
+import base64
+import struct
+import zlib
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+__all__ = ["data_uri", "encode_png", "picture", "sign_picture"]
+
+LARGEST = 96
+"""Pictures of a report are at most so many pixels high and wide; larger ones are averaged down."""
+
+# Okabe-Ito blue and vermillion: distinguishable with any colour vision, on light and on dark.
+_NEGATIVE = (0, 114, 178)
+_POSITIVE = (213, 94, 0)
+
+
+def encode_png(pixels: Tensor) -> bytes:
+    r"""A PNG file of 8-bit pixels, (C, H, W), with C = 1 grey, 3 RGB or 4 RGBA.
+
+    Example:
+        >>> encode_png(torch.zeros(1, 2, 2, dtype=torch.uint8))[:8]
+        b'\x89PNG\r\n\x1a\n'
+    """
+    kinds = {1: 0, 3: 2, 4: 6}
+    if pixels.dim() != 3 or pixels.shape[0] not in kinds or pixels.dtype != torch.uint8:
+        raise ValueError(
+            f"`pixels` must be uint8 of shape (C, H, W) with C in 1, 3, 4, got {pixels.dtype} "
+            f"of shape {tuple(pixels.shape)}."
+        )
+    channels, height, width = pixels.shape
+    lines = pixels.permute(1, 2, 0).reshape(height, width * channels)
+    # Filter type 0 at the head of every line.
+    raw = torch.cat([torch.zeros(height, 1, dtype=torch.uint8), lines.cpu()], dim=1)
+    header = struct.pack(">IIBBBBB", width, height, 8, kinds[channels], 0, 0, 0)
+    body = zlib.compress(raw.contiguous().numpy().tobytes(), 9)
+    chunks = _chunk(b"IHDR", header) + _chunk(b"IDAT", body) + _chunk(b"IEND", b"")
+    return b"\x89PNG\r\n\x1a\n" + chunks
+
+
+def data_uri(png: bytes) -> str:
+    """A data address.
+
+    Example:
+        >>> data_uri(b"abc")
+        'data:image/png;base64,YWJj'
+    """
+    return "data:image/png;base64," + base64.b64encode(png).decode("ascii")
+
+
+def picture(image: Tensor) -> str:
+    """An image in [0, 1] as a data address: (H, W), or (C, H, W) with any number of channels.
+
+    Two channels, or more than three, are shown by their mean; a vector is shown as one line.
+
+    Example:
+        >>> picture(torch.rand(3, 8, 8)).startswith("data:image/png;base64,")
+        True
+    """
+    image = _as_image(image)
+    if image.shape[0] not in (1, 3):
+        image = image.mean(dim=0, keepdim=True)
+    return data_uri(encode_png((image.clamp(0, 1) * 255).round().to(torch.uint8)))
+
+
+def sign_picture(delta: Tensor, scale: float) -> str:
+    """A perturbation as a data address: blue takes away, orange adds, strength is opacity.
+
+    Of a colour pixel the channel that changes most is shown.
+
+    Args:
+        delta: (H, W) or (C, H, W).
+        scale: The value shown at full strength, > 0.
+
+    Example:
+        >>> sign_picture(torch.randn(1, 8, 8), 2.0).startswith("data:image/png;base64,")
+        True
+    """
+    delta = _as_image(delta)
+    strongest = delta.abs().argmax(dim=0, keepdim=True)
+    value = (delta.gather(0, strongest)[0] / max(scale, 1e-12)).clamp(-1, 1)
+    colours = torch.tensor([_NEGATIVE, _POSITIVE], dtype=torch.uint8)
+    rgb = colours[(value > 0).long()].permute(2, 0, 1)
+    alpha = (value.abs() * 255).round().to(torch.uint8).unsqueeze(0)
+    # Transparent pixels all alike compress to nothing.
+    rgb = torch.where(alpha > 0, rgb, torch.zeros_like(rgb))
+    return data_uri(encode_png(torch.cat([rgb, alpha])))
+
+
+def _as_image(image: Tensor) -> Tensor:
+    image = image.detach().float().cpu()
+    if image.dim() == 1:
+        image = image.unsqueeze(0)
+    if image.dim() == 2:
+        image = image.unsqueeze(0)
+    while image.dim() > 3:
+        image = image.flatten(0, 1)
+    factor = max(image.shape[-2:]) / LARGEST
+    if factor > 1:
+        size = [max(1, round(side / factor)) for side in image.shape[-2:]]
+        image = F.interpolate(image.unsqueeze(0), size=size, mode="area").squeeze(0)
+    return image
+
+
+def _chunk(kind: bytes, body: bytes) -> bytes:
+    return struct.pack(">I", len(body)) + kind + body + struct.pack(">I", zlib.crc32(kind + body))

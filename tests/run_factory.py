@@ -1,0 +1,93 @@
+"""Small finished runs for the tests of reports: real attacks on tiny networks, names as given."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import torch
+from torch import nn
+
+import saddlepoint as sp
+from saddlepoint import report
+
+HOSTILE = (
+    "</script><script>window.pwned = 1</script>",
+    '"><img src=x onerror="window.pwned = 1">',
+    "'-window.pwned=1-'{{ 7 * 7 }}<b>&amp;",
+    "</title></style><svg onload=window.pwned=1>",
+)
+
+
+def network(seed: int, pixels: int, classes: int) -> nn.Module:
+    generator = torch.Generator().manual_seed(seed)
+    model = nn.Sequential(nn.Flatten(), nn.Linear(pixels, 12), nn.ReLU(), nn.Linear(12, classes))
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.copy_(torch.randn(parameter.shape, generator=generator))
+    return model.eval()
+
+
+def problem(
+    kind: str, rows: int, domains: int, names: tuple[str, ...], channels: int
+) -> sp.AbstractProblem:
+    generator = torch.Generator().manual_seed(7)
+    size, classes = 6, 4
+    pixels = channels * size * size
+    models = [network(seed, pixels, classes) for seed in range(domains)]
+    if kind == "universal":
+        groups = torch.rand(rows, domains, channels, size, size, generator=generator)
+        labels = torch.randint(classes, (rows, domains), generator=generator)
+        return sp.Universal(models[0], groups, labels, names=names)
+    x = torch.rand(rows, channels, size, size, generator=generator)
+    y = models[0](x).argmax(dim=1)
+    if kind == "transform":
+        family = [sp.transforms.identity, sp.transforms.hflip, sp.transforms.random_rotate(-20, 20)]
+        return sp.Transformed(models[0], family[:domains], x, y, names=names)
+    return sp.Ensemble(models, x, y, names=names)
+
+
+def make_run(
+    folder: Path,
+    kind: str = "ensemble",
+    *,
+    rows: int = 20,
+    domains: int = 3,
+    names: tuple[str, ...] | None = None,
+    classes: tuple[str, ...] = ("cat", "dog", "bird", "ship"),
+    data: str = "toy",
+    rule: str = "minmax",
+    baseline: bool = True,
+    channels: int = 1,
+    chunk: int = 8,
+    eps: float = 0.05,
+) -> report.Run:
+    names = names or tuple(f"net {k}" for k in range(domains))
+    everything = problem(kind, rows, domains, names, channels)
+    ball = sp.LpBall(math.inf, eps)
+    config = {"kind": kind, "data": data, "norm": "linf", "eps": eps, "rule": rule, "steps": 10}
+    config |= {"baseline": "average" if baseline else None, "loss": "cw"}
+    run = report.Run(
+        kind=kind,
+        command=f"saddlepoint attack {kind} --data {data}",
+        config=config,
+        seed=0,
+        domains=everything.names,
+        classes=classes,
+        rows=rows,
+        hashes=report.Hashes(
+            report.hash_config(config), {"net": "0"}, report.hash_tensors({"x": everything.lower})
+        ),
+    )
+    job = report.Job(
+        problem=everything,
+        solve=lambda part, rule, callback: sp.attack(
+            part, ball, rule=rule, steps=10, callback=callback
+        ),
+        rule=sp.MinMax() if rule == "minmax" else sp.Average(),
+        baseline=sp.Average() if baseline else None,
+        chunk=chunk,
+    )
+    run = report.execute(job, run, folder)
+    report.write_report(folder)
+    return run

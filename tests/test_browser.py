@@ -1,0 +1,200 @@
+"""The report in a real Chromium: no errors, no network, by mouse and by keyboard, wide and narrow."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from run_factory import HOSTILE, make_run
+from saddlepoint import report
+
+pytestmark = pytest.mark.browser
+
+FLAGS = [
+    "--headless",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+]
+
+
+@pytest.fixture(scope="module")
+def browser():
+    sync_api = pytest.importorskip("playwright.sync_api")
+    chromium = shutil.which("chromium") or shutil.which("chromium-browser")
+    if chromium is None:
+        pytest.skip("needs Chromium; `make browser` installs it")
+    with sync_api.sync_playwright() as play:
+        browser = play.chromium.launch(executable_path=chromium, args=FLAGS)
+        yield browser
+        browser.close()
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("runs")
+    for kind in ("ensemble", "universal", "transform"):
+        make_run(folder / kind, kind, rows=40, channels=3)
+        hostile = {"names": HOSTILE[:3], "classes": HOSTILE, "data": HOSTILE[1]}
+        make_run(folder / f"hostile-{kind}", kind, **hostile)
+    make_run(folder / HOSTILE[1], rows=40, rule="average", channels=3)
+    both = [folder / "ensemble", folder / HOSTILE[1]]
+    report.write_comparison(both, folder / "comparison.html")
+    return folder
+
+
+@pytest.fixture
+def visit(browser, runs):
+    """Opens a page and checks, when the test is over, that nothing went wrong in it."""
+    pages = []
+    trouble: list[str] = []
+
+    def open_page(name: str, width: int = 1280, scheme: str = "light"):
+        page = browser.new_page(viewport={"width": width, "height": 844}, color_scheme=scheme)
+        page.on("console", lambda message: trouble.append(f"{message.type}: {message.text}"))
+        page.on("pageerror", lambda error: trouble.append(str(error)))
+        page.on(
+            "request",
+            lambda request: (
+                None if request.url.startswith(("file:", "data:")) else trouble.append(request.url)
+            ),
+        )
+        page.goto((runs / name).resolve().as_uri())
+        pages.append(page)
+        return page
+
+    yield open_page
+    assert trouble == []
+    for page in pages:
+        assert page.evaluate("window.pwned") is None
+        page.close()
+
+
+def shown(page) -> list[int]:
+    cards = page.locator("#cards > li:visible")
+    return [int(value) for value in cards.evaluate_all("nodes => nodes.map(n => n.dataset.row)")]
+
+
+def test_sorting(visit):
+    page = visit("ensemble/report.html")
+    hard = shown(page)
+    page.select_option("#sort", "easy")
+    easy = shown(page)
+    assert hard[0] != easy[0]
+    page.locator("#more").click()
+    assert shown(page) == shown(page)
+    page.select_option("#sort", "row")
+    rows = shown(page)
+    assert rows == sorted(rows)
+    page.select_option("#sort", "class")
+    classes = page.locator("#cards > li:visible").evaluate_all("n => n.map(x => x.dataset.classes)")
+    assert classes == sorted(classes)
+
+
+def test_filtering(visit, runs):
+    page = visit("ensemble/report.html")
+    fooled = report.read_tensors(runs / "ensemble" / report.TENSORS)["fooled"]
+    page.select_option("#missed", "none")
+    assert set(shown(page)) <= set(fooled.all(dim=1).nonzero().flatten().tolist())
+    assert page.locator("#count").inner_text() != ""
+    for domain in range(3):
+        page.select_option("#missed", str(domain))
+        missed = set((~fooled[:, domain]).nonzero().flatten().tolist())
+        assert set(shown(page)) == missed
+        assert page.locator("#empty").is_visible() == (not missed)
+    page.select_option("#missed", "")
+    page.select_option("#class", "0")
+    labels = page.locator("#cards > li:visible .head b").all_inner_texts()
+    assert len(set(labels)) == 1
+    assert len(labels) > 0
+
+
+def test_large_view_by_keyboard(visit):
+    page = visit("ensemble/report.html")
+    card = page.locator("#cards > li:visible button").first
+    card.focus()
+    page.keyboard.press("Enter")
+    dialog = page.locator("#large")
+    assert dialog.is_visible()
+    first = page.locator("#large-title").inner_text()
+    assert first.startswith("Image ")
+    assert page.locator("#large svg").count() == 2
+    assert page.locator("#large svg polyline").count() == 6
+    assert page.locator("#large img").first.evaluate("i => i.naturalWidth") == 6
+    page.keyboard.press("ArrowRight")
+    assert page.locator("#large-title").inner_text() != first
+    page.keyboard.press("ArrowLeft")
+    assert page.locator("#large-title").inner_text() == first
+    for _ in range(8):  # focus stays inside
+        page.keyboard.press("Tab")
+        assert page.evaluate(
+            "document.activeElement === document.body || "
+            "document.getElementById('large').contains(document.activeElement)"
+        )
+    page.keyboard.press("Escape")
+    assert not dialog.is_visible()
+    assert page.evaluate("document.activeElement.closest('li') !== null")
+
+
+def test_large_view_by_mouse(visit):
+    page = visit("universal/report.html")
+    page.locator("#cards > li:visible button").nth(1).click()
+    assert page.locator("#large").is_visible()
+    assert page.locator("#large tbody tr").count() == 3
+    page.locator("#close").click()
+    assert not page.locator("#large").is_visible()
+
+
+def test_everything_can_be_reached_by_tab(visit):
+    page = visit("ensemble/report.html")
+    reached = set()
+    for _ in range(60):
+        page.keyboard.press("Tab")
+        reached.add(page.evaluate("document.activeElement.id || document.activeElement.className"))
+    assert {"skip", "sort", "missed", "class", "open"} <= reached
+
+
+@pytest.mark.parametrize("kind", ["ensemble", "universal", "transform"])
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [390, 1280])
+def test_fits_the_screen(visit, tmp_path, kind, scheme, width):
+    page = visit(f"{kind}/report.html", width, scheme)
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    page.screenshot(path=tmp_path / f"{kind}-{scheme}-{width}.png", full_page=True)
+    page.locator("#cards > li:visible button").first.click()
+    box = page.locator("#large").bounding_box()
+    assert box["x"] >= 0
+    assert box["x"] + box["width"] <= width
+    background = page.evaluate("getComputedStyle(document.body).backgroundColor")
+    red = int(background.split("(")[1].split(",")[0])
+    assert (red < 60) == (scheme == "dark")
+
+
+@pytest.mark.parametrize("kind", ["ensemble", "universal", "transform"])
+def test_hostile_names_do_nothing(visit, kind):
+    page = visit(f"hostile-{kind}/report.html")
+    page.locator("#cards > li:visible button").first.click()
+    page.keyboard.press("ArrowRight")
+    page.wait_for_timeout(200)
+    assert page.evaluate("window.pwned") is None
+    assert HOSTILE[1] in page.locator("main").inner_text()
+    assert page.locator("svg[onload], img[src=x]").count() == 0
+
+
+def test_comparison(visit):
+    page = visit("comparison.html", 390)
+    assert page.evaluate("document.documentElement.scrollWidth") <= 390
+    assert "only the first" in page.locator("main").inner_text()
+
+
+def test_reads_without_scripts(browser, runs) -> None:
+    context = browser.new_context(java_script_enabled=False)
+    page = context.new_page()
+    page.goto((runs / "ensemble" / "report.html").resolve().as_uri())
+    assert page.locator("#cards > li").count() == 40
+    assert page.locator("#cards > li").last.is_visible()
+    context.close()

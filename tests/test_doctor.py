@@ -1,0 +1,189 @@
+"""Models that only look robust are caught; sound ones pass."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from saddlepoint import data, models
+from saddlepoint.doctor import Finding, examine, worst
+
+
+@pytest.fixture(scope="module")
+def images() -> tuple[Tensor, Tensor]:
+    return data.sample("mnist", 48)
+
+
+@pytest.fixture(scope="module")
+def network() -> nn.Module:
+    return models.load("mnist-a")
+
+
+class Wrapped(nn.Module):
+    """A network behind something that spoils it."""
+
+    def __init__(self, network: nn.Module) -> None:
+        super().__init__()
+        self.network = network
+        self.eval()
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.network(x)
+
+
+class Quantised(Wrapped):
+    def forward(self, x: Tensor) -> Tensor:
+        return self.network((x * 8).round() / 8)
+
+
+class Saturated(Wrapped):
+    def forward(self, x: Tensor) -> Tensor:
+        return 100 * self.network(x)
+
+
+class SaturatedHard(Wrapped):
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.tanh(100 * self.network(x))
+
+
+class Noisy(Wrapped):
+    def forward(self, x: Tensor) -> Tensor:
+        return self.network(x + 0.3 * torch.randn_like(x))
+
+
+class Detached(Wrapped):
+    def forward(self, x: Tensor) -> Tensor:
+        return self.network(x.detach())
+
+
+class Shattered(Wrapped):
+    """Gradients that point the wrong way: the forward pass sees x, the backward pass -x."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.network(2 * x.detach() - x)
+
+
+class Probabilities(Wrapped):
+    def forward(self, x: Tensor) -> Tensor:
+        return self.network(x).softmax(dim=-1)
+
+
+class WantsNormalised(Wrapped):
+    def forward(self, x: Tensor) -> Tensor:
+        mean, std = torch.tensor([[0.485, 0.456, 0.406], [0.229, 0.224, 0.225]]).view(2, 3, 1, 1)
+        return self.network(x * std + mean)  # what a network trained on ImageNet statistics does
+
+
+class WantsBytes(Wrapped):
+    def forward(self, x: Tensor) -> Tensor:
+        return self.network(x / 255)
+
+
+def status(findings: list[Finding], name: str) -> str:
+    return next(finding.status for finding in findings if finding.name == name)
+
+
+def look(model: nn.Module, images: tuple[Tensor, Tensor], **options) -> list[Finding]:
+    return examine(model, *images, **{"eps": 0.2, "steps": 10, "queries": 40} | options)
+
+
+@pytest.mark.parametrize("name", ["mnist-a", "mnist-c", "mnist-d"])
+def test_shipped_networks_pass(name, images):
+    reference = models.load("mnist-a" if name != "mnist-a" else "mnist-c")
+    findings = look(models.load(name), images, references={"other": reference})
+    assert {finding.name: finding.status for finding in findings if finding.status != "ok"} == {}
+    assert len(findings) == 12
+
+
+@pytest.mark.parametrize(
+    ("spoil", "checks"),
+    [
+        (Quantised, {"gradients", "unbounded", "gradient-free"}),
+        (SaturatedHard, {"gradients", "unbounded"}),
+        (Saturated, {"saturation"}),
+        (Noisy, {"randomness"}),
+        (Detached, {"gradients", "unbounded", "gradient-free"}),
+        (Shattered, {"unbounded", "gradient-free"}),
+        (Probabilities, {"outputs"}),
+        (WantsBytes, {"normalisation"}),
+    ],
+)
+def test_masked_and_misused_models_are_caught(spoil, checks, network, images):
+    findings = look(spoil(network), images)
+    failed = {finding.name for finding in findings if finding.status == "fail"}
+    assert checks <= failed
+    for finding in findings:
+        assert finding.saw
+        assert finding.means
+        assert finding.do or finding.status == "ok"
+
+
+def test_missing_normalisation_is_named():
+    model = WantsNormalised(models.load("cifar10-c"))
+    findings = examine(model, *data.sample("cifar10", 64), eps=8 / 255, steps=5, queries=5)
+    (finding,) = [f for f in findings if f.name == "normalisation"]
+    assert finding.status == "fail"
+    assert "ImageNet statistics" in finding.saw
+
+
+def test_transfer_stronger_than_white_box_is_caught(network, images):
+    findings = look(Shattered(network), images, references={"plain": network})
+    assert status(findings, "transfer") == "fail"
+
+
+def test_training_mode_is_reported_and_left_as_it_was(images):
+    model = nn.Sequential(models.load("mnist-a"), nn.Dropout(0.5))
+    model[1].train()
+    findings = look(model, images)
+    assert status(findings, "mode") == "fail"
+    assert status(findings, "randomness") == "ok"  # looked at in evaluation mode
+    assert [model.training, model[0].training, model[1].training] == [True, False, True]
+
+
+def test_dead_units_are_caught(images):
+    model = nn.Sequential(nn.Flatten(), nn.Linear(784, 20), nn.ReLU(), nn.Linear(20, 10)).eval()
+    with torch.no_grad():
+        model[1].bias.fill_(-1e4)
+    assert status(look(model, images), "dead units") == "fail"
+
+
+@pytest.mark.parametrize(
+    ("model", "words"),
+    [
+        (nn.Linear(3, 3), "raised RuntimeError"),
+        (nn.Flatten(0), "returned"),
+        (nn.Sequential(nn.Flatten(), nn.Linear(784, 2)), "2 classes"),
+    ],
+)
+def test_unusable_models_give_one_finding_and_no_error(model, words, images):
+    findings = look(model.eval(), images)
+    assert worst(findings) == "fail"
+    assert words in findings[-1].saw
+    assert findings[-1].name == "inputs"
+
+
+def test_images_out_of_range_are_reported(network, images):
+    x, y = images
+    assert look(network, (255 * x, y))[-1].status == "fail"
+
+
+def test_leaves_random_state_gradients_and_hooks_alone(network, images):
+    torch.manual_seed(3)
+    expected = torch.rand(4)
+    torch.manual_seed(3)
+    look(network, images)
+    assert torch.equal(torch.rand(4), expected)
+    assert all(parameter.grad is None for parameter in network.parameters())
+    assert not any(module._forward_hooks for module in network.modules())
+
+
+def test_finding_a_masked_model_does_not_depend_on_the_seed(network, images):
+    for seed in (0, 1):
+        assert worst(look(Quantised(network), images, seed=seed)) == "fail"
+
+
+@pytest.mark.parametrize("options", [{"eps": 0.0}, {"eps": 2.0}, {"steps": 0}, {"queries": 0}])
+def test_wrong_arguments_are_refused(options, network, images):
+    with pytest.raises(ValueError, match="must be"):
+        look(network, images, **options)

@@ -1,0 +1,349 @@
+"""Run records, their files, and the pages made of them."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import re
+import struct
+import sys
+import zlib
+from html.parser import HTMLParser
+
+import pytest
+import torch
+
+from run_factory import HOSTILE, make_run
+from saddlepoint import report
+from saddlepoint.report import charts, gallery, page, pictures, words
+
+
+class Page(HTMLParser):
+    """Elements and attributes as a browser would see them."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.feed(text)
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append((tag, dict(attrs)))
+
+    def all(self, tag: str) -> list[dict[str, str | None]]:
+        return [attributes for name, attributes in self.tags if name == tag]
+
+
+@pytest.fixture(scope="module")
+def ensemble(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("ensemble")
+    return make_run(folder), folder
+
+
+class TestRecord:
+    def test_json_round_trip(self, ensemble):
+        run, folder = ensemble
+        assert report.Run.read(folder) == run == report.Run.from_json(run.to_json())
+
+    def test_says_nothing_about_host_or_user(self, ensemble):
+        run, _ = ensemble
+        assert set(run.machine) == {"system", "architecture", "cpus", "threads", "gpus"}
+        assert {"torch", "python", "saddlepoint"} <= set(run.versions)
+
+    @pytest.mark.parametrize("text", ["{", "[]", '{"schema_version": 99}', '{"schema_version": 1}'])
+    def test_refuses_what_is_not_a_record(self, text):
+        with pytest.raises(ValueError, match=r"run\.json"):
+            report.Run.from_json(text)
+
+    def test_refuses_a_folder_without_a_run(self, tmp_path):
+        with pytest.raises(ValueError, match="must be a run directory"):
+            report.Run.read(tmp_path)
+
+
+class TestMetrics:
+    def test_by_hand(self):
+        fooled = torch.tensor([[1, 1], [1, 0], [1, 1], [0, 0]], dtype=torch.bool)
+        wrong = torch.tensor([[0, 0], [0, 0], [1, 1], [0, 0]], dtype=torch.bool)
+        weak = torch.tensor([[1, 0], [1, 0], [1, 1], [0, 0]], dtype=torch.bool)
+        weights = torch.tensor([[0.25, 0.75]]).expand(4, 2)
+        tensors = {"fooled": fooled, "clean_fooled": wrong, "weights": weights}
+        tensors |= {"baseline.fooled": weak, "baseline.weights": weights}
+        metrics = report.summarise(["A", "B"], tensors, baseline=True)
+        assert metrics["asr_all"] == 50
+        assert metrics["asr_mean"] == 62.5
+        assert metrics["accuracy"] == {"A": 25.0, "B": 50.0}
+        assert metrics["clean_accuracy"] == {"A": 75.0, "B": 75.0}
+        assert metrics["weights"] == {"A": 0.25, "B": 0.75}
+        assert metrics["baseline"]["asr_all"] == 25
+        assert metrics["lift"] == 100
+        assert metrics["asr_all_among_correct"] == pytest.approx(33.3333)
+        # Wilson, 2 of 4, z = 1.96: centre (0.5 + z²/8) / (1 + z²/4) = 0.5
+        low, high = metrics["intervals"]["asr_all"]
+        assert (low, high) == pytest.approx((15.0036, 84.9964), abs=1e-3)
+
+    def test_no_lift_over_a_baseline_of_zero(self):
+        assert report.lift(50, 0) is None
+        assert report.lift(90.16, 48.17) == pytest.approx(87.17, abs=0.005)  # the paper's Table 1
+
+
+class TestRunning:
+    def test_tensors_agree_with_the_record(self, ensemble):
+        run, folder = ensemble
+        tensors = report.read_tensors(folder / report.TENSORS)
+        assert tensors["fooled"].shape == (20, 3)
+        assert tensors["history.weights"].shape == (11, 20, 3)
+        assert run.metrics["asr_all"] == 100 * tensors["fooled"].all(1).double().mean()
+        assert run.gradient_evaluations["total"] == int(tensors["num_forwards"].sum())
+        assert float(tensors["delta"].abs().max()) <= 0.05 * (1 + 1e-6)
+        assert run.status == "complete"
+        assert run.done == run.rows == 20
+        assert not (folder / "shards").exists()
+
+    def test_chunks_change_nothing(self, ensemble, tmp_path):
+        run, folder = ensemble
+        other = make_run(tmp_path, chunk=3)
+        assert other.metrics["accuracy"] == run.metrics["accuracy"]
+        one, two = (report.read_tensors(f / report.TENSORS) for f in (folder, tmp_path))
+        for name in one:
+            torch.testing.assert_close(one[name], two[name], atol=1e-5, rtol=1e-4)
+
+    def test_stopped_run_keeps_its_chunks_and_continues(self, ensemble, tmp_path, monkeypatch):
+        _, whole = ensemble
+        put, count = report.Shards.put, iter(range(100))
+
+        def stop(self, *args, **kwargs):
+            put(self, *args, **kwargs)
+            if next(count) == 1:
+                raise KeyboardInterrupt
+
+        monkeypatch.setattr(report.Shards, "put", stop)
+        with pytest.raises(report.Interrupted) as caught:
+            make_run(tmp_path)
+        assert caught.value.run.status == "interrupted"
+        assert report.Run.read(tmp_path).metrics["rows"] == 16
+        make_run(tmp_path)
+        one, two = (report.read_tensors(f / report.TENSORS) for f in (whole, tmp_path))
+        assert all(bool((one[name] == two[name]).all()) for name in one)
+
+    @pytest.mark.parametrize(
+        ("change", "message"),
+        [
+            ({"kind": "transform"}, "same kind"),
+            ({"hashes": report.Hashes("other", {"net": "0"}, "d")}, "configuration"),
+        ],
+    )
+    def test_resume_is_refused_for_another_run(self, ensemble, change, message):
+        run, folder = ensemble
+        with pytest.raises(ValueError, match=message):
+            report.check_resumable(run.but(**change), folder)
+
+    def test_resume_is_refused_for_other_data_and_models(self, ensemble):
+        run, folder = ensemble
+        report.check_resumable(run, folder)
+        config, data = run.hashes.config, run.hashes.data
+        for hashes, message in (
+            (report.Hashes(config, {"net": "0"}, "x"), "same data"),
+            (report.Hashes(config, {"net": "1"}, data), "weights for net"),
+        ):
+            with pytest.raises(ValueError, match=message):
+                report.check_resumable(run.but(hashes=hashes), folder)
+
+    def test_a_half_written_shard_does_not_count(self, tmp_path):
+        shards = report.Shards(tmp_path)
+        shards.folder.mkdir()
+        (shards.folder / ".00000000-00000008.safetensors.tmp").write_bytes(b"half")
+        assert not shards.has(0, 8)
+        assert shards.merged() == {}
+
+
+class TestHashes:
+    def test_model_hash_follows_weights(self):
+        model = torch.nn.Linear(3, 2)
+        before = report.hash_model(model)
+        with torch.no_grad():
+            model.weight[0, 0] += 1e-6
+        assert report.hash_model(model) != before
+
+    def test_model_hash_follows_the_users_code(self, tmp_path, monkeypatch):
+        monkeypatch.syspath_prepend(tmp_path)
+        hashes = set()
+        for factor in (2, 3):
+            sys.modules.pop("mine", None)
+            (tmp_path / "mine.py").write_text(
+                "import torch\nclass Net(torch.nn.Module):\n"
+                f"    def forward(self, x):\n        return x.flatten(1) * {factor * 1.5**factor}\n"
+            )
+            importlib.invalidate_caches()
+            hashes.add(report.hash_model(importlib.import_module("mine").Net()))
+        assert len(hashes) == 2
+
+    def test_tensor_hash_follows_names_types_shapes_and_bytes(self):
+        x = torch.arange(6.0)
+        hashes = {
+            report.hash_tensors({"x": x}),
+            report.hash_tensors({"y": x}),
+            report.hash_tensors({"x": x.reshape(2, 3)}),
+            report.hash_tensors({"x": x.double()}),
+            report.hash_tensors({"x": x + 1}),
+        }
+        assert len(hashes) == 5
+
+
+class TestPictures:
+    def test_png_decodes_to_the_pixels(self):
+        pixels = torch.arange(3 * 4 * 5, dtype=torch.uint8).reshape(3, 4, 5)
+        png = pictures.encode_png(pixels)
+        width, height = struct.unpack(">II", png[16:24])
+        start = png.index(b"IDAT") + 4
+        (length,) = struct.unpack(">I", png[start - 8 : start - 4])
+        raw = zlib.decompress(png[start : start + length])
+        assert (width, height) == (5, 4)
+        lines = [list(raw[16 * i + 1 : 16 * i + 16]) for i in range(4)]
+        assert lines == pixels.permute(1, 2, 0).reshape(4, 15).tolist()
+
+    def test_large_images_are_averaged_down(self):
+        uri = pictures.picture(torch.rand(3, 300, 200))
+        assert len(uri) < 60_000
+
+    @pytest.mark.parametrize("shape", [(8,), (8, 8), (1, 8, 8), (2, 8, 8), (3, 8, 8), (5, 8, 8)])
+    def test_any_number_of_channels_has_a_picture(self, shape):
+        assert pictures.picture(torch.rand(shape)).startswith("data:image/png;base64,")
+        assert pictures.sign_picture(torch.randn(shape), 1.0).startswith("data:image/png;base64,")
+
+    def test_wrong_pixels_are_refused(self):
+        with pytest.raises(ValueError, match="uint8"):
+            pictures.encode_png(torch.zeros(2, 2, 2))
+
+
+class TestGallery:
+    def test_hardest_rows_come_first_and_the_rest_is_spread(self):
+        count = 200
+        fooled = torch.ones(count, 2, dtype=torch.bool)
+        fooled[10] = False
+        tensors = {"fooled": fooled, "losses": torch.zeros(count, 2)}
+        tensors["num_forwards"] = torch.arange(count)
+        rows = gallery.gallery_rows(tensors, 20)
+        assert rows[0] == 10
+        assert rows[1] == 199
+        assert len(set(rows.tolist())) == 20
+        assert int(rows.min()) == 0
+
+
+class TestPage:
+    def test_has_everything(self, ensemble):
+        run, folder = ensemble
+        text = (folder / "report.html").read_text()
+        found = Page(text)
+        assert f"{run.metrics['asr_all']:.1f}" in text
+        assert run.command in text
+        assert "How to read this" in text
+        assert len(found.all("li")) - len(run.domains) == 20
+        assert len(text.encode()) <= 2_000_000
+
+    def test_needs_no_network(self, ensemble):
+        _, folder = ensemble
+        found = Page((folder / "report.html").read_text())
+        for tag, attributes in found.tags:
+            for name in ("src", "href", "action", "srcset"):
+                value = attributes.get(name)
+                assert value is None or value.startswith(("data:image/png;base64,", "#")), (
+                    tag,
+                    value,
+                )
+        (policy,) = [m["content"] for m in found.all("meta") if m.get("http-equiv")]
+        assert policy.startswith("default-src 'none'")
+        assert "script-src 'sha256-" in policy
+
+    @pytest.mark.parametrize("kind", ["ensemble", "universal", "transform"])
+    def test_hostile_names_stay_text(self, tmp_path, kind):
+        make_run(tmp_path, kind, names=HOSTILE[:3], classes=HOSTILE, data=HOSTILE[0])
+        text = (tmp_path / "report.html").read_text()
+        found = Page(text)
+        assert len(found.all("script")) == 2
+        assert not [a for _, a in found.tags if any(key.startswith("on") for key in a)]
+        assert not any(i.get("src") == "x" for i in found.all("img"))
+        assert "window.pwned = 1</script>" not in text
+        assert "49<b>" not in text
+        data = re.search(r'<script type="application/json" id="data">(.*?)</script>', text, re.S)
+        assert data is not None
+        assert json.loads(data.group(1))["domains"] == list(HOSTILE[:3])
+
+    @pytest.mark.parametrize("kind", ["ensemble", "universal", "transform"])
+    def test_size_is_bounded(self, tmp_path, kind):
+        make_run(tmp_path, kind, rows=120, channels=3)
+        path = page.write_report(tmp_path, max_bytes=200_000)
+        assert 100_000 < path.stat().st_size <= 200_000
+        assert page.write_report(tmp_path).stat().st_size <= 2_000_000
+
+    def test_universal_shows_weights_and_transform_shows_views(self, tmp_path):
+        make_run(tmp_path / "u", "universal")
+        text = (tmp_path / "u" / "report.html").read_text()
+        assert text.count('class="meter"') == 20 * 3
+        make_run(tmp_path / "t", "transform")
+        assert "seen through net 1" in (tmp_path / "t" / "report.html").read_text()
+
+    @pytest.mark.parametrize(("rows", "domains"), [(1, 1), (1, 2), (3, 12)])
+    def test_unusual_sizes(self, tmp_path, rows, domains):
+        run = make_run(tmp_path, rows=rows, domains=domains, baseline=False)
+        text = (tmp_path / "report.html").read_text()
+        assert "baseline" not in run.metrics
+        assert "nan" not in re.sub(r"base64,[^\"]*", "", text).lower().replace("dominan", "")
+
+    def test_unfinished_run_is_refused(self, tmp_path, ensemble):
+        run, _ = ensemble
+        run.but(status="running").write(tmp_path)
+        with pytest.raises(ValueError, match="--resume"):
+            page.write_report(tmp_path)
+
+
+class TestComparison:
+    def test_says_who_wins_and_where_rows_differ(self, ensemble, tmp_path):
+        run, folder = ensemble
+        other = make_run(tmp_path / "average", rule="average", baseline=False)
+        path = report.write_comparison([folder, tmp_path / "average"], tmp_path / "c.html")
+        text = path.read_text()
+        assert f"{max(run.metrics['asr_all'], other.metrics['asr_all']):.1f}" in text
+        assert "same images" in text
+        assert "only the second" in text
+        assert len(Page(text).all("script")) == 1
+
+    def test_says_what_else_differs(self, ensemble, tmp_path):
+        _, folder = ensemble
+        make_run(tmp_path / "b", rows=10, eps=0.1)
+        text = report.write_comparison([folder, tmp_path / "b"], tmp_path / "c.html").read_text()
+        assert "different images" in text
+        assert "radius differs: 0.05, 0.1" in text
+
+    def test_needs_two(self, ensemble, tmp_path):
+        with pytest.raises(ValueError, match="at least two"):
+            report.write_comparison([ensemble[1]], tmp_path / "c.html")
+
+
+class TestCharts:
+    def test_names_are_escaped(self):
+        weights = torch.full((3, 4, 2), 0.5)
+        for chart in (
+            charts.weights_chart(weights, HOSTILE[:2]),
+            charts.boxplot(weights[0], HOSTILE[:2]),
+            charts.interval_bars([(HOSTILE[0], 50, 40, 60)]),
+        ):
+            assert "<script" not in chart
+            assert "<img" not in chart
+
+    def test_mean_line_is_where_the_mean_is(self):
+        weights = torch.tensor([0.0, 0.4, 0.8]).reshape(3, 1, 1)
+        chart = str(charts.weights_chart(weights, ["A"]))
+        points = re.search(r'<polyline class="line d0" points="([^"]+)"', chart)
+        assert points is not None
+        ys = [float(p.split(",")[1]) for p in points.group(1).split()]
+        assert ys[0] - ys[1] == pytest.approx(ys[1] - ys[2], abs=0.2)
+        assert ys[2] == pytest.approx(12.0)  # 0.8 is the top of the axis
+
+
+class TestWords:
+    def test_headline_names_counts_interval_lift_and_the_hardest(self, ensemble):
+        run, _ = ensemble
+        lines = " ".join(words.headline(run))
+        assert "of 20 images" in lines
+        assert "95 % confidence" in lines
+        assert "With average weights instead of min-max" in lines
+        assert f"The hardest model is {words.hardest(run)}" in lines
