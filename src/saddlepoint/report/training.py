@@ -15,7 +15,7 @@ from saddlepoint.data.files import write_atomically
 from saddlepoint.report import charts
 from saddlepoint.report.page import render_template
 
-__all__ = ["epoch_chart", "write_training_report"]
+__all__ = ["epoch_chart", "is_training_run", "write_training_report"]
 
 
 def write_training_report(folder: Path) -> Path:
@@ -41,6 +41,16 @@ def write_training_report(folder: Path) -> Path:
     report = folder / "report.html"
     write_atomically(report, html.encode())
     return report
+
+
+def is_training_run(folder: Path) -> bool:
+    """Whether a folder holds a training run against threats, and not an attack."""
+    path = folder / "run.json"
+    try:
+        run = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return False
+    return isinstance(run, dict) and any("validation" in each for each in run.get("history", []))
 
 
 def epoch_chart(values: Tensor, names: Sequence[str], label: str) -> Markup:
@@ -71,7 +81,8 @@ def epoch_chart(values: Tensor, names: Sequence[str], label: str) -> Markup:
 def _values(run: Mapping[str, Any], epochs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     config, robust = run["config"], run["metrics"].get("robust_accuracy", {})
     threats = [name for name in epochs[0]["validation"] if name not in ("clean", "union")]
-    shown = ["clean", *threats, "union"] if threats else ["clean"]
+    # Threats first: a threat has one colour in both charts.
+    shown = [*threats, "clean", "union"] if threats else ["clean"]
     accuracy = torch.tensor([[each["validation"][name] for name in shown] for each in epochs])
     weighted = [name for name in threats if f"weight/{name}" in epochs[0]]
     weights = torch.tensor([[each[f"weight/{name}"] for name in weighted] for each in epochs])

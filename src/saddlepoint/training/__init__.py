@@ -1,0 +1,37 @@
+"""Training: steps against several threats, one loop for every method, recipes, safe checkpoints."""
+
+from .ampgd import StepOptions, StepStats, ampgd_step, avg_step, max_step, msd_step, perturb
+from .batches import Batches, Loader, Progress
+from .board import TensorBoard
+from .loop import METHODS, clean_step, train
+from .methods import MethodOptions, Step
+from .recipes import Recipe, recipe_for
+from .threats import AbstractStart, RandomStart, Threat, WarmStart, ZeroStart
+from .validation import validate
+
+__all__ = [
+    "METHODS",
+    "AbstractStart",
+    "Batches",
+    "Loader",
+    "MethodOptions",
+    "Progress",
+    "RandomStart",
+    "Recipe",
+    "Step",
+    "StepOptions",
+    "StepStats",
+    "TensorBoard",
+    "Threat",
+    "WarmStart",
+    "ZeroStart",
+    "ampgd_step",
+    "avg_step",
+    "clean_step",
+    "max_step",
+    "msd_step",
+    "perturb",
+    "recipe_for",
+    "train",
+    "validate",
+]

@@ -1,0 +1,266 @@
+"""Algorithm 2 of the paper, AMPGD, and the training steps it is compared with.
+
+    minimise over theta   mean over rows of   maximise over w in the simplex, delta_i in X_i
+        psi(theta, w, delta) = sum_i w_i f(theta, delta_i; x, y) - gamma/2 ||w - 1/K||^2
+
+Sign: f is a *training* loss, **large = hard**. Both delta and w ascend it, theta descends it. (The attack
+losses of `saddlepoint.losses` have the opposite sign: small = fooled.)
+
+Iterates. In every inner step r = 1 ... R both players move from the same point (appendix on AMPGD),
+
+    w_r       = rule.update( w_{r-1}, f(delta_{r-1}) )
+    delta_i,r = proj_i( delta_i,r-1 + step_i * direction_i( w_i,r-1 * grad f(delta_i,r-1) ) )
+
+so that one forward and one backward pass serve both. Then theta moves once on sum_i w_i,R f(theta, delta_i,R).
+The paper counts the same alternation from theta: its step t descends on what step t - 1 found.
+
+Batch norm and dropout. The inner attack runs with the whole model in evaluation mode: rows do not influence
+each other, nothing random happens, and running statistics do not see intermediate iterates. They are updated
+once per step, by the training pass over the K perturbed batches together (and the clean one, if mix < 1), in
+the mode the caller left every module in. Modes, `requires_grad` and `.grad` are untouched by the attack.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TypedDict, Unpack, final
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from saddlepoint.solver.evaluate import gradients_enabled
+from saddlepoint.weights import AbstractWeightRule, Average, MinMax, WorstCase
+
+from .inner import TrainingLoss, ascend, check_batch, descend, steepest_of_all
+from .threats import AbstractStart, Threat, check_threats
+
+__all__ = ["StepOptions", "StepStats", "ampgd_step", "avg_step", "max_step", "msd_step", "perturb"]
+
+# Cross-entropies of a robust network differ by tenths between threats. With the paper's 1/R as step size the
+# weights would hardly leave 1/K within R steps; with these values they reach the maximiser.
+RULE = MinMax(step_size=1.0, gamma=0.5)
+
+
+def cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
+    """Cross-entropy of every row, (N,); large = hard."""
+    return F.cross_entropy(logits, labels, reduction="none")
+
+
+class StepOptions(TypedDict, total=False):
+    """What all adversarial steps take; `ampgd_step` explains each."""
+
+    steps: int
+    start: AbstractStart | None
+    mix: float
+    loss: TrainingLoss
+
+
+@final
+@dataclass(frozen=True)
+class StepStats:
+    """How a training step went; all numbers are from before the update of the model.
+
+    Attributes:
+        names: Of the K threats.
+        loss: What the optimiser descended on.
+        losses: Mean loss under each threat, (K,).
+        weights: Mean weight of each threat, (K,).
+        accuracies: Share of rows classified correctly under each threat, (K,).
+        accuracy: Share of rows classified correctly under every threat.
+        perturbations: The perturbations trained on, (B, K, ...), for a warm start.
+        row_weights: Weights of every row, (B, K), for a warm start.
+    """
+
+    names: tuple[str, ...]
+    loss: float
+    losses: Tensor
+    weights: Tensor
+    accuracies: Tensor
+    accuracy: float
+    perturbations: Tensor
+    row_weights: Tensor
+
+    def scalars(self) -> dict[str, float]:
+        """Everything that is one number, under names such as "loss" and "weight/linf"."""
+        scalars = {"loss": self.loss, "accuracy": self.accuracy}
+        groups = {"loss": self.losses, "accuracy": self.accuracies, "weight": self.weights}
+        for label, values in groups.items():
+            pairs = zip(self.names, values.tolist(), strict=True)
+            scalars |= {f"{label}/{name}": value for name, value in pairs}
+        return scalars
+
+
+def ampgd_step(
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    x: Tensor,
+    y: Tensor,
+    threats: Mapping[str, Threat],
+    *,
+    rule: AbstractWeightRule | None = None,
+    steps: int = 10,
+    start: AbstractStart | None = None,
+    mix: float = 1.0,
+    loss: TrainingLoss = cross_entropy,
+) -> StepStats:
+    """One training step against several threats at once: Algorithm 2. The loop stays yours.
+
+    The module's docstring says which iterate each quantity is evaluated at, and what happens to batch norm.
+    The K perturbed batches go through the network as one: `steps` forward and backward passes over K * B
+    rows for the attack, and one of each for the update.
+
+    Args:
+        model: Classifier, inputs in [0, 1], output logits (B, C). Call `model.train()` first, as for any
+            training step. If it is a DistributedDataParallel, the attack calls the module inside.
+        optimizer: Over the parameters of `model`. Gradients of an earlier step are forgotten.
+        x: Images in [0, 1], (B, ...).
+        y: Labels, (B,), int64.
+        threats: K named threats.
+        rule: How the weights of every row move; None is MinMax(step_size=1.0, gamma=0.5). Too small a
+            step size or too large a gamma keeps the weights equal. `WorstCase()` has no memory: its weights
+            are those of the losses trained on, so that the step is exactly on the mean of max_i f_i.
+        steps: R, >= 1.
+        start: `ZeroStart()` (default), `RandomStart(seed)` or `WarmStart(...)`.
+        mix: Share of the adversarial loss; the rest is the loss of unperturbed images. 0.5 in the paper's
+            350-epoch MNIST recipe, 1 otherwise.
+        loss: Large = hard, one number per row; cross-entropy by default.
+
+    Returns:
+        Means over the batch, and the perturbations and weights of every row.
+
+    Raises:
+        ValueError: An argument is wrong.
+        FloatingPointError: The loss is not finite. The model is as before.
+
+    Example:
+        >>> from saddlepoint.projections import LpBall
+        >>> model = nn.Sequential(nn.Flatten(), nn.Linear(16, 3))
+        >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        >>> threats = {"linf": Threat(LpBall(torch.inf, 0.1)), "l2": Threat(LpBall(2, 0.5))}
+        >>> x, y = torch.rand(8, 1, 4, 4), torch.arange(8) % 3
+        >>> stats = ampgd_step(model, optimizer, x, y, threats, steps=5)
+        >>> stats.losses.shape, round(stats.weights.sum().item(), 5)
+        (torch.Size([2]), 1.0)
+
+    Reference: Wang et al., NeurIPS 2021, Algorithm 2 and the appendix on AMPGD.
+    """
+    named = check_threats(threats)
+    x = check_batch(x, y, steps, mix)
+    rule = RULE if rule is None else rule
+    with gradients_enabled():
+        delta, weights = ascend(model, x, y, tuple(named.values()), rule, steps, start, loss)
+        weigh = rule.init if isinstance(rule, WorstCase) else (lambda _: weights)
+        update = descend(model, optimizer, x, y, delta, weigh, mix, loss)
+    return StepStats(
+        names=tuple(named),
+        loss=update.loss,
+        losses=update.losses.mean(dim=0),
+        weights=update.weights.mean(dim=0),
+        accuracies=update.correct.to(x.dtype).mean(dim=0),
+        accuracy=update.correct.all(dim=1).double().mean().item(),
+        perturbations=delta.transpose(0, 1),
+        row_weights=update.weights,
+    )
+
+
+def avg_step(
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    x: Tensor,
+    y: Tensor,
+    threats: Mapping[str, Threat],
+    **options: Unpack[StepOptions],
+) -> StepStats:
+    """AVG (Tramer & Boneh, 2019): a step on the mean loss over the threats, AMPGD with gamma = infinity.
+
+    With one threat it is PGD training (Madry et al., 2018). Arguments as in `ampgd_step`.
+    """
+    return ampgd_step(model, optimizer, x, y, threats, rule=Average(), **options)
+
+
+def max_step(
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    x: Tensor,
+    y: Tensor,
+    threats: Mapping[str, Threat],
+    **options: Unpack[StepOptions],
+) -> StepStats:
+    """MAX (Tramer & Boneh, 2019): a step on every row's worst threat, AMPGD with gamma = 0.
+
+    Arguments as in `ampgd_step`.
+    """
+    return ampgd_step(model, optimizer, x, y, threats, rule=WorstCase(), **options)
+
+
+def msd_step(
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    x: Tensor,
+    y: Tensor,
+    threats: Mapping[str, Threat],
+    *,
+    steps: int = 10,
+    start: AbstractStart | None = None,
+    mix: float = 1.0,
+    loss: TrainingLoss = cross_entropy,
+) -> StepStats:
+    """Multi steepest descent (Maini, Wong & Kolter, 2020): one perturbation, the best of K steps each time.
+
+    From delta_{r-1} every threat proposes a projected step of its own kind; each row keeps the proposal
+    with the largest loss. Per inner step that is a forward and backward pass over B rows and a forward pass
+    over K * B; then theta moves once on f(theta, delta_R).
+
+    Arguments as in `ampgd_step`; of K starting points the one with the largest loss is taken.
+
+    Returns:
+        As `ampgd_step`: `losses` and `accuracies` are those of the K last proposals, `weights` says how many
+        rows kept which, `perturbations` are the proposals, and `accuracy` is that of what was kept.
+    """
+    named = check_threats(threats)
+    x = check_batch(x, y, steps, mix)
+    with gradients_enabled():
+        last = steepest_of_all(model, x, y, tuple(named.values()), steps, start, loss)
+        kept = last.chosen.unsqueeze(0)
+        update = descend(model, optimizer, x, y, kept, torch.ones_like, mix, loss)
+    return StepStats(
+        names=tuple(named),
+        loss=update.loss,
+        losses=last.losses.mean(dim=0),
+        weights=last.weights.mean(dim=0),
+        accuracies=last.correct.to(x.dtype).mean(dim=0),
+        accuracy=update.correct.double().mean().item(),
+        perturbations=last.delta.transpose(0, 1),
+        row_weights=last.weights,
+    )
+
+
+def perturb(
+    model: nn.Module,
+    x: Tensor,
+    y: Tensor,
+    threats: Mapping[str, Threat],
+    *,
+    steps: int = 20,
+    start: AbstractStart | None = None,
+    loss: TrainingLoss = cross_entropy,
+) -> Tensor:
+    """The perturbations a training step would meet, without the step: plain PGD for every threat.
+
+    Returns:
+        (B, K, ...), feasible.
+
+    Example:
+        >>> from saddlepoint.projections import LpBall
+        >>> threats = {"linf": Threat(LpBall(torch.inf, 0.1))}
+        >>> delta = perturb(nn.Linear(4, 2), torch.rand(3, 4), torch.tensor([0, 1, 0]), threats)
+        >>> delta.shape, bool((delta.abs() <= 0.1).all())
+        (torch.Size([3, 1, 4]), True)
+    """
+    named = check_threats(threats)
+    x = check_batch(x, y, steps, 1.0)
+    with gradients_enabled():
+        attack = ascend(model, x, y, tuple(named.values()), Average(), steps, start, loss)
+    return attack.delta.transpose(0, 1)

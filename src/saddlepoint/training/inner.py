@@ -1,0 +1,224 @@
+"""The two halves of an adversarial training step: the attack, which leaves the model alone, and the update.
+
+Private to `ampgd`, whose docstring states signs, iterates and the treatment of batch norm.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import NamedTuple, final
+
+import torch
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+
+from saddlepoint.weights import AbstractWeightRule
+
+from .threats import AbstractStart, Threat, ZeroStart
+
+__all__ = ["TrainingLoss", "ascend", "check_batch", "descend", "evaluating", "steepest_of_all"]
+
+TrainingLoss = Callable[[Tensor, Tensor], Tensor]
+"""Losses (N,) from logits (N, C) and labels (N,); large = hard, nothing averaged."""
+
+
+class Attack(NamedTuple):
+    """delta_R, (K, B, ...), and w_R, (B, K)."""
+
+    delta: Tensor
+    weights: Tensor
+
+
+class Proposals(NamedTuple):
+    """The last K proposals of MSD and what became of them."""
+
+    chosen: Tensor  # delta_R, (B, ...)
+    delta: Tensor  # the proposals, (K, B, ...)
+    weights: Tensor  # one-hot at the chosen one, (B, K)
+    losses: Tensor  # (B, K)
+    correct: Tensor  # (B, K)
+
+
+@final
+@dataclass(frozen=True)
+class Update:
+    """What the training pass saw before theta moved; (B, K) but for `loss`."""
+
+    loss: float
+    losses: Tensor
+    weights: Tensor
+    correct: Tensor
+
+
+def ascend(
+    model: nn.Module,
+    x: Tensor,
+    y: Tensor,
+    threats: Sequence[Threat],
+    rule: AbstractWeightRule,
+    steps: int,
+    start: AbstractStart | None,
+    loss: TrainingLoss,
+) -> Attack:
+    """R steps of projected ascent in w and in every delta_i, both from (w_{r-1}, delta_{r-1})."""
+    lower, upper = -x, 1 - x
+    start = ZeroStart() if start is None else start
+    delta = start.delta(threats, lower, upper)
+    weights: Tensor | None = None
+    with evaluating(model) as module:
+        for _ in range(steps):
+            losses, gradient = _gradients(module, x, y, delta, loss)
+            if weights is None:
+                weights = start.weights(losses)
+                weights = rule.init(losses) if weights is None else weights
+            moved = [
+                threat.ascend(delta[k], gradient[k], weights[:, k], lower, upper, steps)
+                for k, threat in enumerate(threats)
+            ]
+            weights = rule.update(weights, losses)
+            delta = torch.stack(moved)
+    assert weights is not None
+    return Attack(delta, weights)
+
+
+def steepest_of_all(
+    model: nn.Module,
+    x: Tensor,
+    y: Tensor,
+    threats: Sequence[Threat],
+    steps: int,
+    start: AbstractStart | None,
+    loss: TrainingLoss,
+) -> Proposals:
+    """R steps of multi steepest descent: each row follows the proposal with the largest loss."""
+    lower, upper = -x, 1 - x
+    start = ZeroStart() if start is None else start
+    one = torch.ones(len(x), dtype=x.dtype, device=x.device)
+    with evaluating(model) as module:
+        best = _choose(module, x, y, start.delta(threats, lower, upper), loss)
+        for _ in range(steps):
+            _, (gradient,) = _gradients(module, x, y, best.chosen.unsqueeze(0), loss)
+            proposals = [
+                threat.ascend(best.chosen, gradient, one, lower, upper, steps) for threat in threats
+            ]
+            best = _choose(module, x, y, torch.stack(proposals), loss)
+    return best
+
+
+def descend(
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    x: Tensor,
+    y: Tensor,
+    delta: Tensor,
+    weigh: Callable[[Tensor], Tensor],
+    mix: float,
+    loss: TrainingLoss,
+) -> Update:
+    """One optimiser step on the mean over rows of sum_i w_i f_i, mixed with the loss of clean images.
+
+    Args:
+        model: In the caller's mode.
+        optimizer: Over the parameters of `model`.
+        x: (B, ...).
+        y: (B,).
+        delta: (K, B, ...).
+        weigh: Maps the losses, (B, K), to weights, (B, K).
+        mix: Share of the adversarial loss.
+        loss: Large = hard.
+    """
+    images = x + delta
+    if mix < 1:
+        images = torch.cat([images, x.unsqueeze(0)])
+    losses, correct = _losses(model, images, y, loss)
+    count = len(delta)
+    weights = weigh(losses[:, :count].detach())
+    total = (weights * losses[:, :count]).sum(dim=1).mean()
+    if mix < 1:
+        total = mix * total + (1 - mix) * losses[:, count].mean()
+    value = total.item()
+    if not torch.isfinite(total):
+        raise FloatingPointError(
+            f"`loss` must be finite, got {value}; the model is unchanged. Lower the learning rate, or "
+            "check that the model maps images in [0, 1] to finite logits."
+        )
+    optimizer.zero_grad()
+    total.backward()
+    optimizer.step()
+    return Update(value, losses[:, :count].detach(), weights, correct[:, :count])
+
+
+@contextmanager
+def evaluating(model: nn.Module) -> Iterator[nn.Module]:
+    """The module inside any DistributedDataParallel, in evaluation mode; all modes are restored afterwards."""
+    modes = [(module, module.training) for module in model.modules()]
+    model.eval()
+    try:
+        yield model.module if isinstance(model, DistributedDataParallel) else model
+    finally:
+        for module, mode in modes:
+            module.training = mode
+
+
+def check_batch(x: Tensor, y: Tensor, steps: int, mix: float) -> Tensor:
+    """The images without any graph, or an error."""
+    if x.dim() < 2 or not x.is_floating_point() or x.numel() == 0:
+        raise ValueError(
+            f"`x` must be images (B, ...) of a floating dtype, got {x.dtype} {tuple(x.shape)}."
+        )
+    if y.shape != x.shape[:1] or y.is_floating_point():
+        raise ValueError(
+            f"`y` must be integer labels (B,) = ({len(x)},), got {y.dtype} {tuple(y.shape)}."
+        )
+    low, high = x.min().item(), x.max().item()
+    if not (low >= 0 and high <= 1):
+        raise ValueError(
+            f"`x` must be in [0, 1], got values from {low} to {high}; let the model do its own normalisation."
+        )
+    if steps < 1:
+        raise ValueError(f"`steps` must be >= 1, got {steps}.")
+    if not 0 <= mix <= 1:
+        raise ValueError(f"`mix` must be in [0, 1], got {mix}.")
+    return x.detach()
+
+
+def _gradients(
+    module: nn.Module, x: Tensor, y: Tensor, delta: Tensor, loss: TrainingLoss
+) -> tuple[Tensor, Tensor]:
+    """Losses, (B, K), and the gradient of each with respect to its own perturbation, (K, B, ...)."""
+    leaf = delta.detach().requires_grad_()
+    losses, _ = _losses(module, x + leaf, y, loss)
+    # Every loss depends on one row of one block only, so the gradient of the sum holds all of them.
+    (gradient,) = torch.autograd.grad(losses.sum(), leaf, materialize_grads=True)
+    return losses.detach(), gradient
+
+
+def _choose(
+    module: nn.Module, x: Tensor, y: Tensor, proposals: Tensor, loss: TrainingLoss
+) -> Proposals:
+    """Each row's proposal, (K, B, ...), with the largest loss; the first of equals."""
+    with torch.no_grad():
+        losses, correct = _losses(module, x + proposals, y, loss)
+    index = losses.argmax(dim=1)
+    chosen = proposals[index, torch.arange(len(x), device=x.device)]
+    weights = torch.zeros_like(losses).scatter_(1, index.unsqueeze(1), 1.0)
+    return Proposals(chosen, proposals, weights, losses, correct)
+
+
+def _losses(
+    module: nn.Module, images: Tensor, y: Tensor, loss: TrainingLoss
+) -> tuple[Tensor, Tensor]:
+    """Losses and correctness, (B, K), of (K, B, ...) images in one forward pass."""
+    blocks, rows = images.shape[:2]
+    labels = y.repeat(blocks)
+    logits = module(images.flatten(0, 1))
+    losses = loss(logits, labels)
+    if losses.shape != labels.shape:
+        raise ValueError(
+            f"`loss` must return one number per row, ({len(labels)},), got shape {tuple(losses.shape)}; "
+            'torch losses do so with reduction="none".'
+        )
+    correct = logits.detach().argmax(dim=1) == labels
+    return losses.reshape(blocks, rows).T, correct.reshape(blocks, rows).T

@@ -1,0 +1,280 @@
+"""Threats: a ball to stay in, a step that suits its norm, and where the perturbations start.
+
+Perturbations of K threats are held as (K, B, ...): one block of rows per threat, ready to be run
+through a network as one batch. The box of images in [0, 1] is -x <= delta <= 1 - x.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import final
+
+import torch
+from torch import Tensor
+
+from saddlepoint import streams
+from saddlepoint.directions import Direction, SparseL1, raw, sign, unit_l2, unit_linf
+from saddlepoint.projections import LpBall
+
+__all__ = ["AbstractStart", "RandomStart", "Threat", "WarmStart", "ZeroStart", "check_threats"]
+
+# Steepest ascent in each norm. Twenty entries at a time are the measured optimum for p = 1.
+_STEEPEST: dict[float, Direction] = {math.inf: sign, 2: unit_l2, 1: SparseL1(20), 0: unit_linf}
+
+
+@final
+@dataclass(frozen=True)
+class Threat:
+    """An attacker: perturbations in a ball, found by projected steps of a given kind.
+
+    Args:
+        ball: Where the perturbation may be.
+        step_size: Length of a step, in the units of `direction`. None is 2.5 radii divided by the number
+            of steps, enough to cross the ball; p = 0, whose radius is a count, takes a radius of one.
+        direction: What the gradient becomes. None is the steepest ascent of the ball's norm: `sign`,
+            `unit_l2`, `SparseL1(20)`, or `unit_linf` for p = 0. `directions.raw` is the plain gradient
+            of the paper's appendix and needs a `step_size`.
+
+    Example:
+        >>> threat = Threat(LpBall(p=math.inf, eps=0.3))
+        >>> threat.step_length(steps=10)
+        0.075
+    """
+
+    ball: LpBall
+    step_size: float | None = None
+    direction: Direction | None = None
+
+    def __post_init__(self) -> None:
+        if self.step_size is not None and not 0 < self.step_size < math.inf:
+            raise ValueError(f"`step_size` must be positive and finite, got {self.step_size}.")
+        if self.direction is raw and self.step_size is None:
+            raise ValueError(
+                "`step_size` must be given with direction=raw, got None: the length of a plain gradient "
+                "says nothing about the ball. Try 1.0, or leave out `direction`."
+            )
+
+    def step_length(self, steps: int) -> float | Tensor:
+        """Length of one of `steps` steps: a number, or (B,) if every row has its own radius."""
+        if self.step_size is not None:
+            return self.step_size
+        return 2.5 * (1.0 if self.ball.p == 0 else self.ball.eps) / steps
+
+    def ascend(
+        self,
+        delta: Tensor,
+        gradient: Tensor,
+        weight: Tensor,
+        lower: Tensor,
+        upper: Tensor,
+        steps: int,
+    ) -> Tensor:
+        """One projected ascent step of delta_i on psi = sum_j w_j f_j.
+
+        The gradient of psi is w_i times that of f_i. A direction of unit length does not depend on w_i
+        as long as it is positive, and is taken as its limit where w_i = 0: no threat stands still for
+        being easy at the moment. The plain gradient of `directions.raw` is multiplied by w_i.
+
+        Args:
+            delta: This iterate, (B, ...).
+            gradient: Of f_i at delta, (B, ...).
+            weight: w_i, (B,).
+            lower: Box, (B, ...).
+            upper: Box, (B, ...).
+            steps: How many steps there are, for the default length.
+        """
+        direction = _STEEPEST[self.ball.p] if self.direction is None else self.direction
+        if isinstance(direction, SparseL1):
+            # The largest entries are sought among those that the box lets move, by more than rounding.
+            least = 8 * torch.finfo(delta.dtype).eps
+            stopped = ((delta - lower <= least) & (gradient < 0)) | (
+                (upper - delta <= least) & (gradient > 0)
+            )
+            gradient = gradient.masked_fill(stopped, 0.0)
+        move = direction(gradient)
+        length = _column(self.step_length(steps), delta)
+        if direction is raw:
+            length = length * _column(weight, delta)
+        return self.ball._project(delta + length * move, lower, upper)
+
+    def describe(self) -> list[str | float | None]:
+        """The threat as plain data, equal for equal threats in any process."""
+        eps = self.ball.eps.tolist() if isinstance(self.ball.eps, Tensor) else float(self.ball.eps)
+        # A function is known by its name: its repr holds an address.
+        direction = getattr(self.direction, "__name__", str(self.direction))
+        return [str(self.ball.p), str(eps), self.ball.unit, self.step_size, direction]
+
+    def scaled(self, factor: float) -> Threat:
+        """The threat with radius and given step size multiplied by `factor`; counts are rounded up."""
+        eps = self.ball.eps * factor
+        if self.ball.p == 0:
+            eps = eps.ceil() if isinstance(eps, Tensor) else float(math.ceil(eps))
+        size = None if self.step_size is None else self.step_size * factor
+        return Threat(LpBall(self.ball.p, eps, self.ball.unit), size, self.direction)
+
+
+class AbstractStart(ABC):
+    """Where the inner maximisation starts: delta_0 for every threat, and w_0."""
+
+    @abstractmethod
+    def delta(self, threats: Sequence[Threat], lower: Tensor, upper: Tensor) -> Tensor:
+        """Feasible perturbations, (K, B, ...)."""
+
+    @abstractmethod
+    def weights(self, losses: Tensor) -> Tensor | None:
+        """Weights (B, K) on the simplex, in the dtype of `losses`, (B, K); None leaves them to the rule."""
+
+
+@final
+@dataclass(frozen=True)
+class ZeroStart(AbstractStart):
+    """No perturbation, and the weights the rule begins with.
+
+    Example:
+        >>> threats = [Threat(LpBall(math.inf, 0.1)), Threat(LpBall(2, 1.0))]
+        >>> ZeroStart().delta(threats, torch.zeros(5, 3), torch.ones(5, 3)).shape
+        torch.Size([2, 5, 3])
+    """
+
+    def delta(self, threats: Sequence[Threat], lower: Tensor, upper: Tensor) -> Tensor:
+        """Zeros."""
+        del upper  # zero is in every box
+        return lower.new_zeros(len(threats), *lower.shape)
+
+    def weights(self, losses: Tensor) -> Tensor | None:
+        """Those of the rule."""
+        del losses
+        return None
+
+
+@final
+@dataclass(frozen=True)
+class RandomStart(AbstractStart):
+    """A random point of every ball, from each row's own stream: the same row meets the same point in any batch.
+
+    linf points are uniform in the ball, l1 and l2 points have a random direction and full length, before
+    they are projected onto the box.
+
+    Args:
+        seed: Take another one at every step.
+        rows: Row numbers, (B,); positions in the batch by default.
+
+    Example:
+        >>> threats = [Threat(LpBall(math.inf, 0.1))]
+        >>> start = RandomStart(seed=3).delta(threats, torch.zeros(5, 3), torch.ones(5, 3))
+        >>> bool((start > 0).any()), bool((start <= 0.1).all())
+        (True, True)
+    """
+
+    seed: int
+    rows: Tensor | None = None
+
+    def delta(self, threats: Sequence[Threat], lower: Tensor, upper: Tensor) -> Tensor:
+        """Random points."""
+        rows = torch.arange(len(lower)) if self.rows is None else self.rows
+        if rows.shape != lower.shape[:1]:
+            raise ValueError(
+                f"`rows` must have shape (B,) = ({len(lower)},), got {tuple(rows.shape)}."
+            )
+        rows = rows.to(lower.device)
+        points = [
+            _random_point(threat.ball, lower, upper, self.seed, rows, stream)
+            for stream, threat in enumerate(threats)
+        ]
+        return torch.stack(points)
+
+    def weights(self, losses: Tensor) -> Tensor | None:
+        """Those of the rule."""
+        del losses
+        return None
+
+
+@final
+@dataclass(frozen=True)
+class WarmStart(AbstractStart):
+    """Perturbations or weights of an earlier step, as `StepStats` returns them.
+
+    Args:
+        perturbations: (B, K, ...), projected first; None is zero.
+        row_weights: (B, K) or (K,), on the simplex; None leaves them to the rule.
+
+    Example:
+        >>> start = WarmStart(row_weights=torch.tensor([0.9, 0.1]))
+        >>> start.weights(torch.zeros(3, 2)).shape
+        torch.Size([3, 2])
+    """
+
+    perturbations: Tensor | None = None
+    row_weights: Tensor | None = None
+
+    def delta(self, threats: Sequence[Threat], lower: Tensor, upper: Tensor) -> Tensor:
+        """The given perturbations, projected onto ball and box."""
+        if self.perturbations is None:
+            return ZeroStart().delta(threats, lower, upper)
+        expected = (len(lower), len(threats), *lower.shape[1:])
+        if tuple(self.perturbations.shape) != expected:
+            raise ValueError(
+                f"`perturbations` must have shape (B, K, ...) = {expected}, "
+                f"got {tuple(self.perturbations.shape)}."
+            )
+        given = self.perturbations.detach().to(lower)
+        points = [
+            threat.ball.project(given[:, k], lower, upper) for k, threat in enumerate(threats)
+        ]
+        return torch.stack(points)
+
+    def weights(self, losses: Tensor) -> Tensor | None:
+        """The given weights for every row."""
+        if self.row_weights is None:
+            return None
+        given = self.row_weights.detach().to(losses)
+        if tuple(given.shape) not in (tuple(losses.shape), tuple(losses.shape[1:])):
+            raise ValueError(
+                f"`row_weights` must have shape (B, K) = {tuple(losses.shape)} or (K,), "
+                f"got {tuple(given.shape)}."
+            )
+        if bool((given < 0).any()) or bool(((given.sum(dim=-1) - 1).abs() > 1e-4).any()):
+            raise ValueError(
+                f"`row_weights` must be >= 0 and sum to one over K, got sums from "
+                f"{given.sum(dim=-1).min().item()} to {given.sum(dim=-1).max().item()}."
+            )
+        return given.expand_as(losses).clone()
+
+
+def check_threats(threats: Mapping[str, Threat]) -> dict[str, Threat]:
+    """The threats as a dictionary, or an error that says how to write them."""
+    example = '{"linf": Threat(LpBall(math.inf, 0.3)), "l2": Threat(LpBall(2, 2.0))}'
+    if not isinstance(threats, Mapping) or not threats:
+        raise ValueError(
+            f"`threats` must name at least one threat, such as {example}, got {threats!r}."
+        )
+    for name, threat in threats.items():
+        if not isinstance(threat, Threat):
+            raise TypeError(
+                f"`threats[{name!r}]` must be a Threat, such as in {example}, got {threat!r}."
+            )
+    return dict(threats)
+
+
+def _random_point(
+    ball: LpBall, lower: Tensor, upper: Tensor, seed: int, rows: Tensor, stream: int
+) -> Tensor:
+    size = lower[0].numel()
+    if ball.p == math.inf:
+        noise = 2 * streams.uniform(seed, rows, stream, size) - 1
+    else:
+        noise = streams.normal(seed, rows, stream, size)
+        if ball.p != 0:
+            noise = noise / torch.linalg.vector_norm(noise, ord=ball.p, dim=1, keepdim=True)
+    noise = noise.to(lower.dtype).reshape(lower.shape)
+    radius = 1.0 if ball.p == 0 else ball.eps
+    return ball._project(_column(radius, noise) * noise, lower, upper)
+
+
+def _column(value: float | Tensor, like: Tensor) -> Tensor:
+    """A number, or one number per row, (B,), to multiply (B, ...) by."""
+    column = torch.as_tensor(value, dtype=like.dtype, device=like.device)
+    return column if column.dim() == 0 else column.reshape(-1, *(1 for _ in like.shape[1:]))

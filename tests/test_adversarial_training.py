@@ -1,0 +1,621 @@
+"""Training against threats: every method, validation, what an interruption leaves, and the command."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+from saddlepoint import LpBall, MinMax, WorstCase, ampgd_step, cli, data, models, training
+from saddlepoint.training import (
+    METHODS,
+    Batches,
+    RandomStart,
+    Recipe,
+    Threat,
+    ZeroStart,
+    perturb,
+    recipe_for,
+    train,
+    validate,
+)
+from saddlepoint.training.distributed import World
+from saddlepoint.training.session import BEST, CHECKPOINT, HISTORY
+
+THREATS = {"linf": Threat(LpBall(math.inf, 0.1)), "l2": Threat(LpBall(2, 1.0))}
+SGD = Recipe("test", "sgd", 0.05, epochs=3)
+HERE = Path(__file__).parent
+SRC = Path(training.__file__).parents[2]
+TORCHRUN = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
+
+
+def network(seed=0):
+    """Batch norm and dropout: everything that has a state or is random."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return nn.Sequential(
+            nn.Conv2d(1, 4, 5, stride=3),
+            nn.BatchNorm2d(4),
+            nn.ReLU(),
+            nn.Flatten(),
+            nn.Dropout(0.2),
+            nn.Linear(4 * 8 * 8, 10),
+        )
+
+
+def loader(limit=100):
+    return Batches(*data.sample("mnist", limit=limit), size=32, flip=True)
+
+
+def held_out():
+    x, y = data.sample("mnist")
+    return x[500:560], y[500:560]
+
+
+def bits(model):
+    return {key: value.clone() for key, value in model.state_dict().items()}
+
+
+def assert_equal_bits(first, second):
+    assert first.keys() == second.keys()
+    for key, value in first.items():
+        assert torch.equal(value, second[key]), key
+
+
+def fit(model, method="ampgd", **arguments):
+    arguments = {"recipe": SGD, "steps": 2, "seed": 3} | arguments
+    if method == "clean":
+        arguments.pop("steps")
+    threats = {"linf": THREATS["linf"]} if method == "single" else THREATS
+    threats = None if method == "clean" else threats
+    return train(model, arguments.pop("loader", loader()), threats, method=method, **arguments)
+
+
+class TestMethods:
+    def test_names(self):
+        assert set(METHODS) == {
+            *("ampgd", "avg", "max", "msd", "linf", "l2", "l1", "single", "clean")
+        }
+
+    @pytest.mark.parametrize("method", ["ampgd", "avg", "max", "msd"])
+    def test_reports_losses_accuracies_and_weights_of_every_threat(self, method):
+        history = fit(network(), method, epochs=1)
+        stats = history[0].stats
+        for kind in ("loss", "accuracy", "weight"):
+            assert {f"{kind}/linf", f"{kind}/l2"} <= set(stats)
+        assert stats["weight/linf"] + stats["weight/l2"] == pytest.approx(1)
+
+    def test_each_method_is_its_step_function(self):
+        """One batch, one epoch: `train` does what a loop of one's own would do."""
+        x, y = data.sample("mnist", limit=16)
+        steps = {
+            "avg": (training.avg_step, THREATS, {}),
+            "max": (training.max_step, THREATS, {}),
+            "msd": (training.msd_step, THREATS, {}),
+            "ampgd": (training.ampgd_step, THREATS, {"rule": MinMax(2.0, 0.1)}),
+            "l2": (training.avg_step, {"l2": THREATS["l2"]}, {}),
+            "linf": (training.avg_step, {"linf": THREATS["linf"]}, {}),
+        }
+        for method, (step, threats, options) in steps.items():
+            model, expected = network(), network()
+            for each in (model, expected):
+                each[4].p = 0.0
+            rate = SGD.learning_rate_at(0)
+            optimizer = torch.optim.SGD(expected.parameters(), rate, 0.9, nesterov=True)
+            with torch.random.fork_rng(devices=[]):
+                torch.manual_seed(3 * 2**20)
+                ((x_, y_),) = Batches(x, y, 16)
+            step(expected.train(), optimizer, x_, y_, threats, steps=2, mix=0.7, **options)
+            fit(model, method, loader=Batches(x, y, 16), epochs=1, mix=0.7, **options)
+            assert_equal_bits(bits(model), bits(expected))
+
+    def test_radii_rise_during_the_ramp(self, monkeypatch):
+        seen = []
+
+        def spy(model, optimizer, x, y, threats, **options):
+            seen.append(threats["l2"].ball.eps)
+            return ampgd_step(model, optimizer, x, y, threats, **options)
+
+        monkeypatch.setattr(training.methods, "ampgd_step", spy)
+        fit(network(), epochs=3, ramp=2.0)
+        assert seen == pytest.approx([i / 8 for i in range(1, 9)] + [1.0] * 4)
+
+    def test_a_random_start_is_another_one_at_every_step(self, monkeypatch):
+        seen = []
+
+        def spy(*arguments, start, **options):
+            seen.append(start.seed)
+            return ampgd_step(*arguments, start=start, **options)
+
+        monkeypatch.setattr(training.methods, "ampgd_step", spy)
+        fit(network(), epochs=2, start="random")
+        assert len(set(seen)) == 8
+        again = list(seen)
+        seen.clear()
+        fit(network(), epochs=2, start="random")
+        assert seen == again
+
+    def test_a_warm_start_takes_the_mean_weights_of_the_step_before(self, monkeypatch):
+        starts, ends = [], []
+
+        def spy(*arguments, start, **options):
+            starts.append(start.row_weights)
+            stats = ampgd_step(*arguments, start=start, **options)
+            ends.append(stats.weights)
+            return stats
+
+        monkeypatch.setattr(training.methods, "ampgd_step", spy)
+        fit(network(), epochs=2, start="warm", steps=4, rule=MinMax(3.0, 0.1))
+        assert starts[0] is None
+        for before, after in zip(ends[:-1], starts[1:], strict=True):
+            torch.testing.assert_close(after, before)
+        assert (starts[-1] - 0.5).abs().max() > 0.01
+
+    @pytest.mark.parametrize(
+        ("arguments", "message"),
+        [
+            ({"threats": None}, "`threats` must name at least one threat for method 'ampgd'"),
+            ({"threats": {}}, "`threats` must name at least one threat for method 'ampgd'"),
+            ({"method": "magic"}, "`method` must be 'clean', one of ampgd"),
+            ({"method": "l1"}, "exactly one threat of norm p = 1"),
+            ({"method": "single"}, "exactly one threat for this method, got linf"),
+            ({"method": "avg", "rule": WorstCase()}, "`rule` must be None unless"),
+            ({"method": "clean"}, "`threats` must be None for method 'clean'"),
+            ({"method": "clean", "threats": None, "steps": 3}, "`steps` is an option of ampgd"),
+            ({"start": "hot"}, "`start` must be 'zero', 'random' or 'warm'"),
+            ({"ramp": -1.0}, "`ramp` must be >= 0"),
+            ({"checkpoint_every": 0}, "`checkpoint_every` must be >= 1"),
+            ({"validation": (torch.zeros(0, 1), torch.zeros(0))}, "`validation` must be images"),
+        ],
+    )
+    def test_wrong_arguments(self, arguments, message):
+        arguments = {"method": "ampgd", "threats": THREATS} | arguments
+        with pytest.raises(ValueError, match=message):
+            train(network(), loader(), **arguments)
+
+
+class TestRecipes:
+    def test_the_papers_two_schedules(self):
+        mnist = recipe_for("paper", "mnist", "mnist_cnn", adversarial=True)
+        rates = [mnist.learning_rate_at(t) for t in (0, 3, 6, 10.5, 15)]
+        assert rates == pytest.approx([0, 5e-4, 1e-3, 5e-4, 0])
+        assert (mnist.optimizer, mnist.epochs) == ("adam", 15)
+        cifar = recipe_for("paper", "cifar10", "preact_resnet18", adversarial=True)
+        rates = [cifar.learning_rate_at(t) for t in (0, 10, 20, 30, 40, 45, 50)]
+        assert rates == pytest.approx([0, 0.05, 0.1, 0.0525, 0.005, 0.0025, 0])
+        assert (cifar.epochs, cifar.momentum, cifar.weight_decay) == (50, 0.9, 5e-4)
+        optimizer = cifar.make_optimizer(nn.Linear(1, 1))
+        assert isinstance(optimizer, torch.optim.SGD)
+        assert not optimizer.defaults["nesterov"]
+
+    @pytest.mark.parametrize("points", [(), ((0, 1.0),), ((0, 1.0), (0.5, 1.0)), ((1, 0), (0, 1))])
+    def test_wrong_points(self, points):
+        with pytest.raises(ValueError, match="`points` must have times that rise from 0 to 1"):
+            Recipe("x", "sgd", 0.1, 2, schedule="linear", points=points)
+
+    def test_fast_recipes(self):
+        assert recipe_for("fast", "mnist", "A", adversarial=True).epochs <= 10
+        with pytest.raises(ValueError, match="`recipe` must be 'fast' or 'paper'"):
+            recipe_for("slow", "mnist", "A", adversarial=True)
+
+
+class TestValidation:
+    def test_counts_by_hand(self):
+        # Logits (x_0, x_1): the margin of a row is |x_0 - x_1|, and linf eps moves it by at most 2 eps.
+        model = nn.Linear(2, 2, bias=False)
+        nn.init.eye_(model.weight)
+        x = torch.tensor([[0.9, 0.1], [0.6, 0.5], [0.5, 0.45], [0.2, 0.7]])
+        y = torch.tensor([0, 0, 0, 0])
+        threats = {"small": Threat(LpBall(math.inf, 0.04)), "large": Threat(LpBall(2, 0.5))}
+        found = validate(model, x, y, threats, batch_size=3)
+        assert found == {"clean": 0.75, "small": 0.5, "large": 0.25, "union": 0.25}
+
+    def test_restarts_only_find_more_and_do_not_depend_on_the_batches(self):
+        model = models.load("mnist-a")
+        x, y = (t[:200] for t in data.sample("mnist"))
+        # One short step: from zero it stays near, from a random point it can reach the boundary.
+        threats = {
+            "linf": Threat(LpBall(math.inf, 0.1), 0.02),
+            "l2": Threat(LpBall(2, torch.linspace(0.5, 1.5, 200)), 0.3),
+        }
+        starts = [ZeroStart(), *(RandomStart(seed) for seed in (1, 2, 3))]
+        standing = torch.ones(200, 2, dtype=torch.bool)
+        for start in starts:
+            delta = perturb(model, x, y, threats, steps=1, start=start)
+            logits = model((x[:, None] + delta).flatten(0, 1))
+            standing &= logits.argmax(dim=1).view(200, 2) == y[:, None]
+        clean = model(x).argmax(dim=1) == y
+        found = validate(model, x, y, threats, steps=1, restarts=4, batch_size=200)
+        assert found["linf"] == pytest.approx(standing[:, 0].float().mean().item())
+        assert found["l2"] == pytest.approx(standing[:, 1].float().mean().item())
+        union = (standing.all(dim=1) & clean).float().mean().item()
+        assert found["union"] == pytest.approx(union)
+        assert union < validate(model, x, y, threats, steps=1, batch_size=200)["union"]
+        assert validate(model, x, y, threats, steps=1, restarts=4, batch_size=33) == found
+        with pytest.raises(ValueError, match="`restarts` must be >= 1"):
+            validate(model, x, y, THREATS, restarts=0)
+
+    def test_the_model_is_left_alone(self):
+        model = network().train()
+        before = bits(model)
+        validate(model, *held_out(), THREATS, steps=2)
+        assert all(module.training for module in model.modules())
+        assert_equal_bits(bits(model), before)
+        assert all(p.grad is None for p in model.parameters())
+
+    def test_every_epoch_is_validated_and_the_best_is_kept(self, tmp_path, monkeypatch):
+        scores = iter([0.2, 0.5, 0.5, 0.3])
+        seen = []
+
+        def validation(model, *arguments, **options):
+            seen.append(bits(model))
+            return {"clean": 0.9, "linf": 0.6, "l2": 0.7, "union": next(scores)}
+
+        monkeypatch.setattr(training.session, "validate", validation)
+        model = network()
+        history = fit(model, epochs=4, validation=held_out(), out=tmp_path)
+        assert [each.validation["union"] for each in history] == [0.2, 0.5, 0.5, 0.3]
+        assert_equal_bits(bits(model), seen[1])  # the first of equals
+        best = training.checkpoints.read_model(tmp_path / BEST)
+        assert_equal_bits(best, seen[1])
+        lines = [json.loads(line) for line in (tmp_path / HISTORY).read_text().splitlines()]
+        assert [line["validation"]["union"] for line in lines] == [0.2, 0.5, 0.5, 0.3]
+        assert lines[0]["stats"] == history[0].stats
+
+    def test_the_last_call_of_an_epoch_knows_the_accuracy(self):
+        calls = []
+        fit(network(), epochs=2, validation=held_out(), callback=calls.append)
+        assert [(c.epoch, c.step) for c in calls] == [(e, s) for e in (1, 2) for s in (1, 2, 3, 4)]
+        assert [c.validation is not None for c in calls] == [False, False, False, True] * 2
+        assert set(calls[-1].validation) == {"clean", "linf", "l2", "union"}
+
+    def test_clean_training_can_be_validated_against_threats(self):
+        history = train(network(), loader(), THREATS, recipe=SGD, validation=held_out(), epochs=1)
+        assert set(history[0].validation) == {"clean", "linf", "l2", "union"}
+
+
+@pytest.fixture(scope="module")
+def uninterrupted():
+    model = network()
+    history = fit(model, start="warm", validation=held_out())
+    return bits(model), history
+
+
+class TestResume:
+    @pytest.mark.parametrize("where", [(2, 1), (2, 3), (3, 2)])
+    @pytest.mark.parametrize("every", [None, 1])
+    def test_equals_an_uninterrupted_run(self, uninterrupted, tmp_path, where, every):
+        class Stop(Exception):  # noqa: N818
+            pass
+
+        def stop(progress):
+            if (progress.epoch, progress.step) == where:
+                raise Stop
+
+        same = {"start": "warm", "validation": held_out(), "out": tmp_path}
+        with pytest.raises(Stop):
+            fit(network(), callback=stop, checkpoint_every=every, **same)
+        model, calls = network(seed=9), []
+        history = fit(model, resume=True, callback=calls.append, **same)
+        epoch, step = where
+        # The callback of a step comes before its checkpoint.
+        assert (calls[0].epoch, calls[0].step) == ((epoch, step) if every else (epoch, 1))
+        assert history == uninterrupted[1]
+        assert_equal_bits(bits(model), uninterrupted[0])
+
+    def test_a_changed_threat_or_option_is_another_run(self, tmp_path):
+        fit(network(), epochs=1, out=tmp_path)
+        with pytest.raises(ValueError, match="`options` must be as in"):
+            fit(network(), epochs=1, out=tmp_path, resume=True, steps=3)
+        other = {"linf": THREATS["linf"], "l2": Threat(LpBall(2, 1.5))}
+        with pytest.raises(ValueError, match="`threats` must be as in"):
+            train(
+                *(network(), loader(), other),
+                **{"method": "ampgd", "recipe": SGD, "epochs": 1, "steps": 2, "seed": 3},
+                out=tmp_path,
+                resume=True,
+            )
+
+    def test_a_loss_that_is_not_finite_stops_and_keeps_the_checkpoint(self, tmp_path):
+        model = network()
+
+        def poison(progress):
+            if (progress.epoch, progress.step) == (2, 1):
+                with torch.no_grad():
+                    model[5].bias[0] = math.inf
+
+        with pytest.raises(FloatingPointError, match="`loss` must be finite"):
+            fit(model, out=tmp_path, callback=poison)
+        again = network(seed=9)
+        history = fit(again, out=tmp_path, resume=True)
+        expected = network()
+        assert fit(expected) == history
+        assert_equal_bits(bits(again), bits(expected))
+
+    def test_kill_9_and_resume_on_the_command_line(self, tmp_path):
+        words = "train --data mnist-sample --model C --method ampgd --threat linf:0.1 --threat l2:1"
+        words += " --limit 300 --held-out 40 --epochs 3 --steps 2 --checkpoint-every 1 --start warm"
+        words = words.split()
+        victim = start(*words, "--out", tmp_path / "killed")
+        wait_for(lambda: position(tmp_path / "killed") >= (1, 1), victim)
+        victim.send_signal(signal.SIGKILL)
+        assert finish(victim)[0] == -signal.SIGKILL
+        assert position(tmp_path / "killed") < (3, 0)
+        assert finish(start(*words, "--out", tmp_path / "killed", "--resume"))[0] == 0
+        assert finish(start(*words, "--out", tmp_path / "whole"))[0] == 0
+        killed, whole = ((tmp_path / d / "model.safetensors") for d in ("killed", "whole"))
+        assert killed.read_bytes() == whole.read_bytes()
+        killed, whole = ((tmp_path / d / HISTORY) for d in ("killed", "whole"))
+        assert killed.read_text() == whole.read_text()
+
+
+def start(*words, launcher=()):
+    environment = os.environ | {"PYTHONPATH": str(SRC), "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, *launcher, "-m", "saddlepoint", *map(str, words)]
+    return subprocess.Popen(
+        command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+
+
+def finish(process):
+    out, err = process.communicate(timeout=240)
+    return process.returncode, out, err
+
+
+def wait_for(condition, process, seconds=120):
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline
+        assert process.poll() is None, process.communicate()
+        time.sleep(0.02)
+
+
+def position(folder):
+    """Whole epochs in the checkpoint of a folder, and steps of the next."""
+    from safetensors import safe_open
+
+    if not (folder / CHECKPOINT).exists():
+        return (0, 0)
+    with safe_open(folder / CHECKPOINT, framework="pt") as file:
+        record = json.loads(file.metadata()["saddlepoint"])
+    return len(record["history"]), record.get("tally", {}).get("steps", 0)
+
+
+# ------------------------------------------------------------------------------------ several processes
+
+
+def double_network():
+    """Without batch norm and dropout, which by their nature see the rows of one process."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        layers = nn.Conv2d(1, 4, 5, stride=3), nn.ReLU(), nn.Flatten(), nn.Linear(256, 10)
+        model = nn.Sequential(*layers)
+    # No gradient ever reaches it, so that weight decay must not either.
+    model.unused = nn.Parameter(torch.ones(3))
+    return model.double()
+
+
+def work_in_a_process(method, folder):
+    """What every process of `TestSeveralProcesses` does; 65 images make a last batch of one row."""
+    import torch.distributed as dist
+
+    torch.set_num_threads(1)
+    if "RANK" in os.environ:
+        dist.init_process_group("gloo")
+    x, y = data.sample("mnist", limit=65)
+    batches = Batches(x.double(), y, 32)
+    model = double_network()
+    held = tuple(t[:30] for t in held_out())
+    history = fit(
+        model,
+        method,
+        loader=batches,
+        validation=(held[0].double(), held[1]),
+        start="random",
+        recipe=Recipe("test", "adamw", 0.002, 2, weight_decay=0.01),
+    )
+    rank = os.environ.get("RANK", "alone")
+    results = {key: value.clone() for key, value in model.state_dict().items()}
+    for index, each in enumerate(history):
+        numbers = [*each.stats.values(), *each.validation.values()]
+        results[f"history.{index}"] = torch.tensor(numbers, dtype=torch.float64)
+    training.checkpoints.write_checkpoint(
+        Path(folder) / f"{rank}.safetensors", nn.Module(), None, {}, results
+    )
+
+
+class TestSeveralProcesses:
+    def test_two_processes_equal_one(self, tmp_path):
+        script = "import sys; sys.path.insert(0, sys.argv[1])\n"
+        script += "from test_adversarial_training import work_in_a_process\n"
+        script += "work_in_a_process(*sys.argv[2:])\n"
+        file = tmp_path / "work.py"
+        file.write_text(script)
+        environment = os.environ | {"PYTHONPATH": str(SRC), "OMP_NUM_THREADS": "1"}
+        words = [str(file), str(HERE), "ampgd", str(tmp_path)]
+        for launcher in (TORCHRUN, ()):
+            command = [sys.executable, *launcher, *words]
+            subprocess.run(command, env=environment, check=True, timeout=240)
+        alone, first, second = (
+            load_file(tmp_path / f"{name}.safetensors") for name in ("alone", "0", "1")
+        )
+        for key, value in alone.items():
+            torch.testing.assert_close(first[key], value, rtol=0, atol=1e-10)
+            assert torch.equal(first[key], second[key])
+
+    def test_a_dying_worker_ends_the_job_and_resume_finishes_it(self, tmp_path):
+        words = "train --data mnist-sample --model A --method avg --threat linf:0.1 --threat l2:1"
+        words += " --limit 400 --held-out 40 --epochs 6 --steps 5"
+        words = words.split()
+        job = start(*words, "--out", tmp_path / "lost", launcher=TORCHRUN)
+        wait_for(lambda: position(tmp_path / "lost") >= (1, 0), job)
+        worker = max(children(job.pid))
+        os.kill(worker, signal.SIGKILL)
+        code, _, err = finish(job)
+        assert code != 0
+        assert "lost contact with another one" in err or "Signal 9 (SIGKILL)" in err
+        assert position(tmp_path / "lost")[0] < 6
+        assert finish(start(*words, "--out", tmp_path / "lost", "--resume"))[0] == 0
+        assert finish(start(*words, "--out", tmp_path / "whole"))[0] == 0
+        lost, whole = (load_file(tmp_path / d / "model.safetensors") for d in ("lost", "whole"))
+        for key, value in whole.items():
+            torch.testing.assert_close(lost[key], value, rtol=0, atol=1e-4)
+
+    def test_an_attack_by_two_processes_equals_that_of_one_bit_for_bit(self, tmp_path):
+        words = "attack ensemble --data mnist-sample --models A,C --eps 0.15 --steps 5 --limit 70"
+        words = [*words.split(), "--batch-size", "16", "--baseline", "average", "--out"]
+        jobs = [
+            start(*words, tmp_path / "two", launcher=TORCHRUN),
+            start(*words, tmp_path / "one"),
+        ]
+        for job in jobs:
+            code, out, err = finish(job)
+            assert code == 0, err
+            assert out.count("report:") == 1  # the first process speaks for all
+        one, two = (tmp_path / "one", tmp_path / "two")
+        name = "tensors.safetensors"
+        assert (one / name).read_bytes() == (two / name).read_bytes()
+        records = [json.loads((folder / "run.json").read_text()) for folder in (one, two)]
+        for key in ("created", "seconds", "command"):
+            for record in records:
+                record.pop(key)
+        assert records[0] == records[1]
+        assert sorted(p.name for p in one.iterdir()) == sorted(p.name for p in two.iterdir())
+
+    def test_shares_of_a_batch(self):
+        for count in (0, 1, 2, 5, 64):
+            parts = [World(rank, 3).rows(count) for rank in range(3)]
+            rows = [i for part in parts for i in range(count)[part]]
+            assert rows == list(range(count))
+            assert max(len(range(count)[p]) for p in parts) <= count // 3 + 1
+
+    def test_a_wrapped_model_is_attacked_unwrapped(self, tmp_path):
+        """DistributedDataParallel in a loop of one's own: its hooks see the update only."""
+        import torch.distributed as dist
+
+        store = dist.FileStore(str(tmp_path / "store"), 1)
+        dist.init_process_group("gloo", store=store, rank=0, world_size=1)
+        try:
+            x, y = data.sample("mnist", limit=16)
+            plain = double_network()
+            wrapped = DistributedDataParallel(double_network(), find_unused_parameters=True)
+            calls = []
+            wrapped.register_forward_pre_hook(lambda *_: calls.append("wrapper"))
+            for model in (plain, wrapped):
+                optimizer = torch.optim.SGD(model.parameters(), 0.1)
+                ampgd_step(model, optimizer, x.double(), y, THREATS, steps=3)
+            assert calls == ["wrapper"]
+            for a, b in zip(plain.parameters(), wrapped.parameters(), strict=True):
+                torch.testing.assert_close(a, b)
+        finally:
+            dist.destroy_process_group()
+
+
+def children(pid):
+    """Processes started by `pid`, from /proc."""
+    found = []
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            after_name = stat.read_text().rpartition(")")[2].split()
+        except OSError:
+            continue
+        if int(after_name[1]) == pid:
+            found.append(int(stat.parent.name))
+    return found
+
+
+# ------------------------------------------------------------------------------------------ the command
+
+
+class TestCommand:
+    def run(self, *words):
+        with pytest.raises(SystemExit) as caught:
+            cli.main([str(word) for word in words])
+        return caught.value.code
+
+    def test_leaves_weights_history_report_and_true_figures(self, tmp_path, capsys):
+        words = (
+            "train --data mnist-sample --model C --method ampgd --threat linf:0.1 --threat l2:1.0"
+        )
+        words += " --limit 100 --epochs 2 --steps 2 --rule minmax:gamma=0.3,step_size=2 --mix 0.8"
+        assert self.run(*words.split(), "--out", tmp_path) == 0
+        out, err = capsys.readouterr()
+        lines = err.splitlines()
+        assert len(lines) == 2
+        assert lines[0].startswith("mnist-sample C ampgd  epoch 1/2  loss ")
+        assert "weights linf 0." in lines[0]
+        assert "held out clean " in lines[0]
+        run = json.loads((tmp_path / "run.json").read_text())
+        assert run["command"].startswith("saddlepoint train --method ampgd --data mnist-sample")
+        assert "--threat linf:0.1 --threat l2:1.0" in run["command"]
+        assert "--mix 0.8" in run["command"]
+        robust = run["metrics"]["robust_accuracy"]
+        assert f"union {robust['union']:.2f} %" in out
+        model = models.load(tmp_path / "model.safetensors")
+        x, y = (t[800:] for t in data.sample("mnist"))
+        accuracy = validate(model, x, y, THREATS, steps=50)
+        assert robust == {name: round(100 * value, 2) for name, value in accuracy.items()}
+        assert len(run["history"]) == len((tmp_path / HISTORY).read_text().splitlines()) == 2
+        page = (tmp_path / "report.html").read_text()
+        assert page.count("<polyline") == 4 + 2
+        assert "classified correctly under every threat" in page
+        (tmp_path / "report.html").unlink()
+        assert self.run("report", tmp_path) == 0
+        assert (tmp_path / "report.html").read_text() == page
+
+    def test_refuses_to_start_without_a_threat(self, tmp_path, capsys):
+        words = ("train", "--data", "mnist-sample", "--model", "A", "--out", tmp_path)
+        for method in METHODS[:-1]:
+            assert self.run(*words, "--method", method) == 2
+            (line,) = capsys.readouterr().err.splitlines()
+            assert f"`--threat` must be given for --method {method}" in line
+        assert not list(tmp_path.iterdir())
+
+    @pytest.mark.parametrize(
+        ("words", "message"),
+        [
+            ("--method avg --threat linf", "`threat` must be norm:radius"),
+            ("--method avg --threat l3:1", "`threat` must be norm:radius"),
+            ("--method avg --threat l2:one", "`threat` must be a number"),
+            ("--method avg --threat l2:1 --threat l2:2", "`threat` must name every norm once"),
+            ("--method l1 --threat l2:1", "exactly one threat of norm p = 1"),
+            ("--method avg --threat l2:1 --held-out 800", "`--held-out` must leave images"),
+            ("--method clean --threat l2:1", "`--threat` needs --held-out"),
+        ],
+    )
+    def test_errors_are_one_line_and_exit_2(self, tmp_path, capsys, words, message):
+        start = ("train", "--data", "mnist-sample", "--model", "A", "--out", tmp_path)
+        assert self.run(*start, *words.split()) == 2
+        (line,) = capsys.readouterr().err.splitlines()
+        assert message in line
+
+    def test_tensorboard_scalars_where_it_is_installed(self, tmp_path):
+        pytest.importorskip("tensorboard")
+        board = training.TensorBoard(tmp_path)
+        fit(network(), epochs=2, validation=held_out(), callback=board)
+        from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+        events = EventAccumulator(str(tmp_path))
+        events.Reload()
+        names = events.Tags()["scalars"]
+        assert {"training/loss", "training/weight/l2", "validation/union"} <= set(names)
+        assert [event.step for event in events.Scalars("validation/union")] == [1, 2]
+
+
+def test_the_python_of_the_guide_runs(capsys):
+    text = (HERE.parent / "docs" / "training.md").read_text(encoding="utf-8")
+    (block,) = re.findall(r"^```python\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
+    exec(compile(block, "docs/training.md", "exec"), {})
+    assert "tensor(" in capsys.readouterr().out

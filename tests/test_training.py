@@ -1,0 +1,439 @@
+"""Training: hand-derived steps, the same bits in every run, and nothing lost to an interruption."""
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+from saddlepoint import cli, data, models, training
+from saddlepoint.training import Batches, Recipe, clean_step, recipe_for, train
+from saddlepoint.training.loop import CHECKPOINT
+
+SGD = Recipe("test", "sgd", 0.05, epochs=4, weight_decay=0.001)
+ADAM = Recipe("test", "adamw", 0.002, epochs=4, weight_decay=0.01)
+
+
+def network(seed=0):
+    """Small, with everything that has a state or is random: batch norm, dropout."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return nn.Sequential(
+            nn.Conv2d(1, 4, 5, stride=3),
+            nn.BatchNorm2d(4),
+            nn.ReLU(),
+            nn.Flatten(),
+            nn.Dropout(0.2),
+            nn.Linear(4 * 8 * 8, 10),
+        )
+
+
+def loader():
+    return Batches(*data.sample("mnist", limit=100), size=32, flip=True)
+
+
+def bits(model):
+    return {key: value.clone() for key, value in model.state_dict().items()}
+
+
+def assert_equal_bits(first, second):
+    assert first.keys() == second.keys()
+    for key, value in first.items():
+        assert torch.equal(value, second[key]), key
+
+
+@pytest.fixture(scope="module", params=[SGD, ADAM], ids=["sgd", "adamw"])
+def recipe(request):
+    return request.param
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(recipe):
+    model = network()
+    history = train(model, loader(), recipe=recipe, seed=3)
+    return bits(model), history
+
+
+class TestCleanStep:
+    def test_equals_the_step_derived_by_hand(self):
+        # One weight per class, no bias: logits z = w x, so dL/dw = mean over rows of (p - e_y) x.
+        model = nn.Linear(1, 2, bias=False).double()
+        model.weight.data = torch.tensor([[0.5], [-1.0]], dtype=torch.float64)
+        x = torch.tensor([[1.0], [2.0]], dtype=torch.float64)
+        y = torch.tensor([0, 1])
+        z = x @ model.weight.detach().T
+        p = z.exp() / z.exp().sum(dim=1, keepdim=True)
+        gradient = ((p - nn.functional.one_hot(y, 2)) * x).mean(dim=0)[:, None]
+        expected = model.weight.detach() - 0.1 * gradient
+        optimizer = torch.optim.SGD(model.parameters(), 0.1)
+        stats = clean_step(model, optimizer, x, y)
+        torch.testing.assert_close(model.weight.detach(), expected)
+        assert stats["loss"] == pytest.approx(-(p[0, 0].log() + p[1, 1].log()).item() / 2)
+        assert stats["accuracy"] == 0.5
+
+    def test_gradients_of_an_earlier_step_are_forgotten(self):
+        model = nn.Linear(1, 2)
+        optimizer = torch.optim.SGD(model.parameters(), 0.1)
+        model.weight.grad = torch.full_like(model.weight, 1e9)
+        clean_step(model, optimizer, torch.ones(1, 1), torch.tensor([0]))
+        assert model.weight.abs().max() < 10
+
+
+class TestRecipes:
+    def test_one_cycle(self):
+        recipe = Recipe("test", "adamw", 1.0, epochs=8)
+        # Half a cosine up from 1/25 during two epochs, then half a cosine down to zero.
+        expected = {0: 0.04, 1: 0.52, 2: 1.0, 5: 0.5, 8: 0.0}
+        for time_, rate in expected.items():
+            assert recipe.learning_rate_at(time_) == pytest.approx(rate)
+
+    def test_the_papers_schedule(self):
+        recipe = recipe_for("paper", "cifar10", "E")
+        rates = [recipe.learning_rate_at(t) for t in (0, 99.9, 100, 174.9, 175, 249)]
+        assert rates == pytest.approx([0.1, 0.1, 0.01, 0.01, 0.001, 0.001])
+        assert recipe_for("paper", "cifar10", "B").learning_rate_at(0) == 0.01
+        assert (recipe.epochs, recipe.momentum, recipe.weight_decay) == (250, 0.8, 5e-4)
+        assert recipe.flip is False
+        optimizer = recipe.make_optimizer(nn.Linear(1, 1))
+        assert isinstance(optimizer, torch.optim.SGD)
+        assert optimizer.defaults["nesterov"]
+        mnist = recipe_for("paper", "mnist", "A")
+        assert (mnist.optimizer, mnist.learning_rate, mnist.epochs) == ("adam", 0.001, 50)
+        assert mnist.learning_rate_at(0) == mnist.learning_rate_at(49) == 0.001
+
+    def test_the_loop_applies_the_schedule(self):
+        seen = []
+
+        def spy(model, optimizer, x, y):
+            seen.append(optimizer.param_groups[0]["lr"])
+            return {"loss": 0.0}
+
+        train(network(), loader(), method=spy, recipe=ADAM)
+        steps = len(loader())
+        assert seen == [ADAM.learning_rate_at(i / steps) for i in range(4 * steps)]
+
+    @pytest.mark.parametrize(
+        ("change", "message"),
+        [
+            ({"epochs": 0}, "`epochs` must be at least 1"),
+            ({"batch_size": 0}, "`batch_size` must be at least 1"),
+            ({"learning_rate": 0.0}, "`learning_rate` must be positive"),
+            ({"learning_rate": float("nan")}, "`learning_rate` must be positive"),
+        ],
+    )
+    def test_wrong_recipes(self, change, message):
+        arguments = {"name": "x", "optimizer": "sgd", "learning_rate": 0.1, "epochs": 1}
+        with pytest.raises(ValueError, match=message):
+            Recipe(**(arguments | change))
+
+    def test_unknown_recipe(self):
+        with pytest.raises(ValueError, match="`recipe` must be 'fast' or 'paper'"):
+            recipe_for("slow", "mnist", "A")
+
+
+class TestBatches:
+    def test_every_image_once_with_its_label(self):
+        x = torch.arange(10.0).view(10, 1, 1, 1)
+        batches = list(Batches(x, torch.arange(10), size=4))
+        assert [len(y) for _, y in batches] == [4, 4, 2]
+        assert len(Batches(x, torch.arange(10), size=4)) == 3
+        order = torch.cat([y for _, y in batches])
+        assert order.sort().values.tolist() == list(range(10))
+        assert torch.equal(torch.cat([x for x, _ in batches]).flatten(), order.float())
+
+    def test_flip_mirrors_about_half_and_leaves_the_data_alone(self):
+        x = torch.tensor([0.0, 1.0]).expand(400, 1, 1, 2).clone()
+        kept = x.clone()
+        torch.manual_seed(0)
+        (batch,) = Batches(x, torch.zeros(400), size=400, flip=True)
+        mirrored = (batch[0][:, 0, 0, 0] == 1).sum()
+        assert 150 < mirrored < 250
+        assert torch.equal(x, kept)
+
+    @pytest.mark.parametrize(("count", "size"), [(0, 1), (3, 0)])
+    def test_wrong_arguments(self, count, size):
+        with pytest.raises(ValueError, match=r"`x` and `y`|`size`"):
+            Batches(torch.zeros(count, 1), torch.zeros(count), size)
+
+
+class TestTrain:
+    def test_learns(self):
+        x, y = data.sample("mnist")
+        model = models.build("A")
+        history = train(model, Batches(x, y, 32), epochs=10)
+        assert history[-1].stats["accuracy"] > 0.9
+        assert history[-1].stats["loss"] < history[0].stats["loss"] / 3
+
+    def test_same_seed_same_bits_other_seed_other_bits(self, recipe, uninterrupted):
+        again, other = network(), network()
+        assert train(again, loader(), recipe=recipe, seed=3) == uninterrupted[1]
+        assert_equal_bits(bits(again), uninterrupted[0])
+        train(other, loader(), recipe=recipe, seed=4)
+        assert not torch.equal(other[0].weight, again[0].weight)
+
+    def test_the_callers_state_is_left_alone(self):
+        model = network()
+        model[1].eval()
+        state = torch.get_rng_state()
+        train(model, loader(), epochs=1)
+        assert torch.equal(state, torch.get_rng_state())
+        assert [module.training for module in model] == [True, False, True, True, True, True]
+
+    def test_the_state_of_the_global_generator_does_not_matter(self, recipe, uninterrupted):
+        torch.manual_seed(12345)
+        model = network()
+        train(model, loader(), recipe=recipe, seed=3)
+        assert_equal_bits(bits(model), uninterrupted[0])
+
+    def test_works_under_no_grad(self, recipe, uninterrupted):
+        model = network()
+        with torch.no_grad():
+            train(model, loader(), recipe=recipe, seed=3)
+        assert_equal_bits(bits(model), uninterrupted[0])
+
+    def test_a_shuffling_dataloader_is_reproducible(self, tmp_path):
+        x, y = data.sample("mnist", limit=64)
+        results = []
+        for _ in range(2):
+            model = network()
+            train(model, DataLoader(TensorDataset(x, y), 16, shuffle=True), epochs=2)
+            results.append(bits(model))
+        assert_equal_bits(*results)
+
+    def test_progress_counts_and_means(self):
+        seen = []
+        losses = iter([1.0, 2.0, 3.0, 4.0])
+        history = train(
+            network(),
+            loader(),
+            method=lambda *_: {"loss": next(losses)},
+            epochs=1,
+            callback=seen.append,
+        )
+        assert [(p.epoch, p.step, p.steps) for p in seen] == [(1, k, 4) for k in (1, 2, 3, 4)]
+        # 100 images in batches of 32, 32, 32 and 4: means are over images, not over batches.
+        assert seen[-1].stats["loss"] == pytest.approx((32 * (1 + 2 + 3) + 4 * 4) / 100)
+        assert history == (seen[-1],)
+
+    @pytest.mark.parametrize(
+        ("arguments", "message"),
+        [
+            ({"method": "magic"}, "`method` must be 'clean'"),
+            ({"threats": {"linf": object()}}, "`threats` must be None"),
+            ({"seed": -1}, "`seed` must be in"),
+            ({"epochs": 0}, "`epochs` must be at least 1"),
+            ({"resume": True}, "`out` must be given to resume"),
+        ],
+    )
+    def test_wrong_arguments(self, arguments, message):
+        with pytest.raises(ValueError, match=message):
+            train(network(), loader(), **arguments)
+
+    def test_an_empty_loader(self):
+        with pytest.raises(ValueError, match="at least one batch"):
+            train(network(), [])
+
+
+class Stop(Exception):  # noqa: N818
+    """Interrupts training in the middle of an epoch."""
+
+
+def stop_in_epoch(epoch):
+    def callback(progress):
+        if (progress.epoch, progress.step) == (epoch, 2):
+            raise Stop
+
+    return callback
+
+
+class TestResume:
+    def test_equals_an_uninterrupted_run(self, recipe, uninterrupted, tmp_path):
+        with pytest.raises(Stop):
+            train(
+                network(), loader(), recipe=recipe, seed=3, out=tmp_path, callback=stop_in_epoch(3)
+            )
+        model = network(seed=9)  # whatever it was, the checkpoint decides
+        first = []
+        history = train(
+            model, loader(), recipe=recipe, seed=3, out=tmp_path, resume=True, callback=first.append
+        )
+        assert (first[0].epoch, first[0].step) == (3, 1)
+        assert history == uninterrupted[1]
+        assert_equal_bits(bits(model), uninterrupted[0])
+
+    def test_equals_an_uninterrupted_run_after_sigkill(self, tmp_path):
+        expected = network()
+        whole = train(expected, loader(), recipe=ADAM, seed=3)
+        script = (
+            "import sys, time; sys.path.insert(0, sys.argv[1])\n"
+            "from test_training import *\n"
+            "train(network(), loader(), recipe=ADAM, seed=3, out=sys.argv[2],\n"
+            "      callback=lambda p: time.sleep(1 if p.epoch == 3 and p.step == 2 else 0))\n"
+        )
+        here = str(Path(__file__).parent)
+        process = subprocess.Popen([sys.executable, "-c", script, here, tmp_path])
+        deadline = time.monotonic() + 60
+        while not _epochs_done(tmp_path) >= 2:
+            assert time.monotonic() < deadline
+            assert process.poll() is None
+            time.sleep(0.01)
+        process.send_signal(signal.SIGKILL)
+        assert process.wait() == -signal.SIGKILL
+        model = network(seed=9)
+        history = train(model, loader(), recipe=ADAM, seed=3, out=tmp_path, resume=True)
+        assert history == whole
+        assert_equal_bits(bits(model), bits(expected))
+
+    def test_a_finished_run_is_not_trained_further(self, tmp_path):
+        model, again = network(), network(seed=9)
+        history = train(model, loader(), epochs=2, out=tmp_path)
+        assert train(again, loader(), epochs=2, out=tmp_path, resume=True) == history
+        assert_equal_bits(bits(model), bits(again))
+
+    def test_starts_from_the_beginning_where_there_is_nothing(self, tmp_path):
+        assert len(train(network(), loader(), epochs=1, out=tmp_path / "new", resume=True)) == 1
+        assert (tmp_path / "new" / CHECKPOINT).is_file()
+
+    def test_a_checkpoint_is_not_overwritten_unasked(self, tmp_path):
+        train(network(), loader(), epochs=1, out=tmp_path)
+        before = (tmp_path / CHECKPOINT).read_bytes()
+        with pytest.raises(FileExistsError, match="resume it or choose another folder"):
+            train(network(), loader(), epochs=1, out=tmp_path)
+        assert (tmp_path / CHECKPOINT).read_bytes() == before
+
+    @pytest.mark.parametrize(
+        ("arguments", "message"),
+        [({"seed": 1}, "`seed` must be as in"), ({"epochs": 3}, "`recipe` must be as in")],
+    )
+    def test_another_run_is_not_continued(self, tmp_path, arguments, message):
+        train(network(), loader(), epochs=2, out=tmp_path)
+        with pytest.raises(ValueError, match=message):
+            train(network(), loader(), **({"epochs": 2} | arguments), out=tmp_path, resume=True)
+
+    def test_another_architecture_is_refused(self, tmp_path):
+        train(network(), loader(), epochs=1, out=tmp_path)
+        with pytest.raises(ValueError, match="must fit the model"):
+            train(models.build("A"), loader(), epochs=1, out=tmp_path, resume=True)
+
+    @pytest.mark.parametrize("keep", [0, 10, -10])
+    def test_a_damaged_checkpoint_is_an_error(self, tmp_path, keep):
+        train(network(), loader(), epochs=1, out=tmp_path)
+        path = tmp_path / CHECKPOINT
+        path.write_bytes(path.read_bytes()[:keep])
+        with pytest.raises(ValueError, match="must be a checkpoint of this library"):
+            train(network(), loader(), epochs=1, out=tmp_path, resume=True)
+
+    def test_non_finite_loss_stops_and_keeps_the_last_checkpoint(self, tmp_path):
+        def explode(model, optimizer, x, y):
+            stats = clean_step(model, optimizer, x, y)
+            broken = (tmp_path / CHECKPOINT).exists()
+            return {"loss": float("nan")} if broken else stats
+
+        with pytest.raises(FloatingPointError, match="got nan in step 1 of epoch 2"):
+            train(network(), loader(), method=explode, epochs=3, out=tmp_path)
+        assert _epochs_done(tmp_path) == 1
+
+
+def _epochs_done(folder):
+    from safetensors import safe_open
+
+    if not (folder / CHECKPOINT).exists():
+        return 0
+    with safe_open(folder / CHECKPOINT, framework="pt") as file:
+        return len(json.loads(file.metadata()["saddlepoint"])["history"])
+
+
+class TestCommand:
+    @pytest.fixture(autouse=True)
+    def small_data(self, monkeypatch):
+        def load(name, split="test", limit=None, *, progress=None):
+            x, y = data.sample(name)
+            return x[:limit], y[:limit]
+
+        monkeypatch.setattr(data, "load", load)
+
+    def run(self, *words):
+        with pytest.raises(SystemExit) as caught:
+            cli.main([str(word) for word in words])
+        return caught.value.code
+
+    def test_train_leaves_weights_that_load_and_a_true_card(self, tmp_path, capsys):
+        words = ("train", "--data", "mnist", "--model", "A", "--out", tmp_path, "--epochs", 2)
+        assert self.run(*words) == 0
+        out, err = capsys.readouterr()
+        card = models.Card.from_json((tmp_path / "model.json").read_text())
+        assert f"accuracy {card.accuracy:.2f} %" in out
+        assert err.splitlines()[0].startswith("mnist A  epoch 1/2  loss ")
+        assert "\x1b" not in out + err
+        model = models.load(tmp_path / "model.safetensors")
+        accuracy = models.measure(model, *data.sample("mnist"))
+        assert round(100 * accuracy.clean, 2) == card.accuracy
+        assert round(100 * accuracy.fgsm, 2) == card.fgsm_accuracy
+        run = json.loads((tmp_path / "run.json").read_text())
+        assert run["metrics"]["accuracy"] == card.accuracy
+        assert len(run["history"]) == 2
+        assert "--epochs 2" in card.command
+
+    def test_interruption_keeps_the_checkpoint_and_resumes_to_the_same_weights(
+        self, tmp_path, monkeypatch, capsys
+    ):
+        words = ("train", "--data", "mnist", "--model", "C", "--limit", 300, "--epochs", 3)
+        assert self.run(*words, "--out", tmp_path / "whole") == 0
+        step = training.loop.clean_step
+        calls = iter(range(100))
+
+        def interrupt(*arguments):
+            if next(calls) == 7:  # five batches an epoch: in the middle of the second
+                raise KeyboardInterrupt
+            return step(*arguments)
+
+        monkeypatch.setattr(training.loop, "clean_step", interrupt)
+        assert self.run(*words, "--out", tmp_path / "parts") == 130
+        assert "--resume" in capsys.readouterr().err
+        assert not (tmp_path / "parts" / "model.safetensors").exists()
+        assert self.run(*words, "--out", tmp_path / "parts", "--resume") == 0
+        whole, parts = ((tmp_path / d / "model.safetensors") for d in ("whole", "parts"))
+        assert whole.read_bytes() == parts.read_bytes()
+
+    @pytest.mark.parametrize(
+        ("words", "message"),
+        [
+            (("--data", "mnist", "--model", "Z"), "`name` must be one of A, B"),
+            (("--data", "mnist", "--model", "E"), "`size` must be at least 32"),
+        ],
+    )
+    def test_errors_are_one_line_and_exit_2(self, tmp_path, capsys, words, message):
+        assert self.run("train", *words, "--out", tmp_path) == 2
+        (line,) = capsys.readouterr().err.splitlines()
+        assert message in line
+
+    def test_a_wrong_option_exits_2(self, tmp_path, capsys):
+        words = ("train", "--data", "mnist", "--model", "A", "--out", tmp_path)
+        assert self.run(*words, "--recipe", "slow") == 2
+        assert "slow" in "".join(capsys.readouterr())
+
+    def test_models_list_and_check(self, capsys):
+        assert self.run("models", "list") == 0
+        listed = capsys.readouterr().out
+        assert all(name in listed for name in models.shipped())
+        assert self.run("models", "check", "mnist-a", "--limit", 100) == 0
+        assert "98.23%" in capsys.readouterr().out
+
+    def test_models_check_fails_where_card_and_model_differ(self, capsys):
+        # The embedded sample stands for the test set here, so the figures cannot agree exactly.
+        assert self.run("models", "check", "mnist-c") == 1
+        assert "DIFFERS" in capsys.readouterr().out
+
+
+def test_reading_a_checkpoint_never_unpickles():
+    folder = Path(training.__file__).parent
+    text = "".join(file.read_text() for file in folder.glob("*.py"))
+    assert "torch.load(" not in text
+    assert "import pickle" not in text
+    assert "safe_open" in text
