@@ -1,0 +1,120 @@
+"""How hard an image is on its own: its Carlini-Wagner distance and its smallest linf radius."""
+
+from __future__ import annotations
+
+import importlib
+import math
+import warnings
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from saddlepoint.problems import Ensemble
+from saddlepoint.projections import LpBall
+from saddlepoint.solver import attack
+
+__all__ = ["MissingFoolboxError", "carlini_wagner_distance", "smallest_radius"]
+
+
+class MissingFoolboxError(ImportError):
+    """The Carlini-Wagner attack is foolbox's, which is not installed."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "the Carlini-Wagner distance needs foolbox; install it with pip install 'saddlepoint[eval]'"
+        )
+
+
+def carlini_wagner_distance(
+    model: nn.Module, x: Tensor, y: Tensor, *, searches: int = 9, steps: int = 300
+) -> Tensor:
+    """l2 distance from each image to the adversarial one that the Carlini-Wagner attack finds.
+
+    What foolbox returns is judged again here: the image must be in [0, 1] and misclassified when we evaluate
+    it, and the distance is the one we compute. Its answer after a failure is not an adversarial image.
+
+    Args:
+        model: In evaluation mode.
+        x: Images, (N, ...), in [0, 1].
+        y: Labels, (N,).
+        searches: Binary search steps over the trade-off constant.
+        steps: Steps of the optimiser for each constant.
+
+    Returns:
+        Distances, (N,), float64: 0 for images that are misclassified as they are, inf where the attack fails.
+
+    Raises:
+        MissingFoolboxError: foolbox is not installed.
+    """
+    foolbox = _foolbox()
+    distance = torch.zeros(len(x), dtype=torch.float64)
+    right = _right(model, x, y).nonzero().flatten()
+    for rows in right.split(256):
+        with torch.enable_grad(), warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # foolbox's own, about torch and eagerpy
+            wrapped = foolbox.PyTorchModel(model, bounds=(0, 1), device=x.device)
+            attacker = foolbox.attacks.L2CarliniWagnerAttack(
+                binary_search_steps=searches, steps=steps
+            )
+            _, found, _ = attacker(wrapped, x[rows], y[rows], epsilons=None)
+        found = found.detach().clamp(0, 1)
+        length = (found - x[rows]).flatten(1).double().norm(dim=1).cpu()
+        wrong = ~_right(model, found, y[rows]).cpu()
+        distance[rows.cpu()] = torch.where(wrong, length, math.inf)
+    return distance
+
+
+def smallest_radius(
+    model: nn.Module, x: Tensor, y: Tensor, *, steps: int = 20, searches: int = 10, seed: int = 0
+) -> Tensor:
+    """Smallest linf radius in which an attack on each image alone succeeds, by binary search in [0, 1].
+
+    Args:
+        model: In evaluation mode.
+        x: Images, (N, ...), in [0, 1].
+        y: Labels, (N,).
+        steps: Of every attack.
+        searches: Halvings: the radius is found to 2 ** -searches.
+        seed: Of the attack.
+
+    Returns:
+        Radii, (N,), float64, at which the attack did succeed: 0 for images that are misclassified as they
+        are, inf where it fails even at 1.
+
+    Example:
+        >>> model = nn.Linear(1, 2, bias=False).eval()
+        >>> _ = model.weight.data.copy_(torch.tensor([[1.0], [-1.0]]))
+        >>> bias = nn.Sequential(nn.Linear(1, 1), model).eval()  # the sign of x - 0.25
+        >>> _ = bias[0].weight.data.fill_(1.0), bias[0].bias.data.fill_(-0.25)
+        >>> round(smallest_radius(bias, torch.tensor([[0.5]]), torch.tensor([0])).item(), 2)
+        0.25
+    """
+    low = torch.zeros(len(x), dtype=torch.float64)
+    high = torch.full_like(low, math.inf)
+    middle = torch.ones_like(low)
+    for _ in range(searches + 1):
+        ball = LpBall(math.inf, middle.to(x))
+        result = attack(Ensemble([model], x, y), ball, steps=steps, seed=seed)
+        if result.interrupted:  # half an answer would pass for a whole one
+            raise KeyboardInterrupt
+        hit = result.fooled[:, 0].cpu()
+        high = torch.where(hit, middle, high)
+        low = torch.where(hit, low, middle)
+        middle = (low + high.clamp_max(1.0)) / 2
+    return torch.where(_right(model, x, y).cpu(), high, 0.0)
+
+
+def _foolbox() -> Any:
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # about what foolbox imports
+            return importlib.import_module("foolbox")
+    except ImportError as error:
+        raise MissingFoolboxError from error
+
+
+def _right(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
+    """Whether each image is classified correctly."""
+    with torch.no_grad():
+        return torch.cat([model(part).argmax(dim=1) for part in x.split(256)]) == y

@@ -1,0 +1,313 @@
+"""Figures of an experiment as data: what is drawn, without how. `drawing` renders it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import final
+
+import torch
+from torch import Tensor
+
+from saddlepoint import data
+from saddlepoint.experiments import building
+from saddlepoint.experiments.plan import AVERAGE, Block, Groups
+from saddlepoint.experiments.ranks import spearman_within
+from saddlepoint.experiments.results import Attacked, Results
+from saddlepoint.experiments.summary import NORMS, group_weights
+
+__all__ = ["Box", "Curve", "Panel", "Sheet", "Thumbnail", "sheets"]
+
+_PERCENTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
+_BOX_STEPS = 6
+_BLACK = 4  # its place in the palette
+
+
+@final
+@dataclass(frozen=True)
+class Curve:
+    """A line, or points, with an optional band.
+
+    Attributes:
+        label: In the legend.
+        x, y: Coordinates.
+        low, high: Of the band; empty for none.
+        style: "line", "points", or "reference" for a thin dashed line.
+        colour: Index into the palette.
+    """
+
+    label: str
+    x: tuple[float, ...]
+    y: tuple[float, ...]
+    low: tuple[float, ...] = ()
+    high: tuple[float, ...] = ()
+    style: str = "line"
+    colour: int = 0
+
+
+@final
+@dataclass(frozen=True)
+class Box:
+    """A box at x: the 5th, 25th, 50th, 75th and 95th percentile of a domain's weight."""
+
+    label: str
+    x: float
+    marks: tuple[float, ...]
+    colour: int = 0
+
+
+@final
+@dataclass(frozen=True)
+class Thumbnail:
+    """A grey image, (H, W), and what stands below it."""
+
+    image: tuple[tuple[float, ...], ...] = field(repr=False)
+    caption: str = ""
+
+
+@final
+@dataclass(frozen=True)
+class Panel:
+    """One pair of axes, or a grid of thumbnails with so many `columns`."""
+
+    title: str
+    x_label: str = ""
+    y_label: str = ""
+    curves: tuple[Curve, ...] = ()
+    boxes: tuple[Box, ...] = ()
+    thumbnails: tuple[Thumbnail, ...] = ()
+    columns: int = 1
+    log: bool = False
+    y_range: tuple[float, float] | None = None
+
+
+@final
+@dataclass(frozen=True)
+class Sheet:
+    """Panels side by side, in one file called `name`."""
+
+    name: str
+    panels: tuple[Panel, ...]
+
+
+def sheets(results: Results) -> list[Sheet]:
+    """The figures of an experiment, as far as its rows are finished.
+
+    Args:
+        results: What is finished.
+
+    Returns:
+        One sheet per method; none where the experiment has no figure.
+    """
+    found = []
+    for method in results.methods:
+        panels = _PANELS[results.experiment.figure](results, method)
+        if panels:
+            found.append(Sheet(f"{results.experiment.name}-{method}", tuple(panels)))
+    if results.experiment.figure == "images":
+        found += _thumbnails(results)
+    return found
+
+
+def _none(results: Results, method: str) -> list[Panel]:
+    del results, method  # experiments without a figure
+    return []
+
+
+# ------------------------------------------------------------------------------- steps of an attack
+
+
+def _steps(results: Results, method: str) -> list[Panel]:
+    panels: list[Panel] = []
+    for block in results.experiment.blocks:
+        for row in block.rows:
+            item = results.one(block, row.strategy.key, method)
+            if item is None:
+                continue
+            tensors = item.tensors()
+            fooled = tensors["history.losses"] < 0
+            panels.append(_success_panel(item, fooled))
+            if row.strategy.key == "minmax":
+                panels.append(_weights_panel(item, tensors["history.weights"]))
+    return panels
+
+
+def _success_panel(item: Attacked, fooled: Tensor) -> Panel:
+    steps = tuple(float(step) for step in range(len(fooled)))
+    rates = 100 * fooled.double().mean(dim=1)
+    curves = [
+        Curve(name, steps, tuple(rates[:, k].tolist()), colour=k)
+        for k, name in enumerate(item.run.domains)
+    ]
+    together = 100 * fooled.all(dim=2).double().mean(dim=1)
+    colour = max(_BLACK, len(curves))
+    curves.append(Curve("all at once", steps, tuple(together.tolist()), colour=colour))
+    return Panel(
+        title=item.row.strategy.label,
+        x_label="step of the attack",
+        y_label="success rate (%)",
+        curves=tuple(curves),
+        y_range=(0, 100),
+    )
+
+
+def _weights_panel(item: Attacked, weights: Tensor) -> Panel:
+    """Boxes at a few steps, the domains side by side."""
+    last = len(weights) - 1
+    places = sorted({round(last * i / (_BOX_STEPS - 1)) for i in range(_BOX_STEPS)})
+    levels = torch.tensor(_PERCENTILES, dtype=torch.float64)
+    domains = len(item.run.domains)
+    gap = (places[1] - places[0]) if len(places) > 1 else 1
+    boxes = []
+    for step in places:
+        marks = weights[step].double().quantile(levels, dim=0)
+        for k, name in enumerate(item.run.domains):
+            x = step + gap * 0.8 * ((k + 0.5) / domains - 0.5)
+            boxes.append(Box(name, x, tuple(marks[:, k].tolist()), colour=k))
+    return Panel(
+        title="weights",
+        x_label="step of the attack",
+        y_label="weight (quartiles, 5 and 95 %)",
+        boxes=tuple(boxes),
+        y_range=(0, 1),
+    )
+
+
+# ------------------------------------------------------------------------------- radii and gamma
+
+
+def _radii(results: Results, method: str) -> list[Panel]:
+    curves = []
+    blocks = results.experiment.blocks
+    for colour, row in enumerate(blocks[0].rows if blocks else ()):
+        items = [results.one(block, row.strategy.key, method) for block in blocks]
+        points = [(i.block.value or 0.0, i) for i in items if i is not None]
+        curves.append(_rate_curve(row.strategy.label, points, colour))
+    return _panel("linf radius eps", method, curves)
+
+
+def _gammas(results: Results, method: str) -> list[Panel]:
+    points, base = [], None
+    for item in results.attacks:
+        if item.method == method and item.row.strategy.key == AVERAGE.key:
+            base = item
+        elif item.method == method:
+            points.append((float(item.row.strategy.key.removeprefix("gamma-")), item))
+    curves = [_rate_curve("min-max", points, 1)]
+    if base is not None and points:
+        ends = (points[0][0], points[-1][0])
+        level = base.run.metrics["asr_all"]
+        curves.append(Curve("average", ends, (level, level), style="reference"))
+    return _panel("gamma", method, curves)
+
+
+def _rate_curve(label: str, points: Sequence[tuple[float, Attacked]], colour: int) -> Curve:
+    metrics = [item.run.metrics for _, item in points]
+    return Curve(
+        label,
+        tuple(x for x, _ in points),
+        tuple(m["asr_all"] for m in metrics),
+        tuple(m["intervals"]["asr_all"][0] for m in metrics),
+        tuple(m["intervals"]["asr_all"][1] for m in metrics),
+        colour=colour,
+    )
+
+
+def _panel(x_label: str, method: str, curves: list[Curve]) -> list[Panel]:
+    kept = tuple(curve for curve in curves if curve.x)
+    if not kept:
+        return []
+    return [Panel(method, x_label, "ASR_all (%), 95 % interval", kept, y_range=(0, 100))]
+
+
+# ------------------------------------------------------------------------------- image robustness
+
+
+def _images(results: Results, method: str) -> list[Panel]:
+    """For every norm the weight of an image against its distance, and the correlation inside groups."""
+    panels = []
+    weights = group_weights(results, method)
+    for item in results.measured:
+        if item.method != method:
+            continue
+        for colour, norm in enumerate(norm for norm in NORMS if norm in weights):
+            groups = [
+                (w, d)
+                for w, d in zip(weights[norm], item.result["distance"], strict=True)
+                if None not in d
+            ]
+            mean, _, count = spearman_within(groups)
+            points = [pair for w, d in groups for pair in zip(d, w, strict=True)]
+            xs, ys = tuple(x for x, _ in points), tuple(y for _, y in points)
+            title = f"{norm}: mean rank correlation {mean:.2f} ({count} groups)"
+            curve = Curve("image", xs, ys, style="points", colour=colour)
+            if points:
+                panels.append(
+                    Panel(title, "C&W l2 distance", "weight in its group", (curve,), y_range=(0, 1))
+                )
+    return panels
+
+
+def _thumbnails(results: Results) -> list[Sheet]:
+    """The first group of every digit, with the linf weight and the two distances below each image."""
+    found = []
+    for item in results.measured:
+        block = item.measurement.block
+        weights = group_weights(results, item.method).get("linf")
+        if weights is None or not isinstance(block.domains, Groups):
+            continue
+        images = _group_images(block, item.images, item.seed)
+        firsts: dict[int, int] = {}
+        for number, labels in enumerate(item.result["labels"]):
+            firsts.setdefault(labels[0], number)
+        tiles = []
+        for number in firsts.values():
+            for k in range(block.domains.size):
+                distance = item.result["distance"][number][k]
+                radius = item.result["eps_min"][number][k]
+                caption = f"w {weights[number][k]:.2f}\n{_short(distance)} / {_short(radius)}"
+                grey = tuple(tuple(line) for line in images[number, k, 0].tolist())
+                tiles.append(Thumbnail(grey, caption))
+        title = "weight in linf, C&W l2 distance / smallest eps"
+        panel = Panel(title, thumbnails=tuple(tiles), columns=2 * block.domains.size)
+        found.append(Sheet(f"{results.experiment.name}-{item.method}-digits", (panel,)))
+    return found
+
+
+def _group_images(block: Block, limit: int, seed: int) -> Tensor:
+    x, y = building.load_images(block.data, limit)
+    size = block.domains.size if isinstance(block.domains, Groups) else 1
+    return data.group(x, y, size, seed=seed, by_class=True)[0]
+
+
+def _short(value: float | None) -> str:
+    return "-" if value is None else f"{value:.2f}"
+
+
+# ------------------------------------------------------------------------------- convergence
+
+
+def _convergence(results: Results, method: str) -> list[Panel]:
+    curves = []
+    for colour, item in enumerate(m for m in results.measured if m.method == method):
+        steps = tuple(float(step) for step in item.result["steps"])
+        slope = item.result["slope"]
+        label = item.measurement.label + ("" if slope is None else f": slope {slope:.2f}")
+        curves.append(Curve(label, steps, tuple(item.result["best"]), colour=colour))
+    if not curves:
+        return []
+    top = max(curve.y[0] for curve in curves)
+    end = max(curve.x[-1] for curve in curves)
+    curves.append(Curve("slope -1", (1.0, end), (top, top / end), style="reference"))
+    label = "S(T), squared residual"
+    return [Panel("stationarity", "number of steps T", label, tuple(curves), log=True)]
+
+
+_PANELS = {
+    "": _none,
+    "steps": _steps,
+    "eps": _radii,
+    "gamma": _gammas,
+    "images": _images,
+    "convergence": _convergence,
+}

@@ -1,0 +1,157 @@
+"""What is measured besides success rates: distances of images, residuals of iterates, time."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from statistics import median
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from saddlepoint.experiments.building import loss_of
+from saddlepoint.experiments.distances import (
+    MissingFoolboxError,
+    carlini_wagner_distance,
+    smallest_radius,
+)
+from saddlepoint.experiments.methods import Method, solver
+from saddlepoint.experiments.plan import Measurement
+from saddlepoint.experiments.stationarity import log_log_slope, residuals
+from saddlepoint.problems import AbstractProblem, Universal
+from saddlepoint.weights import AbstractWeightRule, MinMax
+
+__all__ = ["FIT_FROM", "Tell", "measure"]
+
+FIT_FROM = 10
+"""The slope of the convergence plot is fitted from this step on."""
+
+_ROWS = 64  # rows that are iterated together
+
+Tell = Callable[[float], None]
+"""Receives the fraction that is done."""
+
+
+def measure(
+    measurement: Measurement, problem: AbstractProblem, method: Method, seed: int, tell: Tell
+) -> dict[str, Any]:
+    """Carry out a measurement.
+
+    Args:
+        measurement: What to measure.
+        problem: Its block's problem.
+        method: How to attack, where time is measured; other measurements do not depend on it.
+        seed: Of everything random.
+        tell: Called with the fraction done.
+
+    Returns:
+        Numbers and lists of numbers, for JSON.
+    """
+    if measurement.what == "distances":
+        return _distances(measurement, problem, seed, tell)
+    if measurement.what == "residuals":
+        return _residuals(measurement, problem, tell)
+    return _times(measurement, problem, method, seed, tell)
+
+
+def _distances(
+    measurement: Measurement, problem: AbstractProblem, seed: int, tell: Tell
+) -> dict[str, Any]:
+    """Of every image of every group, (B, K), its distances when it is attacked alone."""
+    if not isinstance(problem, Universal):
+        raise TypeError(f"`problem` must be Universal, got {type(problem).__name__}.")
+    network: Any = problem.models[0]
+    x, y = problem.groups.flatten(0, 1), problem.labels.flatten()
+    radii = smallest_radius(network, x, y, steps=measurement.block.steps, seed=seed)
+    tell(0.2)
+    note = ""
+    try:
+        distance = carlini_wagner_distance(
+            network, x, y, searches=measurement.searches, steps=measurement.inner_steps
+        )
+    except MissingFoolboxError as error:
+        distance, note = torch.full_like(radii, math.nan), str(error)
+    shape = problem.labels.shape
+    return {
+        "labels": problem.labels.tolist(),
+        "distance": _plain(distance.reshape(shape)),
+        "eps_min": _plain(radii.reshape(shape)),
+        "note": note,
+    }
+
+
+def _residuals(measurement: Measurement, problem: AbstractProblem, tell: Tell) -> dict[str, Any]:
+    """S(T) for every T, the mean over rows of the smallest squared residual so far, and its slope."""
+    block = measurement.block
+    rule = _only_rule(measurement)
+    parts = []
+    for rows in torch.arange(len(problem)).split(_ROWS):
+        part = problem.take(rows)
+        parts.append(
+            residuals(part, block.ball, rule, steps=block.steps, step_size=block.step_size)
+        )
+        tell((int(rows[-1]) + 1) / len(problem))
+    squares = torch.cat(parts, dim=1)
+    best = squares.sum(dim=-1).cummin(dim=0).values.mean(dim=1).tolist()
+    steps = list(range(1, len(best) + 1))
+    return {
+        "steps": steps,
+        "best": best,
+        "delta": squares[..., 0].mean(dim=1).tolist(),
+        "weights": squares[..., 1].mean(dim=1).tolist(),
+        "slope": _number(log_log_slope(steps[FIT_FROM - 1 :], best[FIT_FROM - 1 :])),
+    }
+
+
+def _times(
+    measurement: Measurement, problem: AbstractProblem, method: Method, seed: int, tell: Tell
+) -> dict[str, Any]:
+    """Seconds per evaluation of every strategy, taken in turns, and the ratio of the last to the first."""
+    block = measurement.block
+    seconds: dict[str, list[float]] = {row.strategy.key: [] for row in block.rows}
+    evaluations: dict[str, float] = {}
+    rounds = measurement.repeats + 1  # the first warms up and is not counted
+    for turn in range(rounds):
+        for row in block.rows:
+            strategy = row.strategy
+            if not isinstance(strategy.rule, AbstractWeightRule):
+                raise TypeError(f"`rule` must be a weight rule here, got {strategy.rule}.")
+            solve = solver(
+                method, block.ball, loss_of(strategy), block.steps, block.step_size, seed
+            )
+            began = time.perf_counter()
+            result = solve(problem, strategy.rule, lambda _: None)
+            spent = time.perf_counter() - began
+            if result.interrupted:
+                raise KeyboardInterrupt
+            evaluations[strategy.key] = float(result.num_forwards.sum())
+            if turn:
+                seconds[strategy.key].append(spent / evaluations[strategy.key])
+        tell((turn + 1) / rounds)
+    first, last = block.rows[0].strategy.key, block.rows[-1].strategy.key
+    ratios = [b / a for a, b in zip(seconds[first], seconds[last], strict=True)]
+    return {
+        "microseconds": {key: 1e6 * median(values) for key, values in seconds.items()},
+        "evaluations": {key: value / len(problem) for key, value in evaluations.items()},
+        "ratio": median(ratios),
+        "low": min(ratios),
+        "high": max(ratios),
+    }
+
+
+def _only_rule(measurement: Measurement) -> MinMax:
+    (row,) = measurement.block.rows
+    if not isinstance(row.strategy.rule, MinMax):
+        raise TypeError(f"`rule` must be MinMax for residuals, got {row.strategy.rule}.")
+    return row.strategy.rule
+
+
+def _plain(table: Tensor) -> list[list[float | None]]:
+    """Nested lists in which what is not a number is None."""
+    return [[_number(value) for value in row] for row in table.tolist()]
+
+
+def _number(value: float) -> float | None:
+    return value if math.isfinite(value) else None

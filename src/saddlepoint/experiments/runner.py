@@ -1,0 +1,287 @@
+"""One runner for all experiments. What is finished is on disk, so that a stopped run can be continued.
+
+FOLDER/METHOD/BLOCK/STRATEGY/    a run directory of `saddlepoint.report`: run.json, tensors, report.html
+FOLDER/METHOD/BLOCK/compare.html the strategies of a block side by side
+FOLDER/METHOD/KEY.json           a measurement
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import final
+
+from torch import Tensor, nn
+
+from saddlepoint import report
+from saddlepoint.data.files import write_atomically
+from saddlepoint.experiments import building
+from saddlepoint.experiments.measurements import measure
+from saddlepoint.experiments.methods import METHODS, Method, solver
+from saddlepoint.experiments.plan import Block, Experiment, Measurement, Row, Static
+from saddlepoint.report.record import versions
+from saddlepoint.weights import AbstractWeightRule, Fixed
+
+__all__ = ["Setup", "Step", "reproduce", "skipped"]
+
+_CHUNK = 128  # rows between two writes to disk
+
+
+@final
+@dataclass(frozen=True)
+class Setup:
+    """How to run an experiment.
+
+    Attributes:
+        method: "apgda" or "attack".
+        limit: Images; None takes what each block says.
+        seed: Of groups, random transformations and random starts.
+        weights: Folder with weights of networks that are not shipped.
+        reports: Whether every row gets its HTML page.
+        download: Progress of downloads, as in `saddlepoint.data.load`.
+    """
+
+    method: Method = "apgda"
+    limit: int | None = None
+    seed: int = 0
+    weights: Path | None = None
+    reports: bool = True
+    download: Callable[[str, int, int], None] | None = None
+
+    def __post_init__(self) -> None:
+        if self.method not in METHODS:
+            raise ValueError(f"`method` must be one of {', '.join(METHODS)}, got {self.method!r}.")
+        if self.limit is not None and self.limit < 1:
+            raise ValueError(f"`limit` must be positive, got {self.limit}.")
+
+    def images(self, experiment: Experiment, block: Block) -> int:
+        """How many images a block uses."""
+        return self.limit or block.limit or experiment.limit
+
+
+@final
+@dataclass(frozen=True)
+class Step:
+    """Where an experiment stands: `done` of `total` rows are finished, and a `fraction` of `label`."""
+
+    label: str
+    done: int
+    total: int
+    fraction: float
+
+
+def reproduce(
+    experiment: Experiment,
+    folder: Path,
+    setup: Setup | None = None,
+    *,
+    resume: bool = False,
+    callback: Callable[[Step], None] | None = None,
+) -> None:
+    """Run every row and measurement that is not in the folder yet.
+
+    Blocks whose networks have no weights are left out; `skipped` names them.
+
+    Args:
+        experiment: From `saddlepoint.experiments.EXPERIMENTS`, or one of your own.
+        folder: Where results go; both methods can share it.
+        setup: How to run; the paper's method on the default number of images if None.
+        resume: Continue what is there. Without it the folder must hold no results of the method.
+        callback: Called as rows advance.
+
+    Raises:
+        ValueError: No block can run, the folder holds results, or those to continue are of other settings.
+        saddlepoint.report.Interrupted: Ctrl-C; finished rows, and chunks of the one under way, are on disk.
+    """
+    setup = Setup() if setup is None else setup
+    missing = skipped(experiment, setup.weights)
+    blocks = [block for block in experiment.blocks if block.key not in missing]
+    measurements = [m for m in experiment.measurements if m.block.key not in missing]
+    if not blocks and not measurements:
+        names = building.missing(
+            [name for block in _settings(experiment) for name in block.networks], setup.weights
+        )
+        raise ValueError(
+            f"`{experiment.name}` must have networks to attack, got "
+            f"{building.explain_missing(names)}."
+        )
+    target = folder / setup.method
+    if not resume and any(target.glob("**/*.json")):
+        raise ValueError(
+            f"`{target}` must not hold results yet; add --resume to continue them, or choose another folder."
+        )
+    _Runner(experiment, target, setup, callback or (lambda _: None)).run(blocks, measurements)
+
+
+def skipped(experiment: Experiment, weights: Path | None = None) -> dict[str, str]:
+    """Blocks that cannot run, by key, and why.
+
+    Example:
+        >>> from saddlepoint.experiments import find
+        >>> sorted(skipped(find("steps-mnist")))
+        []
+    """
+    reasons = {}
+    for block in _settings(experiment):
+        if names := building.missing(block.networks, weights):
+            reasons[block.key] = building.explain_missing(names)
+    return reasons
+
+
+def _settings(experiment: Experiment) -> list[Block]:
+    return [*experiment.blocks, *(m.block for m in experiment.measurements)]
+
+
+@final
+@dataclass
+class _Runner:
+    """Runs rows in order; networks and images are loaded once."""
+
+    experiment: Experiment
+    target: Path
+    setup: Setup
+    callback: Callable[[Step], None]
+    done: int = 0
+    total: int = 0
+    _networks: dict[str, nn.Module] = field(default_factory=dict)
+    _images: dict[tuple[str, int], tuple[Tensor, Tensor]] = field(default_factory=dict)
+
+    def run(self, blocks: list[Block], measurements: list[Measurement]) -> None:
+        self.total = sum(len(block.rows) for block in blocks) + len(measurements)
+        for block in blocks:
+            # A row of static weights needs those that another row ends with.
+            for row in sorted(block.rows, key=lambda row: isinstance(row.strategy.rule, Static)):
+                self._row(block, row)
+            folders = [self.target / block.key / row.strategy.key for row in block.rows]
+            if self.setup.reports and len(folders) > 1:
+                report.write_comparison(folders, self.target / block.key / "compare.html")
+        for measurement in measurements:
+            self._measurement(measurement)
+
+    def _row(self, block: Block, row: Row) -> None:
+        folder = self.target / block.key / row.strategy.key
+        label = f"{block.label}, {row.strategy.label}"
+        rule = self._rule(block, row)
+        x, y, networks = self._materials(block)
+        problem = building.build_problem(block, x, y, networks, self.setup.seed)
+        config = building.describe(
+            block, row.strategy, rule, self.setup.method, len(x), self.setup.seed
+        )
+        record = report.Run(
+            kind=block.domains.kind,
+            command=self._command(),
+            config=config,
+            seed=self.setup.seed,
+            domains=problem.names,
+            classes=building.CLASSES[block.data],
+            rows=len(problem),
+            hashes=report.Hashes(
+                report.hash_config(config),
+                {n: report.hash_model(m) for n, m in zip(block.networks, networks, strict=True)},
+                report.hash_tensors({"x": x, "y": y}),
+            ),
+        )
+        if not self._finished(record, folder):
+            job = report.Job(
+                problem=problem,
+                solve=solver(
+                    self.setup.method,
+                    block.ball,
+                    building.loss_of(row.strategy),
+                    block.steps,
+                    block.step_size,
+                    self.setup.seed,
+                ),
+                rule=rule,
+                baseline=None,
+                chunk=_CHUNK,
+            )
+            report.execute(
+                job, record, folder, callback=lambda state: self._tell(label, state.fraction)
+            )
+        if self.setup.reports and not (folder / "report.html").is_file():
+            report.write_report(folder)
+        self.done += 1
+        self._tell(label, 0.0)
+
+    def _measurement(self, measurement: Measurement) -> None:
+        path = self.target / f"{measurement.key}.json"
+        block = measurement.block
+        x, y, networks = self._materials(block)
+        problem = building.build_problem(block, x, y, networks, self.setup.seed)
+        config = {
+            "measurement": asdict(measurement),
+            "method": self.setup.method,
+            "limit": len(x),
+            "seed": self.setup.seed,
+            "models": [report.hash_model(network) for network in networks],
+            "data": report.hash_tensors({"x": x, "y": y}),
+        }
+        key = report.hash_config(config)
+        if path.is_file():
+            old = json.loads(path.read_text(encoding="utf-8")).get("hash")
+            if old != key:
+                raise ValueError(
+                    f"`--resume` must continue with the settings, networks and data of {path}, got others; "
+                    "choose another --out."
+                )
+        else:
+            result = measure(
+                measurement,
+                problem,
+                self.setup.method,
+                self.setup.seed,
+                lambda fraction: self._tell(measurement.label, fraction),
+            )
+            content = {
+                "hash": key,
+                "command": self._command(),
+                "images": len(x),
+                "rows": len(problem),
+                "seed": self.setup.seed,
+                "versions": versions(),
+                "result": result,
+            }
+            write_atomically(path, (json.dumps(content, indent=2) + "\n").encode())
+        self.done += 1
+        self._tell(measurement.label, 0.0)
+
+    def _rule(self, block: Block, row: Row) -> AbstractWeightRule:
+        rule = row.strategy.rule
+        if isinstance(rule, AbstractWeightRule):
+            return rule
+        other = report.Run.read(self.target / block.key / rule.strategy)
+        weights: dict[str, float] = other.metrics["weights"]
+        return Fixed(tuple(weights[name] for name in other.domains))
+
+    def _finished(self, record: report.Run, folder: Path) -> bool:
+        """Whether the row is complete on disk; raises where something else is."""
+        if not (folder / "run.json").is_file():
+            report.Shards(folder).clear()
+            return False
+        report.check_resumable(record, folder)
+        return report.Run.read(folder).status == "complete"
+
+    def _materials(self, block: Block) -> tuple[Tensor, Tensor, list[nn.Module]]:
+        limit = self.setup.images(self.experiment, block)
+        if (block.data, limit) not in self._images:
+            self._images = {
+                (block.data, limit): building.load_images(block.data, limit, self.setup.download)
+            }
+        for name in block.networks:
+            if name not in self._networks:
+                self._networks[name] = building.load_network(name, self.setup.weights)
+        x, y = self._images[block.data, limit]
+        return x, y, [self._networks[name] for name in block.networks]
+
+    def _command(self) -> str:
+        words = ["saddlepoint reproduce", self.experiment.name, "--method", self.setup.method]
+        words += [] if self.setup.limit is None else ["--limit", str(self.setup.limit)]
+        words += ["--seed", str(self.setup.seed)] if self.setup.seed else []
+        words += ["--weights DIR"] if self.setup.weights is not None else []
+        return " ".join(words)
+
+    def _tell(self, label: str, fraction: float) -> None:
+        self.callback(Step(label, self.done, self.total, fraction))

@@ -1,0 +1,246 @@
+"""Tables of an experiment: the paper's line first, ours below it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from saddlepoint.experiments.building import domain_names
+from saddlepoint.experiments.image_groups import IMAGE_GROUPS
+from saddlepoint.experiments.plan import UNREPORTED, Block, Experiment, Row
+from saddlepoint.experiments.ranks import spearman_within
+from saddlepoint.experiments.results import Attacked, Measured, Results
+from saddlepoint.experiments.tables import Cell, Column, Table
+
+__all__ = ["NORMS", "group_weights", "summarise"]
+
+NORMS = ("l0", "l1", "l2", "linf")
+"""Of the interpretability tables, in their order."""
+
+
+def summarise(results: Results, skipped: Sequence[str] = ()) -> list[Table]:
+    """The tables of an experiment.
+
+    Args:
+        results: What is finished.
+        skipped: Why blocks are missing; becomes notes.
+
+    Returns:
+        One table, or several where the experiment measures different things.
+    """
+    experiment = results.experiment
+    notes = tuple(dict.fromkeys([*_notes(experiment), *skipped]))
+    if experiment.figure == "images":
+        return [_correlations(results, notes), _images(results)]
+    if experiment.figure == "convergence":
+        return [_rates(results, notes)]
+    if experiment.measurements:
+        return [_costs(results, notes)]
+    return [_attacks(results, notes)]
+
+
+def _attacks(results: Results, notes: tuple[str, ...]) -> Table:
+    experiment = results.experiment
+    names = domain_names(experiment.blocks[0])
+    columns = (
+        Column("Setting"),
+        Column("Opt."),
+        Column("Source"),
+        Column("Images"),
+        *(Column(f"Acc_{name}") for name in names),
+        Column("ASR_avg"),
+        Column("ASR_all"),
+        Column("ASR_all 95 %", 1),
+        Column("Lift %", sign=True),
+        Column("Evaluations", 1),
+    )
+    lines: list[tuple[Cell, ...]] = []
+    for block in experiment.blocks:
+        for row in block.rows:
+            ours = [
+                item
+                for method in results.methods
+                if (item := results.one(block, row.strategy.key, method)) is not None
+            ]
+            if row.paper != UNREPORTED:
+                lines.append(_paper_line(block, row, len(names)))
+            lines += [_our_line(results, item, names) for item in ours]
+    return Table(_heading(experiment), columns, tuple(lines), notes)
+
+
+def _paper_line(block: Block, row: Row, domains: int) -> tuple[Cell, ...]:
+    paper = row.paper
+    accuracy: tuple[Cell, ...] = paper.accuracy or (None,) * domains
+    rates = (paper.asr_avg, paper.asr_all, None, paper.lift, None)
+    return (block.label, row.strategy.label, "paper", 10_000, *accuracy, *rates)
+
+
+def _our_line(results: Results, item: Attacked, names: Sequence[str]) -> tuple[Cell, ...]:
+    metrics: dict[str, Any] = dict(item.run.metrics)
+    low, high = metrics["intervals"]["asr_all"]
+    return (
+        item.block.label,
+        item.row.strategy.label,
+        item.method,
+        item.images,
+        *(metrics["accuracy"][name] for name in names),
+        metrics["asr_mean"],
+        metrics["asr_all"],
+        (low, high),
+        results.lift(item),
+        float(item.run.gradient_evaluations["per_row"]),
+    )
+
+
+# ------------------------------------------------------------------------------- image robustness
+
+
+def group_weights(results: Results, method: str) -> dict[str, list[list[float]]]:
+    """Final weights of every group, (B, K), under every norm that is finished."""
+    found = {}
+    for block in results.experiment.blocks:
+        item = results.one(block, block.rows[0].strategy.key, method)
+        if item is not None:
+            found[block.key] = item.tensors()["weights"].tolist()
+    return found
+
+
+def _correlations(results: Results, notes: tuple[str, ...]) -> Table:
+    """Mean rank correlation inside groups between the weight in a norm and the two distances."""
+    columns = (
+        Column("Weights in"),
+        Column("Source"),
+        Column("Groups"),
+        Column("rank correlation with C&W l2 distance", 3),
+        Column("95 % of it", 3),
+        Column("rank correlation with eps_min", 3),
+        Column("95 % of that", 3),
+    )
+    lines: list[tuple[Cell, ...]] = []
+    for norm in NORMS:
+        printed = [getattr(group, norm) for group in IMAGE_GROUPS]
+        lines.append(
+            _correlation_line(
+                norm,
+                "paper",
+                printed,
+                [group.distance for group in IMAGE_GROUPS],
+                [group.eps_min for group in IMAGE_GROUPS],
+            )
+        )
+        for item in results.measured:
+            weights = group_weights(results, item.method).get(norm)
+            if weights is not None:
+                distances, radii = item.result["distance"], item.result["eps_min"]
+                lines.append(_correlation_line(norm, item.method, weights, distances, radii))
+    extra = dict.fromkeys(item.result["note"] for item in results.measured if item.result["note"])
+    return Table(_heading(results.experiment), columns, tuple(lines), (*notes, *extra))
+
+
+def _correlation_line(
+    norm: str,
+    source: str,
+    weights: Sequence[Sequence[float]],
+    distances: Sequence[Sequence[float | None]],
+    radii: Sequence[Sequence[float | None]],
+) -> tuple[Cell, ...]:
+    cells: list[Cell] = []
+    for values in (distances, radii):
+        # A group with a distance that could not be found is left out.
+        pairs = [
+            (w, [v for v in row if v is not None])
+            for w, row in zip(weights, values, strict=True)
+            if None not in row
+        ]
+        mean, half, _ = spearman_within(pairs)
+        cells += [mean, (max(-1.0, mean - half), min(1.0, mean + half)) if half == half else None]
+    return (norm, source, len(weights), *cells)
+
+
+def _images(results: Results) -> Table:
+    """Every image: its weights under the norms, its distances."""
+    columns = (
+        Column("Source"),
+        Column("Group"),
+        Column("Digit"),
+        Column("Image"),
+        *(Column(f"w {norm}", 3) for norm in NORMS),
+        Column("C&W l2 distance", 3),
+        Column("eps_min linf", 3),
+    )
+    lines: list[tuple[Cell, ...]] = []
+    for number, group in enumerate(IMAGE_GROUPS, start=1):
+        for k in range(len(group.l0)):
+            weights = (getattr(group, norm)[k] for norm in NORMS)
+            cells = (*weights, group.distance[k], group.eps_min[k])
+            lines.append(("paper", number, group.digit, k + 1, *cells))
+    for item in results.measured:
+        found = group_weights(results, item.method)
+        result = item.result
+        for number, labels in enumerate(result["labels"]):
+            for k, digit in enumerate(labels):
+                weights = (found[n][number][k] if n in found else None for n in NORMS)
+                cells = (*weights, result["distance"][number][k], result["eps_min"][number][k])
+                lines.append((item.method, number + 1, digit, k + 1, *cells))
+    return Table("Weights and distances of every image", columns, tuple(lines))
+
+
+# ------------------------------------------------------------------------------- rate and cost
+
+
+def _rates(results: Results, notes: tuple[str, ...]) -> Table:
+    columns = (
+        Column("Setting"),
+        Column("Source"),
+        Column("Images"),
+        *(Column(f"S({step})", 4) for step in (1, 10, 100)),
+        Column("S(T)", 4),
+        Column("T"),
+        Column("Slope", 2),
+    )
+    lines: list[tuple[Cell, ...]] = [("any, smooth losses", "paper", *(None,) * 6, -1.0)]
+    for item in results.measured:
+        best: list[float] = item.result["best"]
+        picked = (best[step - 1] if step <= len(best) else None for step in (1, 10, 100))
+        last = (best[-1], len(best), item.result["slope"])
+        lines.append((item.measurement.label, item.method, item.images, *picked, *last))
+    return Table(_heading(results.experiment), columns, tuple(lines), notes)
+
+
+def _costs(results: Results, notes: tuple[str, ...]) -> Table:
+    columns = (
+        Column("Setting"),
+        Column("Source"),
+        Column("Images"),
+        Column("average, us per evaluation", 1),
+        Column("min-max, us per evaluation", 1),
+        Column("min-max / average", 3),
+        Column("smallest and largest", 3),
+    )
+    lines: list[tuple[Cell, ...]] = [("attack of the paper", "paper", None, None, None, 1.31, None)]
+    lines += [_cost_line(item) for item in results.measured]
+    return Table(_heading(results.experiment), columns, tuple(lines), notes)
+
+
+def _cost_line(item: Measured) -> tuple[Cell, ...]:
+    result = item.result
+    times = tuple(result["microseconds"].values())
+    span = (result["low"], result["high"])
+    return (
+        item.measurement.label,
+        item.method,
+        item.images,
+        times[0],
+        times[-1],
+        result["ratio"],
+        span,
+    )
+
+
+def _heading(experiment: Experiment) -> str:
+    return f"{experiment.title} ({experiment.source})"
+
+
+def _notes(experiment: Experiment) -> list[str]:
+    own = [experiment.note] if experiment.note else []
+    return own + [block.note for block in experiment.blocks if block.note]
