@@ -1,0 +1,107 @@
+"""saddlepoint: worst-case robustness across domains.
+
+    minimise over delta in X   maximise over w in the simplex   sum_i w_i F_i(delta) - gamma/2 ||w - 1/K||^2
+
+A domain i is a model, an image, a transformation or a threat. `attack` finds one perturbation against all of
+them, the weights w say which one is hard. The contract (shapes, signs, boxes) is in `saddlepoint.problems`.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from saddlepoint import data, directions, models, transforms
+    from saddlepoint.evaluation import SuccessRates, success_rates
+    from saddlepoint.losses import clipped, cw_margin, dlr, neg_cross_entropy
+    from saddlepoint.problems import AbstractProblem, Ensemble, Product, Transformed, Universal
+    from saddlepoint.projections import LpBall, project_lp_box, project_simplex
+    from saddlepoint.solver import AttackResult, History, Progress, apgda, attack
+    from saddlepoint.training import (
+        RandomStart,
+        Threat,
+        WarmStart,
+        ampgd_step,
+        avg_step,
+        max_step,
+        msd_step,
+        train,
+    )
+    from saddlepoint.weights import AbstractWeightRule, Average, Entropic, Fixed, MinMax, WorstCase
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "AbstractProblem",
+    "AbstractWeightRule",
+    "AttackResult",
+    "Average",
+    "Ensemble",
+    "Entropic",
+    "Fixed",
+    "History",
+    "LpBall",
+    "MinMax",
+    "Product",
+    "Progress",
+    "RandomStart",
+    "SuccessRates",
+    "Threat",
+    "Transformed",
+    "Universal",
+    "WarmStart",
+    "WorstCase",
+    "ampgd_step",
+    "apgda",
+    "attack",
+    "avg_step",
+    "clipped",
+    "cw_margin",
+    "data",
+    "directions",
+    "dlr",
+    "max_step",
+    "models",
+    "msd_step",
+    "neg_cross_entropy",
+    "project_lp_box",
+    "project_simplex",
+    "success_rates",
+    "train",
+    "transforms",
+]
+
+# Names are imported when they are first used (PEP 562): the command line answers `--help` without torch.
+_ROOMS = {
+    "evaluation": ("SuccessRates", "success_rates"),
+    "losses": ("clipped", "cw_margin", "dlr", "neg_cross_entropy"),
+    "problems": ("AbstractProblem", "Ensemble", "Product", "Transformed", "Universal"),
+    "projections": ("LpBall", "project_lp_box", "project_simplex"),
+    "solver": ("AttackResult", "History", "Progress", "apgda", "attack"),
+    "training": (
+        "RandomStart",
+        "Threat",
+        "WarmStart",
+        "ampgd_step",
+        "avg_step",
+        "max_step",
+        "msd_step",
+        "train",
+    ),
+    "weights": ("AbstractWeightRule", "Average", "Entropic", "Fixed", "MinMax", "WorstCase"),
+}
+_HOMES = {name: room for room, names in _ROOMS.items() for name in names}
+
+
+def __getattr__(name: str) -> object:
+    if name in _HOMES:
+        value: object = getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+    elif name in __all__:
+        value = import_module(f"{__name__}.{name}")
+    else:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted([*__all__, "__version__"])

@@ -1,0 +1,96 @@
+"""The command line: parses, builds objects, calls the library, prints. Nothing else prints.
+
+Modules of this folder import torch inside their functions, so that `--help` answers at once.
+"""
+
+import io
+import sys
+from collections.abc import Sequence
+
+try:
+    from cyclopts import App, CycloptsError
+except ImportError as error:  # the extra is not installed
+    raise SystemExit(
+        "saddlepoint: the command line needs more packages: pip install 'saddlepoint[cli]'"
+    ) from error
+
+from saddlepoint import __version__
+
+from .errors import Failure, one_line, wants_traceback
+
+__all__ = ["app", "main"]
+
+app = App(
+    name="saddlepoint",
+    help="Worst-case robustness across models, images and threats.",
+    help_epilogue="Start with: saddlepoint demo. Each command has its own --help with examples.",
+    version=__version__,
+    result_action="return_value",
+)
+_EXAMPLES = {
+    "demo": ("demo", "demo --limit 64 --out runs/small"),
+    "report": ("report runs/demo", "report runs/average runs/minmax --out both.html"),
+    "doctor": ("doctor mnist-a", "doctor my.networks:robust --data photos/ --eps 8/255"),
+    "train": ("train --data mnist --model A --out runs/a",),
+}
+for _name, _where, _help in (
+    ("demo", "demo:demo", "Average against min-max on embedded images, with a report."),
+    ("attack", "attack:app", "Attack your models: ensemble, universal, transform."),
+    ("report", "report:report", "Draw the report of a run again, or compare runs."),
+    ("doctor", "doctor:doctor", "Is a model fit to be evaluated?"),
+    (
+        "reproduce",
+        "reproduce:reproduce",
+        "A table or figure of the paper, with our numbers beside its.",
+    ),
+    ("train", "train:train", "Train a network."),
+    ("models", "models:app", "Networks with weights: list, check."),
+    ("data", "data:app", "Data sets: list, fetch."),
+):
+    _lines = [f"- `saddlepoint {words}`" for words in _EXAMPLES.get(_name, ())]
+    _more = {"help_epilogue": "\n".join(["Examples:", "", *_lines])} if _lines else {}
+    app.command(f"saddlepoint.cli.{_where}", name=_name, help=_help, **_more)
+
+
+def main(words: Sequence[str] | None = None) -> None:
+    """Runs one command and exits: 0 done, 1 the library refused, 2 usage, 130 Ctrl-C.
+
+    Args:
+        words: Command and options; those of the process if None.
+    """
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(
+                errors="replace"
+            )  # a terminal without our signs shows question marks
+    try:
+        code = _run(sys.argv[1:] if words is None else list(words))
+    except KeyboardInterrupt:
+        code = 130
+    except BrokenPipeError:  # the reader of our output has gone, as in `saddlepoint ... | head`
+        sys.stderr.close()
+        code = 1
+    sys.exit(code)
+
+
+def _run(words: Sequence[str]) -> int:
+    try:
+        result = app(words, exit_on_error=False, print_error=False)
+    except CycloptsError as error:
+        return _fail(error, str(error), 2)
+    except Failure as error:
+        return _fail(error, str(error), error.code)
+    except BrokenPipeError:
+        raise
+    except (ValueError, OSError) as error:
+        return _fail(error, one_line(error), 2)
+    except Exception as error:
+        return _fail(error, f"{one_line(error)} (SADDLEPOINT_TRACEBACK=1 shows where)", 1)
+    return result if isinstance(result, int) else 0
+
+
+def _fail(error: Exception, text: str, code: int) -> int:
+    if wants_traceback():
+        raise error
+    print(f"saddlepoint: {' '.join(text.split())}", file=sys.stderr)
+    return code

@@ -1,0 +1,133 @@
+"""`saddlepoint doctor`: is a model fit to be evaluated?"""
+
+import json as text
+import sys
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated, Any
+
+from cyclopts import Parameter
+
+from .errors import UsageError, library
+from .inputs import Images, load_data, load_models
+
+if TYPE_CHECKING:
+    from saddlepoint.doctor import Finding
+
+__all__ = ["doctor"]
+
+_EPS = {"mnist": "0.2", "cifar10": "8/255"}
+_MARKS = {"ok": ("✓", "32"), "warn": ("!", "33"), "fail": ("✗", "31")}
+
+
+def doctor(
+    *models: str,
+    data: str | None = None,
+    eps: str | None = None,
+    limit: int = 64,
+    steps: int = 20,
+    seed: int = 0,
+    json: Annotated[bool, Parameter(negative=())] = False,
+) -> int:
+    """Look for what makes a model seem robust without being so. Exit code 1 if a check fails.
+
+    Args:
+        models: As in `attack`: A, mnist-a, weights.safetensors:A, program.pt2, package.module:factory.
+            Several are also tried against each other.
+        data: As in `attack`. [default: the sample of the model's own data set, else mnist-sample]
+        eps: An linf radius at which attacks should work, such as 8/255. [default: 0.2 for MNIST,
+            else 8/255]
+        limit: Use the first so many images.
+        steps: Of every attack.
+        seed: Of everything random.
+        json: Print the findings as JSON.
+    """
+    from . import parse, progress
+
+    if not models:
+        raise UsageError("`doctor` must be given at least one model, such as mnist-a; see --help.")
+    for name, value in (("limit", limit), ("steps", steps)):
+        if value < 1:
+            raise UsageError(f"`--{name}` must be at least 1, got {value}.")
+    data = data or ("cifar10-sample" if models[0].startswith("cifar10-") else "mnist-sample")
+    with progress.downloads() as downloading:
+        images = load_data(data, "test", limit, downloading)
+    try:
+        radius = parse.number(eps or _EPS.get(images.family, "8/255"), "--eps")
+    except ValueError as error:
+        raise UsageError(str(error)) from error
+    if not 0 < radius < 1:
+        raise UsageError(f"`--eps` must be in (0, 1), got {eps}.")
+    loaded: dict[str, Any] = dict(
+        load_models([part for m in models for part in parse.split(m)], images)
+    )
+    everything: dict[str, list[Finding]] = {}
+    for name, model in loaded.items():
+        if not json:
+            print(f"{name}, {len(images.x)} images of {data}, linf {radius:.4g}")
+        references = {n: m for n, m in loaded.items() if n != name} or _reference(name, images)
+        everything[name] = _examine(model, images, radius, steps, seed, references, json)
+    return _conclude(everything, json)
+
+
+def _examine(
+    model: Any,
+    images: Images,
+    eps: float,
+    steps: int,
+    seed: int,
+    references: dict[str, Any],
+    json: bool,
+) -> "list[Finding]":
+    from saddlepoint.doctor import examine
+
+    with library():
+        return examine(
+            model,
+            images.x,
+            images.y,
+            eps=eps,
+            steps=steps,
+            seed=seed,
+            references=references,
+            callback=None if json else _print,
+        )
+
+
+def _reference(name: str, images: Images) -> dict[str, Any]:
+    """A shipped network for the same images, to transfer from."""
+    from saddlepoint import models
+
+    shape = tuple(images.x.shape[1:])
+    for other in ("mnist-a", "cifar10-a"):
+        if other in models.shipped() and name.lower() not in (other, other[-1]):
+            card = models.card(other)
+            if (card.channels, card.size, card.size) == shape:
+                return {other: models.load(other)}
+    return {}
+
+
+def _print(finding: "Finding") -> None:
+    mark, colour = _MARKS[finding.status]
+    if sys.stdout.isatty():
+        mark = f"\033[{colour}m{mark}\033[0m"
+    print(f"  {mark} {finding.name:<14} {finding.saw}", flush=True)
+    if finding.status != "ok":
+        print(f"    {'':<14} usually means: {finding.means}")
+        print(f"    {'':<14} what to do:    {finding.do}", flush=True)
+
+
+def _conclude(everything: "dict[str, list[Finding]]", json: bool) -> int:
+    from saddlepoint.doctor import worst
+
+    if json:
+        print(text.dumps({n: [asdict(f) for f in fs] for n, fs in everything.items()}, indent=2))
+    verdicts = {name: worst(findings) for name, findings in everything.items()}
+    if not json:
+        words = {
+            "ok": "fit to be evaluated",
+            "warn": "look at the warnings before trusting numbers",
+            "fail": "not fit: numbers about it would be wrong",
+        }
+        for name, verdict in verdicts.items():
+            print(f"{name}: {words[verdict]}")
+    return 1 if "fail" in verdicts.values() else 0

@@ -1,0 +1,152 @@
+"""Strings of the command line as objects of the library: radii, norms, rules, losses, transforms."""
+
+import math
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from saddlepoint.losses import Loss
+    from saddlepoint.transforms import Transform
+    from saddlepoint.weights import AbstractWeightRule
+
+__all__ = ["LOSSES", "NORMS", "RULES", "loss", "number", "rule", "split", "transforms"]
+
+NORMS = {"linf": math.inf, "l2": 2.0, "l1": 1.0, "l0": 0.0}
+RULES = ("minmax", "average", "worst", "entropic", "fixed:W1,W2,...")
+LOSSES = ("cw", "cross-entropy", "dlr", "clipped:THRESHOLD")
+
+_LOSS_NAMES = {
+    "cw": "cw_margin",
+    "cw_margin": "cw_margin",
+    "ce": "neg_cross_entropy",
+    "cross-entropy": "neg_cross_entropy",
+    "neg_cross_entropy": "neg_cross_entropy",
+    "dlr": "dlr",
+}
+_TRANSFORMS = "identity, hflip, vflip, brightness:AMOUNT, gamma:EXPONENT, crop_resize:FRACTION, rotate:DEGREES"
+
+
+def number(text: str | float, name: str = "value") -> float:
+    """A number, also as a fraction.
+
+    Example:
+        >>> number("8/255") == 8 / 255, number("0.2"), number("1e-3")
+        (True, 0.2, 0.001)
+    """
+    if isinstance(text, int | float) and not isinstance(text, bool):
+        value = float(text)
+    else:
+        above, slash, below = str(text).strip().partition("/")
+        try:
+            value = float(above) / float(below) if slash else float(above)
+        except (ValueError, ZeroDivisionError):
+            raise ValueError(
+                f"`{name}` must be a number such as 0.2 or 8/255, got {str(text)!r}."
+            ) from None
+    if not math.isfinite(value):
+        raise ValueError(f"`{name}` must be finite, got {text!r}.")
+    return value
+
+
+def split(text: str) -> list[str]:
+    """Names separated by commas.
+
+    Example:
+        >>> split("A, B,C")
+        ['A', 'B', 'C']
+    """
+    return [part.strip() for part in text.split(",") if part.strip()]
+
+
+def rule(text: str) -> "AbstractWeightRule":
+    """A weight rule: minmax, average, worst, entropic, fixed:0.2,0.8; with options minmax:gamma=3.
+
+    Example:
+        >>> rule("minmax:gamma=5,step_size=1/100")
+        MinMax(step_size=0.01, gamma=5.0)
+        >>> rule("fixed:0.2,0.8")
+        Fixed(weights=(0.2, 0.8))
+    """
+    from saddlepoint import weights
+
+    name, _, rest = text.partition(":")
+    if name == "fixed":
+        return weights.Fixed([number(part, "rule") for part in split(rest)])
+    allowed: dict[str, tuple[str, ...]] = {
+        "minmax": ("step_size", "gamma"),
+        "average": (),
+        "worst": (),
+        "entropic": ("step_size",),
+    }
+    if name not in allowed:
+        raise ValueError(f"`rule` must be one of {', '.join(RULES)}, got {text!r}.")
+    options = _options("rule", name, rest, allowed[name])
+    if name == "minmax":
+        return weights.MinMax(**options)
+    if name == "entropic":
+        return weights.Entropic(**options)
+    return weights.Average() if name == "average" else weights.WorstCase()
+
+
+def loss(text: str) -> "Loss":
+    """A loss: cw, cross-entropy, dlr, or clipped:40 for the margin cut off at 40.
+
+    Example:
+        >>> loss("dlr").__name__
+        'dlr'
+    """
+    from saddlepoint import losses
+
+    name, _, rest = text.partition(":")
+    if name == "clipped":
+        threshold = number(rest, "loss") if rest else 40.0
+        return losses.clipped(losses.cw_margin, threshold)
+    if name not in _LOSS_NAMES or rest:
+        raise ValueError(f"`loss` must be one of {', '.join(LOSSES)}, got {text!r}.")
+    function: Loss = getattr(losses, _LOSS_NAMES[name])
+    return function
+
+
+def transforms(names: list[str]) -> "list[Transform]":
+    """Transforms by name, with a number where they take one; "paper" and "paper-random" are families.
+
+    Example:
+        >>> [t.name for t in transforms(["identity", "hflip", "rotate:30"])]
+        ['ori', 'flh', 'rot']
+    """
+    from saddlepoint import transforms as room
+
+    simple = {"identity": room.identity, "hflip": room.hflip, "vflip": room.vflip}
+    makers: dict[str, Callable[[float], Transform]] = {
+        "brightness": room.brightness,
+        "gamma": room.gamma,
+        "crop_resize": room.crop_resize,
+        "rotate": room.rotate,
+    }
+    found: list[Transform] = []
+    for text in names:
+        name, _, rest = text.partition(":")
+        if text == "paper":
+            found += room.paper_family()
+        elif text == "paper-random":
+            found += room.paper_random_family()
+        elif name in simple and not rest:
+            found.append(simple[name])
+        elif name in makers and rest:
+            found.append(makers[name](number(rest, "transforms")))
+        else:
+            raise ValueError(
+                f"`transforms` must be paper, paper-random or names out of {_TRANSFORMS}, got {text!r}."
+            )
+    return found
+
+
+def _options(what: str, name: str, rest: str, allowed: tuple[str, ...]) -> dict[str, float]:
+    options: dict[str, float] = {}
+    for part in split(rest):
+        key, equals, value = part.partition("=")
+        if not equals or key not in allowed:
+            known = ", ".join(f"{key}=..." for key in allowed) or "no options"
+            raise ValueError(f"`{what}` {name} must have {known}, got {part!r}.")
+        options[key] = number(value, f"{what} {key}")
+    return options

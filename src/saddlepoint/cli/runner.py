@@ -1,0 +1,279 @@
+"""One attack from settings to report: load, build, check, run, write, say."""
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from . import parse
+from .config import AttackConfig, TransformConfig, UniversalConfig
+from .errors import UsageError, library, usage
+from .inputs import Images, load_data, load_models
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from saddlepoint.problems import AbstractProblem, Model
+    from saddlepoint.report import Job, Run
+    from saddlepoint.report.running import Solve
+
+__all__ = ["free_folder", "run_attack"]
+
+# The paper's short names in words.
+_VIEWS = {
+    "ori": "original",
+    "flh": "hflip",
+    "flv": "vflip",
+    "bri": "brightness",
+    "gam": "gamma",
+    "rot": "rotate",
+}
+
+
+def run_attack(
+    config: AttackConfig,
+    out: Path | None,
+    *,
+    resume: bool = False,
+    overwrite: bool = False,
+    quiet: bool = False,
+    as_json: bool = False,
+    command: str | None = None,
+    rank: int = 0,
+) -> int:
+    """Run an attack and leave `run.json`, `tensors.safetensors` and `report.html` in a folder.
+
+    Args:
+        config: The settings.
+        out: The folder; a new one under `runs` if None.
+        resume: Continue the run in the folder, if there is one.
+        overwrite: Replace the run in the folder.
+        quiet: Print errors only.
+        as_json: Print the metrics as JSON.
+        command: The line that repeats the run, if it is not the plain one.
+        rank: Number of this process, where several share the work; all call this, and the first one writes.
+    """
+    folder = _folder(config, out, resume, overwrite)
+    from saddlepoint import report
+
+    from . import cluster, progress, show
+
+    with cluster.first_process_first(rank), progress.downloads() as downloading:
+        images = load_data(config.data, config.split, config.limit, downloading)
+    models = load_models(config.models, images)
+    job = _job(config, images, models)
+    run = _record(config, images, models, job.problem, command or config.command())
+    if resume and (folder / "run.json").is_file():
+        with usage():
+            report.check_resumable(run, folder)
+        old = report.Run.read(folder)
+        if old.status == "complete":
+            show.note(f"{folder} is complete already", quiet=quiet)
+            return 0 if rank else _finish(old, folder, quiet=quiet, as_json=as_json)
+        run = run.but(created=old.created, warnings=_other_versions(old, run))
+    else:
+        if resume:
+            show.note(f"nothing to resume in {folder}: starting", quiet=quiet)
+        cluster.meet()  # everyone has seen the folder as it was
+        if rank == 0:
+            _clear(folder)
+    cluster.meet()
+    title = f"{config.kind} {config.data}"
+    noun = "groups" if config.kind == "universal" else "images"
+    try:
+        with library(), show.attacking(title, noun, quiet=quiet) as callback:
+            run = report.execute(job, run, folder, callback=callback)
+    except (report.Interrupted, KeyboardInterrupt) as stop:
+        done = stop.run.done if isinstance(stop, report.Interrupted) else 0
+        again = f"{config.command(folder)} --resume"
+        print(
+            f"stopped: {done} of {run.rows} {noun} are done and saved in {folder}", file=sys.stderr
+        )
+        print(f"continue with: {again}", file=sys.stderr)
+        return 130
+    for line in run.warnings:
+        show.note(f"saddlepoint: warning: {line}", quiet=quiet)
+    return 0 if rank else _finish(run, folder, quiet=quiet, as_json=as_json)
+
+
+def _clear(folder: Path) -> None:
+    """Remove what an older run left, so that nothing of it can be taken for the new one."""
+    from saddlepoint.report import TENSORS, Shards
+
+    for name in ("run.json", "report.html", TENSORS):
+        (folder / name).unlink(missing_ok=True)
+    Shards(folder).clear()
+
+
+def _other_versions(old: "Run", new: "Run") -> tuple[str, ...]:
+    """A remark where the first rows were made by other versions: they may round differently."""
+    changed = [
+        f"{k} {old.versions.get(k)} and {v}"
+        for k, v in new.versions.items()
+        if old.versions.get(k) != v
+    ]
+    return (f"the run was continued with other versions: {', '.join(changed)}.",) if changed else ()
+
+
+def free_folder(name: str) -> Path:
+    """A folder under `runs` that does not exist yet: name, name-2, name-3."""
+    base = Path("runs") / name
+    candidates = (base if n == 1 else base.with_name(f"{base.name}-{n}") for n in range(1, 10_000))
+    return next(path for path in candidates if not path.exists())
+
+
+def _finish(run: "Run", folder: Path, *, quiet: bool, as_json: bool) -> int:
+    from saddlepoint import report
+
+    from . import show
+
+    with library():
+        path = report.write_report(folder)
+    if as_json:
+        print(show.metrics_json(run))
+    elif not quiet:
+        show.summary(run)
+        print(f"\n{run.seconds:.1f} s; report: {path}")
+    return 0
+
+
+def _folder(config: AttackConfig, out: Path | None, resume: bool, overwrite: bool) -> Path:
+    if out is None:
+        if resume:
+            raise UsageError("`--resume` must say which run to continue, such as --out runs/mine.")
+        return free_folder(f"{config.kind}-{Path(config.data).stem}-{config.norm}")
+    if out.exists() and not out.is_dir():
+        raise UsageError(f"`--out` must be a folder, got the file {str(out)!r}.")
+    there = (out / "run.json").is_file()
+    if there and not (resume or overwrite):
+        raise UsageError(
+            f"`--out` must not hold a run yet, got {str(out)!r}; add --resume to continue it, "
+            "--overwrite to replace it, or choose another folder."
+        )
+    return out
+
+
+def _job(config: AttackConfig, images: Images, models: "dict[str, Model]") -> "Job":
+    import torch
+
+    from saddlepoint.report import Job
+
+    try:
+        device = torch.device(config.device)
+        x, y = images.x.to(device), images.y.to(device)
+        models = {
+            n: m.to(device) if isinstance(m, torch.nn.Module) else m for n, m in models.items()
+        }
+    except (RuntimeError, AssertionError) as error:
+        reason = str(error).splitlines()[0]
+        raise UsageError(
+            f"`--device` must be one that is there, such as cpu, got {config.device!r}: {reason}"
+        ) from error
+    with usage():
+        problem = _problem(config, x, y, models)
+        for text in (config.rule, config.baseline):
+            if text is not None:
+                parse.rule(text).init(torch.zeros(1, problem.num_domains))
+        return Job(
+            problem=problem,
+            solve=_solver(config),
+            rule=parse.rule(config.rule),
+            baseline=None if config.baseline is None else parse.rule(config.baseline),
+            chunk=config.batch_size,
+        )
+
+
+def _problem(
+    config: AttackConfig, x: "Tensor", y: "Tensor", models: "dict[str, Model]"
+) -> "AbstractProblem":
+    import saddlepoint as sp
+
+    if isinstance(config, UniversalConfig):
+        groups, labels = sp.data.group(
+            x, y, config.group_size, seed=config.seed, by_class=config.by_class
+        )
+        (model,) = models.values()
+        return sp.Universal(model, groups, labels, box=config.box)
+    if isinstance(config, TransformConfig):
+        family = parse.transforms(config.transforms)
+        views = _unique([_VIEWS.get(transform.name, transform.name) for transform in family])
+        names = views if len(models) == 1 else [f"{m}/{v}" for m in models for v in views]
+        return sp.Product(
+            list(models.values()), family, x, y, config.samples, seed=config.seed, names=names
+        )
+    return sp.Ensemble(list(models.values()), x, y, names=list(models))
+
+
+def _unique(names: list[str]) -> list[str]:
+    counts = {name: names.count(name) for name in names}
+    seen: dict[str, int] = {}
+    result = []
+    for name in names:
+        seen[name] = seen.get(name, 0) + 1
+        result.append(f"{name} {seen[name]}" if counts[name] > 1 else name)
+    return result
+
+
+def _solver(config: AttackConfig) -> "Solve":
+    import saddlepoint as sp
+    from saddlepoint.weights import AbstractWeightRule
+
+    ball = sp.LpBall(parse.NORMS[config.norm], config.eps)
+    loss = parse.loss(config.loss)
+
+    def strong(
+        part: sp.AbstractProblem, rule: AbstractWeightRule, callback: Callable[[sp.Progress], None]
+    ) -> sp.AttackResult:
+        return sp.attack(
+            part,
+            ball,
+            rule=rule,
+            loss=loss,
+            steps=config.steps,
+            restarts=config.restarts,
+            seed=config.seed,
+            quantize=config.quantize,
+            callback=callback,
+        )
+
+    def literal(
+        part: sp.AbstractProblem, rule: AbstractWeightRule, callback: Callable[[sp.Progress], None]
+    ) -> sp.AttackResult:
+        step_size = config.apgda_step_size
+        return sp.apgda(
+            part,
+            ball,
+            rule=rule,
+            loss=loss,
+            steps=config.steps,
+            step_size=step_size,
+            callback=callback,
+        )
+
+    return strong if config.method == "attack" else literal
+
+
+def _record(
+    config: AttackConfig,
+    images: Images,
+    models: "dict[str, Model]",
+    problem: "AbstractProblem",
+    command: str,
+) -> "Run":
+    from saddlepoint.report import Hashes, Run, hash_config, hash_model, hash_tensors
+
+    values = config.model_dump()
+    return Run(
+        kind=config.kind,
+        command=command,
+        config=values,
+        seed=config.seed,
+        domains=problem.names,
+        classes=images.classes,
+        rows=len(problem),
+        hashes=Hashes(
+            config=hash_config(values),
+            models={name: hash_model(model) for name, model in models.items()},
+            data=hash_tensors({"x": images.x, "y": images.y}),
+        ),
+    )

@@ -1,0 +1,349 @@
+"""`saddlepoint train`: data and a network by name, a checkpoint every epoch, weights, card and report.
+
+Under torchrun all processes train together; the first one writes and shows.
+"""
+
+import hashlib
+import json
+import platform
+import sys
+import time
+from collections.abc import Callable
+from contextlib import nullcontext
+from dataclasses import asdict, dataclass, field, fields, replace
+from importlib import metadata
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from cyclopts import Parameter
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+    from saddlepoint.models import Card
+    from saddlepoint.training import Progress, Recipe, Threat
+
+__all__ = ["train"]
+
+Flag = Annotated[bool, Parameter(negative=())]
+Pair = tuple["Tensor", "Tensor"]
+
+
+@Parameter(name="*")
+@dataclass(kw_only=True)
+class Settings:
+    """What decides the weights."""
+
+    data: str
+    """mnist, cifar10, fashion-mnist; mnist-sample or cifar10-sample, which train on four fifths of the embedded
+    test images and test on the rest."""
+    model: str
+    """Architecture: A to H, mnist_cnn or preact_resnet18."""
+    method: Literal["ampgd", "avg", "max", "msd", "linf", "l2", "l1", "single", "clean"] = "clean"
+    """ampgd weighs the threats by min-max; avg takes their mean, max the worst, msd the best of K steps; linf,
+    l2 and l1 train against the threat of that norm, single against the only one; clean without any."""
+    threat: Annotated[list[str], Parameter(negative=())] = field(default_factory=list)
+    """Norm and radius, such as linf:0.3, l2:2.0, l1:10 or linf:8/255; give it once per threat."""
+    recipe: Literal["fast", "paper"] = "fast"
+    """fast is a one-cycle schedule for a CPU, paper the schedule of the paper."""
+    epochs: int | None = None
+    """Overrides the number of epochs of the recipe."""
+    steps: int = 10
+    """Steps of the inner attack."""
+    rule: str | None = None
+    """How the weights of ampgd move. [default: minmax:step_size=1,gamma=0.5]"""
+    mix: float = 1.0
+    """Share of the adversarial loss; 0.5 in the paper's 350-epoch MNIST recipe."""
+    start: Literal["zero", "random", "warm"] = "zero"
+    """Where the inner attack starts; warm takes the weights of the step before."""
+    ramp: float | None = None
+    """Epochs over which the radii rise. [default: a quarter of all for fast, 0 for paper]"""
+    held_out: int | None = None
+    """Training images to validate on instead. [default: a fifth, at most 1000; none for clean]"""
+    seed: int = 0
+    """Of the initial weights and of everything random in training."""
+    limit: int | None = None
+    """Train on the first so many images only."""
+
+    def __post_init__(self) -> None:
+        if self.method != "clean" and not self.threat:
+            raise ValueError(
+                f"`--threat` must be given for --method {self.method}, such as --threat linf:0.3 "
+                "--threat l2:2.0, got none; --method clean trains without."
+            )
+
+    def command(self) -> str:
+        """The line that repeats the run; options of their default value are left out."""
+        words = [
+            f"saddlepoint train --method {self.method} --data {self.data} --model {self.model}"
+        ]
+        words += [f"--threat {text}" for text in self.threat]
+        words.append(f"--recipe {self.recipe} --seed {self.seed}")
+        said = ("data", "model", "method", "threat", "recipe", "seed")
+        for item in fields(self):
+            value = getattr(self, item.name)
+            if item.name not in said and value != item.default:
+                words.append(f"--{item.name.replace('_', '-')} {value}")
+        return " ".join([*words, "--out DIR"])
+
+
+def train(
+    settings: Settings,
+    *,
+    out: Path,
+    resume: Flag = False,
+    checkpoint_every: int | None = None,
+    device: str = "cpu",
+    test_images: int = 1000,
+    test_steps: int = 50,
+    test_restarts: int = 1,
+) -> int:
+    """Train a network; keep weights, card, history, report and checkpoints in a folder.
+
+    Examples: saddlepoint train --data mnist --model A --out runs/clean
+
+    saddlepoint train --data mnist --model mnist_cnn --method ampgd --threat linf:0.3 --threat l2:2.0
+    --threat l1:10 --recipe paper --out runs/ampgd
+
+    torchrun --nproc-per-node 4 -m saddlepoint train ...
+
+    Args:
+        settings: What decides the weights.
+        out: Folder for checkpoint.safetensors, model.safetensors, model.json, run.json, history.jsonl and, for
+            methods with threats, report.html; TensorBoard scalars too where it is installed.
+        resume: Continue from the checkpoint in the folder, if there is one.
+        checkpoint_every: Write a checkpoint after every so many steps too, for long epochs.
+        device: cpu, cuda, cuda:1, mps; under torchrun every process takes its own GPU if there is one.
+        test_images: Attack the first so many test images in the end.
+        test_steps: Steps of these attacks.
+        test_restarts: How many attacks there are per threat.
+    """
+    from . import cluster
+    from .threats import threats
+
+    named = threats(settings.threat)
+    with cluster.joined() as rank:
+        work = _prepare(settings, named, device, rank)
+        started = time.monotonic()
+        history = _fit(settings, work, named, out, resume, checkpoint_every, rank)
+        robust = _robust(work, named, test_images, test_steps, test_restarts)
+        if rank == 0:
+            _keep(settings, work, history, robust, out, time.monotonic() - started)
+    return 0
+
+
+@dataclass(frozen=True)
+class _Work:
+    network: "nn.Module"
+    train: Pair
+    held_out: Pair | None
+    test: Pair
+    recipe: "Recipe"
+
+
+def _prepare(settings: Settings, named: "dict[str, Threat]", device: str, rank: int) -> _Work:
+    from saddlepoint import training
+
+    from . import cluster
+
+    adversarial = settings.method != "clean"
+    recipe = training.recipe_for(
+        settings.recipe, settings.data, settings.model, adversarial=adversarial
+    )
+    if settings.epochs is not None:
+        recipe = replace(recipe, epochs=settings.epochs)
+    with cluster.first_process_first(rank):
+        x, y, test = _images(settings, rank)
+    count = settings.held_out
+    if count is None:
+        count = min(1000, len(x) // 5) if adversarial else 0
+    if not 0 <= count < len(x):
+        raise ValueError(f"`--held-out` must leave images to train on, got {count} of {len(x)}.")
+    split = len(x) - count
+    held_out = (x[split:], y[split:]) if count else None
+    if named and held_out is None and not adversarial:
+        raise ValueError(
+            "`--threat` needs --held-out N with --method clean, to validate on; got 0."
+        )
+    network = _network(settings.model, x, int(test[1].max()) + 1, settings.seed, device)
+    return _Work(network, (x[:split], y[:split]), held_out, test, recipe)
+
+
+def _images(settings: Settings, rank: int) -> "tuple[Tensor, Tensor, Pair]":
+    from saddlepoint import data as datasets
+
+    from . import progress
+
+    if settings.data.endswith("-sample"):
+        x, y = datasets.load(settings.data, "test")
+        split = len(x) * 4 // 5
+        x, y, test = x[:split], y[:split], (x[split:], y[split:])
+        return x[: settings.limit], y[: settings.limit], test
+    with progress.downloads() if rank == 0 else nullcontext() as report:
+        x, y = datasets.load(settings.data, "train", settings.limit, progress=report)
+        return x, y, datasets.load(settings.data, "test", progress=report)
+
+
+def _fit(
+    settings: Settings,
+    work: _Work,
+    named: "dict[str, Threat]",
+    out: Path,
+    resume: bool,
+    checkpoint_every: int | None,
+    rank: int,
+) -> "tuple[Progress, ...]":
+    from saddlepoint import training
+
+    from . import parse, progress
+
+    options: Any = {}
+    if settings.method != "clean":
+        ramp = settings.ramp
+        if ramp is None:
+            ramp = work.recipe.epochs / 4 if settings.recipe == "fast" else 0.0
+        rule = parse.rule(settings.rule) if settings.rule else None
+        options = {"rule": rule, "steps": settings.steps, "mix": settings.mix}
+        options |= {"start": settings.start, "ramp": ramp}
+    title = f"{settings.data} {settings.model}" + (
+        f" {settings.method}" if settings.method != "clean" else ""
+    )
+    x, y = work.train
+    try:
+        with progress.training(title, shown=rank == 0) as bar:
+            return training.train(
+                work.network,
+                training.Batches(x, y, work.recipe.batch_size, flip=work.recipe.flip),
+                named or None,
+                method=settings.method,
+                recipe=work.recipe,
+                validation=work.held_out,
+                out=out,
+                resume=resume,
+                checkpoint_every=checkpoint_every,
+                seed=settings.seed,
+                callback=_callback(bar, out, rank, bool(named)),
+                **options,
+            )
+    except KeyboardInterrupt:
+        print(f"interrupted; continue with the same command and --resume ({out})", file=sys.stderr)
+        raise
+
+
+def _callback(
+    bar: "Callable[[Progress], None]", out: Path, rank: int, adversarial: bool
+) -> "Callable[[Progress], None]":
+    from saddlepoint.training import TensorBoard
+
+    if rank != 0 or not adversarial or not TensorBoard.available():
+        return bar
+    board = TensorBoard(out / "tensorboard")
+
+    def both(state: "Progress") -> None:
+        bar(state)
+        board(state)
+
+    return both
+
+
+def _robust(
+    work: _Work, named: "dict[str, Threat]", images: int, steps: int, restarts: int
+) -> dict[str, float]:
+    """Accuracy on the first test images under PGD, in percent; all processes take part."""
+    from saddlepoint import training
+
+    if not named:
+        return {}
+    x, y = (tensor[:images] for tensor in work.test)
+    accuracy = training.validate(work.network, x, y, named, steps=steps, restarts=restarts)
+    return {name: round(100 * value, 2) for name, value in accuracy.items()}
+
+
+def _keep(
+    settings: Settings,
+    work: _Work,
+    history: "tuple[Progress, ...]",
+    robust: dict[str, float],
+    out: Path,
+    seconds: float,
+) -> None:
+    from safetensors.torch import save
+
+    from saddlepoint.data.files import write_atomically
+    from saddlepoint.report.training import write_training_report
+
+    card = _card(settings, work)
+    tensors = {key: value.contiguous() for key, value in work.network.state_dict().items()}
+    content = save(tensors)
+    write_atomically(out / "model.safetensors", content)
+    card = replace(card, sha256=hashlib.sha256(content).hexdigest())
+    write_atomically(out / "model.json", card.to_json().encode())
+    metrics: dict[str, Any] = {"accuracy": card.accuracy, "fgsm_accuracy": card.fgsm_accuracy}
+    if robust:
+        metrics["robust_accuracy"] = robust
+    run = {
+        "command": card.command,
+        "config": {**asdict(settings), "recipe": asdict(work.recipe)},
+        "seed": settings.seed,
+        "versions": card.versions,
+        "seconds": round(seconds, 1),
+        "history": [
+            {**each.stats, **({"validation": each.validation} if each.validation else {})}
+            for each in history
+        ],
+        "metrics": metrics,
+    }
+    write_atomically(out / "run.json", (json.dumps(run, indent=2) + "\n").encode())
+    told = f"{settings.data} {settings.model}: accuracy {card.accuracy:.2f} %, FGSM {card.fgsm_accuracy:.2f} %"
+    if robust:
+        write_training_report(out)
+        told += "".join(
+            f", {name} {value:.2f} %" for name, value in robust.items() if name != "clean"
+        )
+    print(f"{told}; {out}")
+
+
+def _network(name: str, x: "Tensor", classes: int, seed: int, device: str) -> "nn.Module":
+    import torch
+    import torch.distributed as dist
+
+    from saddlepoint import models
+
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        network = models.build(name, x.shape[1], x.shape[2], classes)
+    network = network.to(
+        "cuda" if dist.is_initialized() and dist.get_backend() == "nccl" else device
+    )
+    # A fifth faster for convolutions on a CPU.
+    return network.to(memory_format=torch.channels_last)  # type: ignore[call-overload, no-any-return]
+
+
+def _card(settings: Settings, work: _Work) -> "Card":
+    import torch
+
+    from saddlepoint import models
+
+    x, y = work.test
+    accuracy = models.measure(work.network.cpu().eval(), x, y)
+    return models.Card(
+        architecture=settings.model,
+        channels=x.shape[1],
+        size=x.shape[2],
+        classes=int(y.max()) + 1,
+        data=settings.data,
+        command=settings.command(),
+        seed=settings.seed,
+        epochs=work.recipe.epochs,
+        threads=torch.get_num_threads(),
+        recipe=asdict(work.recipe),
+        accuracy=round(100 * accuracy.clean, 2),
+        fgsm_accuracy=round(100 * accuracy.fgsm, 2),
+        fgsm_eps=models.FGSM_EPS,
+        test_images=len(y),
+        sha256="",
+        versions={
+            "python": platform.python_version(),
+            **{name: metadata.version(name) for name in ("torch", "numpy", "safetensors")},
+        },
+    )

@@ -1,0 +1,160 @@
+"""The shape of the package: import levels, public names, no printing."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import saddlepoint
+
+ROOT = Path(saddlepoint.__file__).parent
+# A module imports only from lower levels; a folder counts as one room.
+LEVELS = {
+    "projections": 0,
+    "losses": 0,
+    "transforms": 0,
+    "streams": 0,
+    "directions": 0,
+    "models": 0,
+    "data": 0,
+    "weights": 1,
+    "problems": 1,
+    "solver": 2,
+    "training": 3,
+    "evaluation": 3,
+    "experiments": 5,
+    "report": 4,
+    "doctor": 4,
+    "cli": 6,
+}
+MATHEMATICS = [
+    "projections",
+    "losses",
+    "transforms",
+    "streams",
+    "directions",
+    "weights",
+    "problems",
+    "solver",
+]
+FILES = sorted(ROOT.rglob("*.py"))
+
+
+def room_of(path: Path) -> str:
+    return path.relative_to(ROOT).parts[0].removesuffix(".py")
+
+
+def imports(path: Path) -> Iterator[str]:
+    """Full names of what a file imports, wherever in it; for "from a import b", both a and a.b."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            package = ".".join(path.relative_to(ROOT.parent).with_suffix("").parts)
+            base = package.rsplit(".", node.level)[0] + "." if node.level else ""
+            name = (base + (node.module or "")).rstrip(".")
+            yield name
+            yield from (f"{name}.{alias.name}" for alias in node.names)
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_rooms_import_only_from_lower_levels(path: Path) -> None:
+    room = room_of(path)
+    if room in ("__init__", "__main__"):
+        return
+    assert room in LEVELS, f"{room} has no level: add it here and to the design"
+    for name in imports(path):
+        parts = name.split(".")
+        if parts[0] != "saddlepoint" or len(parts) < 2 or parts[1] == room:
+            continue
+        # A plain name (an attribute such as __version__) is no room.
+        if parts[1] in LEVELS:
+            assert LEVELS[parts[1]] < LEVELS[room], f"{room} imports {name}"
+
+
+@pytest.mark.parametrize("room", MATHEMATICS)
+def test_the_mathematics_needs_torch_alone(room: str) -> None:
+    files = [path for path in FILES if room_of(path) == room]
+    assert files
+    allowed = {"saddlepoint", "torch", *sys.stdlib_module_names}
+    for path in files:
+        assert {name.split(".")[0] for name in imports(path)} <= allowed
+
+
+def test_importing_the_solver_imports_neither_data_nor_models_nor_extras() -> None:
+    code = (
+        "import sys, saddlepoint.solver, saddlepoint.problems, saddlepoint.weights\n"
+        "heavy = {'kornia', 'rich', 'cyclopts', 'pydantic', 'pooch', 'matplotlib', 'jinja2',"
+        " 'safetensors', 'saddlepoint.data', 'saddlepoint.models', 'saddlepoint.training'}\n"
+        "sys.exit(', '.join(heavy & set(sys.modules)) or 0)"
+    )
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert run.returncode == 0, run.stderr
+
+
+def test_the_public_names_of_the_package_are_those_it_lists() -> None:
+    listed = saddlepoint.__all__
+    assert listed == sorted(set(listed))
+    assert all(hasattr(saddlepoint, name) for name in listed)
+    tree = ast.parse((ROOT / "__init__.py").read_text(encoding="utf-8"))
+    imported = {
+        alias.asname or alias.name
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("saddlepoint")
+        for alias in node.names
+    }
+    assert imported == set(listed)
+    assert set(dir(saddlepoint)) - {"__version__"} == set(listed)
+    with pytest.raises(AttributeError, match="no attribute 'nonsense'"):
+        _ = saddlepoint.nonsense
+
+
+def test_the_names_of_the_design_are_public() -> None:
+    promised = (
+        "project_simplex project_lp_box LpBall cw_margin neg_cross_entropy dlr clipped Ensemble "
+        "Universal Transformed Product MinMax Average Fixed WorstCase Entropic apgda attack "
+        "success_rates models data transforms directions train"
+    )
+    assert set(promised.split()) <= set(saddlepoint.__all__)
+
+
+def public_definitions(path: Path) -> set[str]:
+    """Names a file defines at its top level that do not start with an underscore."""
+    names = set()
+    for node in ast.parse(path.read_text(encoding="utf-8")).body:
+        if isinstance(node, ast.FunctionDef | ast.ClassDef):
+            names.add(node.name)
+        elif isinstance(node, ast.Assign) and "TypeVar(" not in ast.unparse(node.value):
+            names |= {target.id for target in node.targets if isinstance(target, ast.Name)}
+        elif isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
+            names.add(node.target.id)
+    return {name for name in names if not name.startswith("_")}
+
+
+@pytest.mark.parametrize("room", [*MATHEMATICS, "evaluation"])
+def test_every_module_lists_its_public_names(room: str) -> None:
+    for path in (path for path in FILES if room_of(path) == room and path.stem != "__init__"):
+        name = ".".join(path.relative_to(ROOT.parent).with_suffix("").parts)
+        listed = importlib.import_module(name).__all__
+        assert len(listed) == len(set(listed)), name
+        assert set(listed) == public_definitions(path), name
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_only_the_command_line_prints(path: Path) -> None:
+    calls = [
+        node.lineno
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Call)
+        and (
+            (isinstance(node.func, ast.Name) and node.func.id in ("print", "exit"))
+            or ast.unparse(node.func) in ("sys.exit", "sys.stdout.write", "sys.stderr.write")
+        )
+    ]
+    assert room_of(path) in ("cli", "__main__") or not calls, f"prints or exits in line {calls}"

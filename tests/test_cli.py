@@ -1,0 +1,552 @@
+"""Every subcommand as a user runs it, and every kind of wrong input."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import resource
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import yaml
+from PIL import Image
+from safetensors.torch import save_file
+
+import saddlepoint as sp
+from saddlepoint import cli, report
+from saddlepoint.cli import config, inputs, parse
+
+SOURCE = Path(sp.__file__).parents[1]
+ENVIRONMENT = {**os.environ, "PYTHONPATH": str(SOURCE), "OMP_NUM_THREADS": "1"}
+QUICK = ("--models", "A,C", "--limit", "12", "--steps", "6", "--batch-size", "5")
+
+SLOW_MODEL = """
+import time
+import torch
+import saddlepoint as sp
+
+class Slow(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.network = sp.models.load("mnist-a")
+        self.eval()
+
+    def forward(self, x):
+        time.sleep(0.03)
+        return self.network(x)
+
+def broken():
+    raise KeyError("no weights here")
+
+class Raises(Slow):
+    def forward(self, x):
+        raise ZeroDivisionError("the model itself is broken")
+
+training = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(784, 10))
+number = 3
+"""
+
+
+def run(*words: object, cwd: Path, **options) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "saddlepoint", *map(str, words)]
+    return subprocess.run(
+        command, cwd=cwd, env=ENVIRONMENT, capture_output=True, text=True, timeout=120, **options
+    )
+
+
+def inside(*words: object) -> int:
+    """The same in this process: quicker, for everything that ends early."""
+    with pytest.raises(SystemExit) as caught:
+        cli.main([str(word) for word in words])
+    return int(caught.value.code or 0)
+
+
+@pytest.fixture(autouse=True)
+def elsewhere(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+
+class TestHelp:
+    @pytest.mark.parametrize(
+        "words",
+        [
+            (),
+            ("attack",),
+            ("attack", "ensemble"),
+            ("demo",),
+            ("report",),
+            ("doctor",),
+            ("data", "fetch"),
+            ("models", "list"),
+            ("train",),
+        ],
+    )
+    def test_help_does_not_import_torch(self, words, tmp_path):
+        script = (
+            "import sys; from saddlepoint.cli import app; app(sys.argv[1:], result_action='return_value');"
+            "sys.exit('torch' in sys.modules)"
+        )
+        done = subprocess.run(
+            [sys.executable, "-c", script, *words, "--help"],
+            env=ENVIRONMENT,
+            capture_output=True,
+            text=True,
+            timeout=60,
+        )
+        assert done.returncode == 0, done.stderr
+        assert "Usage: saddlepoint" in done.stdout
+
+    def test_help_starts_in_under_a_second(self, tmp_path):
+        # Processor time: what others do on the machine does not count.
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
+        assert run("--help", cwd=tmp_path).returncode == 0
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        assert after.ru_utime - before.ru_utime + after.ru_stime - before.ru_stime < 1.0
+
+    @pytest.mark.parametrize(
+        "words",
+        [
+            ("attack", "ensemble"),
+            ("attack", "universal"),
+            ("attack", "transform"),
+            ("demo",),
+            ("doctor",),
+            ("report",),
+        ],
+    )
+    def test_help_has_examples(self, words, capsys):
+        assert inside(*words, "--help") == 0
+        assert f"saddlepoint {' '.join(words)}" in " ".join(capsys.readouterr().out.split())
+
+    def test_version(self, capsys):
+        assert inside("--version") == 0
+        assert sp.__version__ in capsys.readouterr().out
+
+
+class TestSubcommands:
+    def test_demo(self, tmp_path):
+        done = run("demo", "--limit", 6, cwd=tmp_path)
+        assert done.returncode == 0, done.stderr
+        assert done.stdout.splitlines()[-1].endswith("report: runs/demo/report.html")
+        assert "min-max" in done.stdout
+        assert "ASR_all" in done.stdout
+        assert "\x1b" not in done.stdout + done.stderr
+        folder = tmp_path / "runs" / "demo"
+        record = json.loads((folder / "run.json").read_text())
+        assert record["schema_version"] == 1
+        assert {"asr_all", "asr_mean", "accuracy", "weights"} <= set(record["metrics"])
+        assert set(record["metrics"]["accuracy"]) == {"A", "B", "C", "D"}
+        assert (folder / "report.html").stat().st_size < 2_000_000
+        assert run("demo", "--limit", 2, "--quiet", cwd=tmp_path).stdout == ""  # replaced, silently
+
+    def test_ensemble_to_json(self, tmp_path):
+        words = ("attack", "ensemble", *QUICK, "--baseline", "average", "--out", "o", "--json")
+        done = run(*words, cwd=tmp_path)
+        assert done.returncode == 0, done.stderr
+        metrics = json.loads(done.stdout)
+        assert metrics == {
+            "status": "complete",
+            "rows": 12,
+            "done": 12,
+            **report.Run.read(tmp_path / "o").metrics,
+        }
+        assert metrics["clean_accuracy"]["A"] > 90
+
+    def test_universal(self, tmp_path):
+        words = (
+            "attack",
+            "universal",
+            "--data",
+            "cifar10-sample",
+            "--models",
+            "A",
+            "--eps",
+            "8/255",
+        )
+        done = run(*words, "--group-size", 3, "--limit", 30, "--out", "u", cwd=tmp_path)
+        assert done.returncode == 0, done.stderr
+        record = report.Run.read(tmp_path / "u")
+        assert record.config["eps"] == 8 / 255
+        assert record.rows == 10
+        assert record.domains == ("image 1", "image 2", "image 3")
+        assert record.classes[0] == "airplane"
+        assert "≤ 8/255" in done.stdout
+
+    def test_transform(self, tmp_path):
+        words = ("attack", "transform", "--models", "A,C", "--transforms", "identity,rotate:20")
+        done = run(*words, "--limit", 6, "--steps", 5, "--out", "t", "--quiet", cwd=tmp_path)
+        assert done.returncode == 0, done.stderr
+        assert done.stdout == done.stderr == ""
+        record = report.Run.read(tmp_path / "t")
+        assert record.domains == ("A/original", "A/rotate", "C/original", "C/rotate")
+        assert "seen through A/rotate" in (tmp_path / "t" / "report.html").read_text()
+
+    def test_report_redraws_and_compares(self, tmp_path, capsys):
+        for name, rule in (("a", "average"), ("m", "minmax")):
+            words = ("attack", "ensemble", *QUICK, "--rule", rule, "--out", name, "--quiet")
+            assert inside(*words) == 0
+        (tmp_path / "a" / "report.html").unlink()
+        done = run("report", "a", cwd=tmp_path)
+        assert done.returncode == 0, done.stderr
+        assert (tmp_path / "a" / "report.html").is_file()
+        capsys.readouterr()
+        assert inside("report", "a", "m", "--out", "both.html") == 0
+        assert "both.html" in capsys.readouterr().out
+        assert "only the second" in (tmp_path / "both.html").read_text()
+        assert inside("report", "a", "m", "--json") == 0
+        assert set(json.loads(capsys.readouterr().out)) == {"a", "m"}
+
+    def test_doctor(self, tmp_path):
+        done = run("doctor", "mnist-a", "--limit", 24, "--steps", 8, cwd=tmp_path)
+        assert done.returncode == 0, done.stdout + done.stderr
+        assert "fit to be evaluated" in done.stdout
+        assert "\x1b" not in done.stdout
+
+    def test_doctor_fails_a_masked_model(self, tmp_path, capsys):
+        (tmp_path / "masked.py").write_text(
+            "import saddlepoint as sp, torch\n"
+            "class Masked(torch.nn.Module):\n"
+            "    def __init__(self):\n"
+            "        super().__init__(); self.net = sp.models.load('mnist-a'); self.eval()\n"
+            "    def forward(self, x): return self.net((x * 8).round() / 8)\n"
+        )
+        assert inside("doctor", "masked:Masked", "--limit", 24, "--json") == 1
+        findings = json.loads(capsys.readouterr().out)["Masked"]
+        assert {f["name"] for f in findings if f["status"] == "fail"} >= {"gradients", "unbounded"}
+        assert all(f["saw"] and f["means"] for f in findings)
+
+    def test_models_and_data(self, tmp_path, capsys):
+        assert inside("models", "list") == 0
+        assert "mnist-a" in capsys.readouterr().out
+        done = run("data", "fetch", "mnist-sample", "cifar10-sample", cwd=tmp_path)
+        assert done.returncode == 0, done.stderr
+        assert "mnist-sample test: 1000 images 1x28x28" in done.stdout
+        assert inside("data", "list") == 0
+        assert "cifar10" in capsys.readouterr().out
+
+
+class TestConfig:
+    def test_printed_config_reproduces_the_run(self, tmp_path, capsys):
+        flags = (*QUICK, "--rule", "minmax:gamma=5", "--baseline", "average", "--eps", "51/255")
+        assert inside("attack", "ensemble", *flags, "--print-config") == 0
+        (tmp_path / "c.yaml").write_text(capsys.readouterr().out)
+        assert inside("attack", "ensemble", *flags, "--out", "one", "--quiet") == 0
+        assert inside("attack", "ensemble", "--config", "c.yaml", "--out", "two", "--quiet") == 0
+        one, two = (report.Run.read(tmp_path / name) for name in ("one", "two"))
+        assert one.metrics == two.metrics
+        assert one.hashes == two.hashes
+
+    def test_flags_override_the_file(self, tmp_path):
+        (tmp_path / "c.yaml").write_text("models: [A]\neps: 8/255\nsteps: 7\n")
+        settings = config.load("ensemble", {"steps": 9, "limit": None}, tmp_path / "c.yaml")
+        assert (settings.eps, settings.steps, settings.limit) == (8 / 255, 9, None)
+
+    def test_command_repeats_the_settings(self):
+        flags = {"models": "A,C", "rule": "fixed:0.2,0.8", "group_size": 4, "by_class": True}
+        settings = config.load("universal", {**flags, "models": "A"}, None)
+        words = settings.command().split()
+        assert words[:3] == ["saddlepoint", "attack", "universal"]
+        assert words[words.index("--group-size") + 1] == "4"
+        assert "--by-class" in words
+        assert "--steps" not in words
+        settings = config.load("ensemble", {"models": "A", "eps": "8/255"}, None)
+        assert "--eps 8/255 " in settings.command()
+
+    def test_paper_radius_by_data_and_norm(self):
+        assert config.load("ensemble", {"models": "A", "norm": "l2"}, None).eps == 3.0
+        assert config.load("ensemble", {"models": "A", "data": "cifar10"}, None).eps == 0.05
+        with pytest.raises(cli.errors.UsageError, match="--eps"):
+            config.load("ensemble", {"models": "A", "data": "x.npz"}, None)
+
+    def test_yaml_round_trip(self):
+        settings = config.load(
+            "transform", {"models": "A", "transforms": "identity,rotate:30"}, None
+        )
+        again = config.TransformConfig(**yaml.safe_load(settings.to_yaml()))
+        assert again == settings
+
+
+WRONG = [
+    (("nonsense",), "nonsense"),
+    (("attack", "ensemble", "--models", "A", "--wrong", "1"), "--wrong"),
+    (("attack", "ensemble"), "--models"),
+    (("attack", "ensemble", "--models", "Z"), "A, B, C, D"),
+    (("attack", "ensemble", "--models", "A", "--eps", "-1"), "--eps"),
+    (("attack", "ensemble", "--models", "A", "--eps", "8/0"), "8/255"),
+    (("attack", "ensemble", "--models", "A", "--eps", "nan"), "finite"),
+    (("attack", "ensemble", "--models", "A", "--norm", "l3"), "'linf'"),
+    (("attack", "ensemble", "--models", "A", "--rule", "best"), "minmax, average"),
+    (("attack", "ensemble", "--models", "A", "--rule", "minmax:beta=1"), "gamma"),
+    (("attack", "ensemble", "--models", "A", "--rule", "fixed:0.5,0.5"), "K = 1"),
+    (("attack", "ensemble", "--models", "A", "--loss", "mse"), "cross-entropy"),
+    (("attack", "ensemble", "--models", "A", "--steps", "many"), "--steps"),
+    (("attack", "ensemble", "--models", "A", "--steps", "-3"), "--steps"),
+    (("attack", "ensemble", "--models", "A", "--limit", "0"), "--limit"),
+    (("attack", "ensemble", "--models", "A", "--device", "abacus"), "cpu"),
+    (("attack", "ensemble", "--models", "A", "--step-size", "1"), "step_size"),
+    (("attack", "ensemble", "--models", "A", "--data", "none.npz", "--eps", "1"), "none.npz"),
+    (("attack", "ensemble", "--models", "A", "--data", "none/", "--eps", "1"), "none/"),
+    (("attack", "ensemble", "--models", "none.safetensors:A"), "none.safetensors"),
+    (("attack", "ensemble", "--models", "no.such.module:make"), "ModuleNotFoundError"),
+    (("attack", "ensemble", "--models", "slow:missing"), "AttributeError"),
+    (("attack", "ensemble", "--models", "slow:broken"), "no weights here"),
+    (("attack", "ensemble", "--models", "slow:number"), "int"),
+    (("attack", "ensemble", "--models", "what is this"), "package.module:factory"),
+    (("attack", "ensemble", "--config", "none.yaml"), "none.yaml"),
+    (("attack", "ensemble", "--config", "broken.yaml"), "YAML"),
+    (("attack", "ensemble", "--config", "odd.yaml"), "colour"),
+    (("attack", "ensemble", "--config", "other.yaml"), "universal"),
+    (("attack", "ensemble", "--models", "A", "--resume"), "--out"),
+    (("attack", "ensemble", "--models", "A", "--resume", "--out", "other.yaml"), "folder"),
+    (("attack", "universal", "--models", "A,C"), "one model"),
+    (("attack", "transform", "--models", "A", "--transforms", "melt"), "crop_resize"),
+    (("report", "none"), "run.json"),
+    (("report",), "runs/demo"),
+    (("doctor",), "mnist-a"),
+    (("doctor", "A", "--eps", "7"), "--eps"),
+    (("data", "fetch", "imagenet"), "cifar10"),
+    (("data", "fetch"), "mnist"),
+]
+
+
+class TestWrongInput:
+    @pytest.mark.parametrize(("words", "message"), WRONG, ids=lambda value: " ".join(value)[:60])
+    def test_one_line_and_exit_code_2(self, words, message, tmp_path, capsys):
+        (tmp_path / "slow.py").write_text(SLOW_MODEL)
+        (tmp_path / "broken.yaml").write_text("a: [1,")
+        (tmp_path / "odd.yaml").write_text("models: [A]\ncolour: red\n")
+        (tmp_path / "other.yaml").write_text("kind: universal\nmodels: [A]\n")
+        sys.modules.pop("slow", None)
+        assert inside(*words) == 2
+        out, err = capsys.readouterr()
+        (line,) = err.splitlines()
+        assert line.startswith("saddlepoint: ")
+        assert message in line
+        assert out == ""
+
+    def test_the_same_from_a_shell(self, tmp_path):
+        done = run("attack", "ensemble", "--models", "A", "--eps", "wide", cwd=tmp_path)
+        assert (done.returncode, done.stdout) == (2, "")
+        assert done.stderr == (
+            "saddlepoint: `--eps` must be a number such as 0.2 or 8/255, got 'wide'.\n"
+        )
+
+    @pytest.mark.parametrize(
+        ("factory", "message"),
+        [("Raises", "model itself is broken"), ("training", "call model.eval()")],
+    )
+    def test_library_errors_exit_1(self, factory, message, tmp_path, capsys):
+        (tmp_path / "slow.py").write_text(SLOW_MODEL)
+        sys.modules.pop("slow", None)
+        assert inside("attack", "ensemble", "--models", f"slow:{factory}", "--limit", 4) == 1
+        (line,) = capsys.readouterr().err.splitlines()
+        assert message in line
+
+    def test_resume_without_a_run_starts_one(self, tmp_path, capsys):
+        assert inside("attack", "ensemble", *QUICK, "--out", "new", "--resume") == 0
+        assert "nothing to resume" in capsys.readouterr().err
+        assert report.Run.read(tmp_path / "new").status == "complete"
+
+    def test_a_run_is_not_overwritten_by_accident(self, tmp_path, capsys):
+        words = ("attack", "ensemble", *QUICK, "--out", "o", "--quiet")
+        assert inside(*words) == 0
+        assert inside(*words) == 2
+        assert "--overwrite" in capsys.readouterr().err
+        assert inside(*words, "--overwrite") == 0
+
+
+class TestModelsAndData:
+    def test_own_weights_and_own_images(self, tmp_path):
+        save_file(sp.models.load("mnist-c").state_dict(), tmp_path / "mine.safetensors")
+        x, y = sp.data.sample("mnist", 100)
+        for index, (image, label) in enumerate(zip(x, y, strict=True)):
+            folder = tmp_path / "photos" / f"digit {int(label)}"
+            folder.mkdir(parents=True, exist_ok=True)
+            Image.fromarray((image[0] * 255).byte().numpy()).save(folder / f"{index}.png")
+        hits = float((sp.models.load("mnist-c")(x).argmax(1) == y).double().mean())
+        words = ("--data", "photos/", "--models", "mine.safetensors:C", "--eps", "0.2", "--quiet")
+        assert inside("attack", "ensemble", *words, "--steps", 10, "--out", "o") == 0
+        record = report.Run.read(tmp_path / "o")
+        assert record.rows == 100
+        assert record.domains == ("mine",)
+        assert record.classes[3] == "digit 3"
+        assert record.metrics["clean_accuracy"]["mine"] == 100 * hits
+        assert "digit 3" in (tmp_path / "o" / "report.html").read_text()
+
+    @pytest.mark.parametrize("layout", ["nhw", "nhwc", "nchw"])
+    def test_npz_layouts(self, tmp_path, layout):
+        images = np.random.default_rng(0).integers(0, 256, (6, 10, 12), dtype=np.uint8)
+        shaped = {"nhw": images, "nhwc": images[..., None], "nchw": images[:, None]}[layout]
+        np.savez(
+            tmp_path / "d.npz", images=shaped, labels=np.arange(6) % 3, classes=["a", "b", "c"]
+        )
+        found = inputs.load_data(str(tmp_path / "d.npz"), limit=4)
+        assert found.x.shape == (4, 1, 10, 12)
+        assert torch.equal((found.x * 255).round().byte()[:, 0], torch.from_numpy(images[:4]))
+        assert found.classes == ("a", "b", "c")
+
+    @pytest.mark.parametrize(
+        ("arrays", "message"),
+        [
+            ({"images": np.zeros((2, 3, 3))}, "`labels`"),
+            ({"images": np.zeros((2, 3, 3)), "labels": np.zeros(3, int)}, "one integer label"),
+            ({"images": np.full((2, 3, 3), 7.0), "labels": np.zeros(2, int)}, r"\[0, 1\]"),
+            ({"images": np.zeros((2, 3)), "labels": np.zeros(2, int)}, "N, C, H, W"),
+        ],
+    )
+    def test_wrong_npz(self, tmp_path, arrays, message):
+        np.savez(tmp_path / "d.npz", **arrays)
+        with pytest.raises(cli.errors.UsageError, match=message):
+            inputs.load_data(str(tmp_path / "d.npz"))
+
+    def test_pickles_inside_npz_are_refused(self, tmp_path):
+        np.savez(
+            tmp_path / "d.npz",
+            images=np.array([{"evil": 1}], dtype=object),
+            labels=np.zeros(1, int),
+        )
+        with pytest.raises(cli.errors.UsageError, match="npz"):
+            inputs.load_data(str(tmp_path / "d.npz"))
+
+    def test_folder_with_two_sizes_is_refused(self, tmp_path):
+        for name, size in (("a", 8), ("b", 9)):
+            (tmp_path / "f" / name).mkdir(parents=True)
+            Image.new("RGB", (size, size)).save(tmp_path / "f" / name / "i.png")
+        with pytest.raises(cli.errors.UsageError, match="one size"):
+            inputs.load_data(str(tmp_path / "f"))
+
+    def test_limit_is_spread_over_classes(self, tmp_path):
+        for name in "abc":
+            (tmp_path / "f" / name).mkdir(parents=True)
+            for k in range(4):
+                Image.new("L", (4, 4), 60 * k).save(tmp_path / "f" / name / f"{k}.png")
+        found = inputs.load_data(str(tmp_path / "f"), limit=6)
+        assert found.y.tolist() == [0, 0, 1, 1, 2, 2]
+
+    def test_exported_program(self, tmp_path):
+        dynamic = {0: torch.export.Dim.AUTO}
+        program = torch.export.export(
+            sp.models.load("mnist-a"), (torch.rand(2, 1, 28, 28),), dynamic_shapes=(dynamic,)
+        )
+        torch.export.save(program, tmp_path / "p.pt2")
+        words = ("--models", "p.pt2,A", "--limit", 8, "--steps", 5, "--out", "o", "--quiet")
+        assert inside("attack", "ensemble", *words) == 0
+        accuracy = report.Run.read(tmp_path / "o").metrics["accuracy"]
+        assert accuracy["p"] == accuracy["A"]
+
+    def test_code_runs_only_when_it_is_named(self, tmp_path, capsys):
+        (tmp_path / "A.py").write_text("raise SystemExit('imported')")
+        assert inside("attack", "ensemble", *QUICK, "--out", "o", "--quiet") == 0
+
+
+class TestParsing:
+    @pytest.mark.parametrize(("text", "value"), [("8/255", 8 / 255), ("1e-2", 0.01), (" 3 ", 3.0)])
+    def test_numbers(self, text, value):
+        assert parse.number(text) == value
+
+    def test_rules(self):
+        assert parse.rule("minmax") == sp.MinMax()
+        assert parse.rule("entropic:step_size=1/10") == sp.Entropic(0.1)
+        assert parse.rule("fixed:0.2,0.1,0.4,0.3") == sp.Fixed((0.2, 0.1, 0.4, 0.3))
+        assert parse.rule("worst") == sp.WorstCase()
+
+    def test_losses(self):
+        logits, labels = torch.tensor([[90.0, 0.0]]), torch.tensor([0])
+        assert parse.loss("clipped:40")(logits, labels).item() == 40
+        assert parse.loss("cw") is sp.cw_margin
+        assert parse.loss("cross-entropy") is sp.neg_cross_entropy
+
+    def test_families(self):
+        names = [t.name for t in parse.transforms(["paper"])]
+        assert names == [t.name for t in sp.transforms.paper_family()]
+
+
+def start(tmp_path: Path, *words: object) -> subprocess.Popen[str]:
+    """A run of nine chunks that take a while each."""
+    (tmp_path / "slow.py").write_text(SLOW_MODEL)
+    command = [sys.executable, "-m", "saddlepoint", "attack", "ensemble", *map(str, words)]
+    return subprocess.Popen(
+        command,
+        cwd=tmp_path,
+        env=ENVIRONMENT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def wait_for_shards(folder: Path, count: int, process: subprocess.Popen[str]) -> None:
+    deadline = time.monotonic() + 90
+    while len(list(folder.glob("shards/[0-9]*.safetensors"))) < count:
+        assert process.poll() is None, process.communicate()
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+class TestResume:
+    WORDS = ("--models", "slow:Slow,C", "--limit", 18, "--batch-size", 2, "--steps", 5)
+    WORDS = (*WORDS, "--eps", 0.1, "--baseline", "average")
+
+    def test_killed_run_continues_to_the_same_numbers(self, tmp_path, capsys):
+        process = start(tmp_path, *self.WORDS, "--out", "killed")
+        wait_for_shards(tmp_path / "killed", 2, process)
+        process.send_signal(signal.SIGKILL)
+        process.communicate()
+        left = len(list((tmp_path / "killed" / "shards").glob("[0-9]*")))
+        assert 2 <= left < 9
+        assert report.Run.read(tmp_path / "killed").status == "running"
+        before = {
+            path: path.stat().st_mtime_ns for path in (tmp_path / "killed").glob("shards/[0-9]*")
+        }
+        assert before
+
+        # Another configuration, other data and another model are refused.
+        sys.modules.pop("slow", None)
+        resume = ("--out", "killed", "--resume", "--quiet")
+        other = [str(word) for word in self.WORDS]
+        other[other.index("0.1")] = "0.3"
+        assert inside("attack", "ensemble", *other, *resume) == 2
+        assert "eps: 0.1 there, 0.3 here" in capsys.readouterr().err
+        (tmp_path / "slow.py").write_text(SLOW_MODEL.replace("mnist-a", "mnist-d"))
+        sys.modules.pop("slow", None)
+        assert inside("attack", "ensemble", *self.WORDS, *resume) == 2
+        assert "other weights for Slow" in capsys.readouterr().err
+        (tmp_path / "slow.py").write_text(SLOW_MODEL)
+        sys.modules.pop("slow", None)
+        assert inside("report", "killed") == 2
+        assert "--resume" in capsys.readouterr().err
+
+        assert inside("attack", "ensemble", *self.WORDS, *resume) == 0
+        assert inside("attack", "ensemble", *self.WORDS, "--out", "whole", "--quiet") == 0
+        killed, whole = (report.Run.read(tmp_path / name) for name in ("killed", "whole"))
+        assert killed.metrics == whole.metrics
+        assert killed.gradient_evaluations == whole.gradient_evaluations
+        one, two = (report.read_tensors(tmp_path / n / report.TENSORS) for n in ("killed", "whole"))
+        assert set(one) == set(two)
+        assert all(torch.equal(one[name], two[name]) for name in one)
+        # A finished run has nothing to resume: it is drawn again.
+        assert inside("attack", "ensemble", *self.WORDS, *resume) == 0
+
+    def test_ctrl_c_saves_says_how_to_continue_and_exits_130(self, tmp_path, capsys):
+        process = start(tmp_path, *self.WORDS, "--out", "stopped")
+        wait_for_shards(tmp_path / "stopped", 1, process)
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=60)
+        assert process.returncode == 130
+        assert out == ""
+        assert "Traceback" not in err
+        done = int(re.search(r"stopped: (\d+) of 18 images are done", err).group(1))
+        assert done >= 2
+        record = report.Run.read(tmp_path / "stopped")
+        assert (record.status, record.done, record.metrics["rows"]) == ("interrupted", done, done)
+        command = err.splitlines()[-1].removeprefix("continue with: saddlepoint ").split()
+        sys.modules.pop("slow", None)
+        assert inside(*command, "--quiet") == 0
+        assert report.Run.read(tmp_path / "stopped").metrics["rows"] == 18
