@@ -32,8 +32,9 @@ slow: install    ## the checks that take minutes
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -m slow
 
 browser: install ## the report in a real Chromium (Debian's package, installed when missing)
-	$(PIP) install --quiet playwright
-	command -v chromium >/dev/null || (apt-get update -qq && apt-get install -y -qq chromium)
+	$(PIP) install --quiet --constraint constraints.txt playwright
+	command -v chromium >/dev/null || { S=$$([ "$$(id -u)" = 0 ] || echo sudo); \
+	  $$S apt-get update -qq && $$S apt-get install -y -qq chromium; }
 	$(BIN)/python -m pytest -q -m browser
 
 bench: install   ## every speed figure as a ratio measured in one run

@@ -1,0 +1,33 @@
+"""Run every benchmark and say which figures hold: ``python -m benchmarks [room ...]``."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+
+import torch
+
+ROOMS = ("projections", "solver", "training")
+
+
+def main(rooms: list[str]) -> int:
+    unknown = set(rooms) - set(ROOMS)
+    if unknown:
+        print(f"unknown benchmark {', '.join(sorted(unknown))}; choose from {', '.join(ROOMS)}")
+        return 2
+    failures = 0
+    print(
+        f"torch {torch.__version__}, {torch.get_num_threads()} threads; every figure is a ratio in one run"
+    )
+    for room in rooms or ROOMS:
+        for figure in importlib.import_module(f"benchmarks.{room}").figures():
+            mark = "ok  " if figure.passed else "MISS"
+            print(
+                f"{mark} {figure.name:<60} {figure.value:8.3f}   wanted {figure.bound}", flush=True
+            )
+            failures += not figure.passed
+    return 1 if failures else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,111 @@
+"""The loops on the paper's networks A-D: what the min-max step and the bookkeeping cost."""
+
+from __future__ import annotations
+
+import math
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import torch
+
+import saddlepoint as sp
+
+from .timing import Figure, at_least, at_most, ratio
+
+BALL = sp.LpBall(math.inf, 0.2)
+STEPS = 5
+
+
+def figures() -> Iterator[Figure]:
+    x, y = sp.data.sample("mnist")
+    models = [sp.models.build(name, channels=1, size=28).eval() for name in "ABCD"]
+    problem = sp.Ensemble(models, x[:128], y[:128])
+    yield at_most("min-max over average, per step", _rules(problem), 1.05)
+    yield at_most("apgda step over bare forward + backward", _overhead(problem), 1.10)
+    yield from _strength(x, y)
+    yield from _scaling(x, y)
+    yield _memory()
+
+
+def _apgda(problem: sp.AbstractProblem, rule: sp.AbstractWeightRule, steps: int = STEPS) -> None:
+    sp.apgda(problem, BALL, rule=rule, steps=steps, batch_size=len(problem), accumulate=False)
+
+
+def _rules(problem: sp.Ensemble) -> float:
+    return ratio(
+        lambda: _apgda(problem, sp.MinMax()), lambda: _apgda(problem, sp.Average()), rounds=5
+    )
+
+
+def _overhead(problem: sp.Ensemble) -> float:
+    def bare() -> None:
+        delta = problem.zeros().requires_grad_()
+        for _ in range(STEPS):
+            losses = sp.cw_margin(problem.logits(delta), problem.labels)
+            torch.autograd.grad(losses.sum(), delta)
+        problem.logits(delta)
+
+    return ratio(lambda: _apgda(problem, sp.MinMax()), bare, rounds=5)
+
+
+def _strength(x: torch.Tensor, y: torch.Tensor) -> Iterator[Figure]:
+    """`attack` against `apgda` with the paper's step sizes, 50 steps, shipped MNIST networks A, C, D."""
+    models = [sp.models.load(f"mnist-{name}") for name in "acd"]
+    problem = sp.Ensemble(models, x[:500], y[:500])
+    paper = {
+        "linf": (sp.LpBall(math.inf, 0.2), 1 / 4, sp.MinMax(1 / 50, 3.0)),
+        "l2": (sp.LpBall(2, 3.0), 1 / 10, sp.MinMax(1 / 100, 3.0)),
+        "l1": (sp.LpBall(1, 20.0), 1 / 4, sp.MinMax(1 / 100, 5.0)),
+        "l0": (sp.LpBall(0, 30), 1.0, sp.MinMax(1 / 100, 7.0)),
+    }
+    for name, (ball, step_size, rule) in paper.items():
+        slow = sp.apgda(problem, ball, rule=rule, steps=50, step_size=step_size)
+        fast = sp.attack(problem, ball, steps=50)
+        evaluations = slow.num_forwards.double().mean() / fast.num_forwards.double().mean()
+        gain = sp.success_rates(problem, fast.delta).all - sp.success_rates(problem, slow.delta).all
+        yield at_least(f"{name}: gradient evaluations, apgda over attack", evaluations.item(), 3.0)
+        yield at_least(f"{name}: ASR_all of attack minus apgda, points", 100 * gain, 0.0)
+
+
+def _scaling(x: torch.Tensor, y: torch.Tensor) -> list[Figure]:
+    """Four times the rows, or the domains, should cost four times as much, and no more."""
+    model = sp.models.build("D", channels=1, size=28).eval()
+
+    def run(rows: int, domains: int) -> None:
+        problem = sp.Ensemble([model] * domains, x[:rows], y[:rows])
+        sp.apgda(problem, BALL, steps=3, batch_size=64, accumulate=False)
+
+    return [
+        at_most(
+            "4 x the rows (128 -> 512), time",
+            ratio(lambda: run(512, 1), lambda: run(128, 1), 5),
+            4.4,
+        ),
+        at_most(
+            "4 x the domains (2 -> 8), time", ratio(lambda: run(64, 8), lambda: run(64, 2), 5), 4.4
+        ),
+    ]
+
+
+_PEAK = """
+import resource, sys, torch, saddlepoint as sp
+torch.set_num_threads(1)
+x, y = sp.data.sample("mnist")
+model = sp.models.build("D", channels=1, size=28).eval()
+problem = sp.Ensemble([model] * int(sys.argv[1]), x[:512], y[:512])
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+sp.apgda(problem, sp.LpBall(2, 1.0), steps=2, batch_size=512, accumulate=True)
+print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
+"""
+
+
+def _memory() -> Figure:
+    """Peak memory of the solver with 16 domains over that with 2, gradients accumulated, fresh processes."""
+    few, many = (
+        int(
+            subprocess.run([sys.executable, "-c", _PEAK, k], capture_output=True, check=True).stdout
+        )
+        for k in ("2", "16")
+    )
+    return at_most("accumulated, 8 x the domains (2 -> 16), peak memory", many / few, 1.15)
