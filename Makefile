@@ -38,7 +38,6 @@ browser: install ## the report in a real Chromium (Debian's package, installed w
 	$(BIN)/python -m pytest -q -m browser
 
 bench: install   ## every speed figure as a ratio measured in one run
-	$(PIP) install --quiet --constraint constraints.txt --editable '.[eval]'
 	$(BIN)/python -m benchmarks
 
 clean:           ## remove what make created

@@ -602,7 +602,6 @@ class TestCommand:
         assert message in line
 
     def test_tensorboard_scalars_where_it_is_installed(self, tmp_path):
-        pytest.importorskip("tensorboard")
         board = training.TensorBoard(tmp_path)
         fit(network(), epochs=2, validation=held_out(), callback=board)
         from tensorboard.backend.event_processing.event_accumulator import EventAccumulator

@@ -482,7 +482,6 @@ def test_the_radius_of_an_image_that_cannot_be_fooled_is_infinite() -> None:
 
 
 def test_the_distance_of_a_line_is_found_and_judged_again() -> None:
-    pytest.importorskip("foolbox")
     x = torch.tensor([[0.75, 0.5], [0.45, 0.1], [0.1, 0.0]])
     y = torch.tensor([0, 0, 0])
     found = distances.carlini_wagner_distance(Line().eval(), x, y, searches=6, steps=150)

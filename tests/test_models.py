@@ -142,11 +142,16 @@ def images():
 
 
 class TestArchitectures:
-    @pytest.mark.parametrize("name", models.ARCHITECTURES)
-    @pytest.mark.parametrize(("channels", "size"), [(1, 28), (3, 32)])
+    @pytest.mark.parametrize(
+        ("name", "channels", "size"),
+        [
+            (name, *shape)
+            for name in models.ARCHITECTURES
+            for shape in ((1, 28), (3, 32))
+            if (name, *shape) != ("E", 1, 28)  # its five poolings need 32 pixels
+        ],
+    )
     def test_parameters_are_as_derived_by_hand(self, name, channels, size):
-        if name == "E" and size == 28:
-            pytest.skip("five poolings need 32 pixels")
         with torch.device("meta"):
             network = models.build(name, channels, size)
         assert sum(p.numel() for p in network.parameters()) == by_hand(name, channels, size)

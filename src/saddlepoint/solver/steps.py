@@ -1,4 +1,4 @@
-"""Steps of the strong attack: steepest in the ball's own norm, among the entries that can move."""
+"""Steps in the ball's own norm, among the entries that the box lets move; training takes them too."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from saddlepoint import directions, streams
 from saddlepoint.problems import AbstractProblem
 from saddlepoint.projections import LpBall
 
-__all__ = ["random_start", "step", "within_box"]
+__all__ = ["movable", "random_point", "steepest", "step", "within_box"]
 
 # The direction of each ball; p = 1 has its own, which depends on the radius.
 _STEEPEST: dict[float, directions.Direction] = {
@@ -43,41 +43,67 @@ def step(
         momentum: Share of the last displacement, as in Auto-PGD (Croce & Hein, 2020); 0 is none.
     """
     lower, upper = problem.lower, problem.upper
-    # Entries that the box stops would waste the length of the step. Rounding may have left them a little
-    # short of their bound, more in one batch and less in another: that must not decide.
-    near = 16 * torch.finfo(delta.dtype).eps
-    down, up = (delta - lower <= near) & (gradient > 0), (upper - delta <= near) & (gradient < 0)
-    stopped = down | up
-    gradient, radius = gradient.masked_fill(stopped, 0.0), _radius(ball, delta)
-    direction = _sparse(gradient, radius) if ball.p == 1 else _STEEPEST[ball.p](gradient)
-    target = ball._project(delta - length * radius * direction, lower, upper)
+    # Entries that the box stops would waste the length of the step.
+    direction = steepest(ball, movable(-gradient, delta, lower, upper))
+    target = ball._project(delta + length * _radius(ball, delta) * direction, lower, upper)
     if momentum == 0:
         return target
     mixed = delta + (1 - momentum) * (target - delta) + momentum * (delta - before)
     return ball._project(mixed, lower, upper)
 
 
-def _sparse(gradient: Tensor, radius: Tensor) -> Tensor:
-    """`SparseL1` with as many entries as the radius can move from one end of the box to the other."""
+def movable(motion: Tensor, delta: Tensor, lower: Tensor, upper: Tensor) -> Tensor:
+    """The motion, (B, ...), without the entries that would leave the box at once.
+
+    Rounding may have left an entry a little short of its bound, more in one batch and less in another: that
+    must not decide, so that a few units in the last place count as being there.
+    """
+    near = 16 * torch.finfo(delta.dtype).eps
+    down, up = (delta - lower <= near) & (motion < 0), (upper - delta <= near) & (motion > 0)
+    return motion.masked_fill(down | up, 0.0)
+
+
+def steepest(ball: LpBall, gradient: Tensor) -> Tensor:
+    """The steepest ascent direction of the ball's norm, (B, ...), of unit length.
+
+    For p = 1 it moves as many of the largest entries as the radius can take from one end of the box to the
+    other, twenty at most: a single one, the steepest in the narrow sense, converges slowly.
+    """
+    if ball.p != 1:
+        return _STEEPEST[ball.p](gradient)
     rows = gradient.flatten(1)
     top = rows.abs().topk(min(_ENTRIES, rows.shape[1]), dim=1).indices  # largest first
-    count = radius.reshape(-1, 1).ceil().clamp(1, top.shape[1])
+    count = _radius(ball, rows).ceil().clamp(1, top.shape[1])
     moving = torch.arange(top.shape[1], device=rows.device) < count
     signs = rows.gather(1, top).sign() * moving / count
     return torch.zeros_like(rows).scatter(1, top, signs).reshape(gradient.shape)
 
 
-def random_start(problem: AbstractProblem, ball: LpBall, seed: int, restart: int) -> Tensor:
-    """A random point of ball ∩ box, (B, ...), from each row's own stream."""
-    size = problem.lower[0].numel()
+def random_point(
+    ball: LpBall, lower: Tensor, upper: Tensor, seed: int, rows: Tensor, stream: int
+) -> Tensor:
+    """A random point of ball ∩ box, (B, ...), from each row's own stream.
+
+    For p = inf it is uniform in the ball, for p = 1 and 2 it has a random direction and full length, and for
+    p = 0 it moves random entries by random amounts; then it is projected.
+
+    Args:
+        ball: Norm and radius.
+        lower: Box, (B, ...).
+        upper: Box, (B, ...).
+        seed: Of the streams.
+        rows: Row numbers, (B,).
+        stream: Which draw.
+    """
+    size = lower[0].numel()
     if ball.p == math.inf:
-        noise = 2 * streams.uniform(seed, problem.rows, streams.START + restart, size) - 1
+        noise = 2 * streams.uniform(seed, rows, stream, size) - 1
     else:
-        noise = streams.normal(seed, problem.rows, streams.START + restart, size)
+        noise = streams.normal(seed, rows, stream, size)
         if ball.p != 0:
             noise = noise / torch.linalg.vector_norm(noise, ord=ball.p, dim=1, keepdim=True)
-    noise = noise.to(problem.lower.dtype).reshape(problem.lower.shape)
-    return ball._project(noise * _radius(ball, noise), problem.lower, problem.upper)
+    noise = noise.to(lower.dtype).reshape(lower.shape)
+    return ball._project(noise * _radius(ball, noise), lower, upper)
 
 
 def within_box(ball: LpBall, problem: AbstractProblem) -> LpBall:

@@ -9,6 +9,7 @@ from typing import final
 import torch
 from torch import Tensor
 
+from saddlepoint import streams
 from saddlepoint.losses import Loss, cw_margin
 from saddlepoint.problems import AbstractProblem
 from saddlepoint.projections import LpBall
@@ -17,7 +18,7 @@ from saddlepoint.solver.best import Best
 from saddlepoint.solver.evaluate import Evaluation, evaluate, gradients_enabled
 from saddlepoint.solver.grid import Grid
 from saddlepoint.solver.result import AttackResult, Callback, History
-from saddlepoint.solver.steps import random_start, step, within_box
+from saddlepoint.solver.steps import random_point, step, within_box
 from saddlepoint.weights import AbstractWeightRule, MinMax
 
 __all__ = ["attack"]
@@ -94,7 +95,10 @@ def attack(
         try:
             for restart in range(restarts):
                 few, few_ball = part.take(rows), ball.take(rows)
-                begin = random_start(few, few_ball, seed, restart) if restart else delta
+                begin = delta
+                if restart:
+                    stream = streams.START + restart
+                    begin = random_point(few_ball, few.lower, few.upper, seed, few.rows, stream)
                 run = _Run(rule, loss, setup, grid, restart, report)
                 run.descend(few, few_ball, begin, rows, best)
                 rows = best.standing()

@@ -10,19 +10,17 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import final
 
 import torch
 from torch import Tensor
 
-from saddlepoint import streams
-from saddlepoint.directions import Direction, SparseL1, raw, sign, unit_l2, unit_linf
+from saddlepoint.directions import Direction, raw
 from saddlepoint.projections import LpBall
+from saddlepoint.solver.steps import movable, random_point, steepest
 
 __all__ = ["AbstractStart", "RandomStart", "Threat", "WarmStart", "ZeroStart", "check_threats"]
-
-# Steepest ascent in each norm. Twenty entries at a time are the measured optimum for p = 1.
-_STEEPEST: dict[float, Direction] = {math.inf: sign, 2: unit_l2, 1: SparseL1(20), 0: unit_linf}
 
 
 @final
@@ -34,9 +32,10 @@ class Threat:
         ball: Where the perturbation may be.
         step_size: Length of a step, in the units of `direction`. None is 2.5 radii divided by the number
             of steps, enough to cross the ball; p = 0, whose radius is a count, takes a radius of one.
-        direction: What the gradient becomes. None is the steepest ascent of the ball's norm: `sign`,
-            `unit_l2`, `SparseL1(20)`, or `unit_linf` for p = 0. `directions.raw` is the plain gradient
-            of the paper's appendix and needs a `step_size`.
+        direction: What the gradient becomes. None is the steepest ascent of the ball's norm, as in `attack`:
+            signs for linf, unit length for l2, the largest entries for l1, twenty at most, and unit linf
+            length for p = 0. `directions.raw` is the plain gradient of the paper's appendix and needs a
+            `step_size`.
 
     Example:
         >>> threat = Threat(LpBall(p=math.inf, eps=0.3))
@@ -86,14 +85,10 @@ class Threat:
             upper: Box, (B, ...).
             steps: How many steps there are, for the default length.
         """
-        direction = _STEEPEST[self.ball.p] if self.direction is None else self.direction
-        if isinstance(direction, SparseL1):
-            # The largest entries are sought among those that the box lets move, by more than rounding.
-            least = 8 * torch.finfo(delta.dtype).eps
-            stopped = ((delta - lower <= least) & (gradient < 0)) | (
-                (upper - delta <= least) & (gradient > 0)
-            )
-            gradient = gradient.masked_fill(stopped, 0.0)
+        if self.ball.p == 1 and self.direction is not raw:
+            # The largest entries are sought among those that the box lets move.
+            gradient = movable(gradient, delta, lower, upper)
+        direction = partial(steepest, self.ball) if self.direction is None else self.direction
         move = direction(gradient)
         length = _column(self.step_length(steps), delta)
         if direction is raw:
@@ -181,7 +176,7 @@ class RandomStart(AbstractStart):
             )
         rows = rows.to(lower.device)
         points = [
-            _random_point(threat.ball, lower, upper, self.seed, rows, stream)
+            random_point(threat.ball, lower, upper, self.seed, rows, stream)
             for stream, threat in enumerate(threats)
         ]
         return torch.stack(points)
@@ -257,21 +252,6 @@ def check_threats(threats: Mapping[str, Threat]) -> dict[str, Threat]:
                 f"`threats[{name!r}]` must be a Threat, such as in {example}, got {threat!r}."
             )
     return dict(threats)
-
-
-def _random_point(
-    ball: LpBall, lower: Tensor, upper: Tensor, seed: int, rows: Tensor, stream: int
-) -> Tensor:
-    size = lower[0].numel()
-    if ball.p == math.inf:
-        noise = 2 * streams.uniform(seed, rows, stream, size) - 1
-    else:
-        noise = streams.normal(seed, rows, stream, size)
-        if ball.p != 0:
-            noise = noise / torch.linalg.vector_norm(noise, ord=ball.p, dim=1, keepdim=True)
-    noise = noise.to(lower.dtype).reshape(lower.shape)
-    radius = 1.0 if ball.p == 0 else ball.eps
-    return ball._project(_column(radius, noise) * noise, lower, upper)
 
 
 def _column(value: float | Tensor, like: Tensor) -> Tensor:
