@@ -1,0 +1,29 @@
+"""What a domain is: a model, an image, a transformation, or a pair of them (Section 3).
+
+The contract of the whole library. B rows are independent problems, K is the number of domains.
+
+    delta            (B, ...)        one perturbation per row
+    problem.logits   (B, K, C)       what every domain says about the perturbed row
+    problem.labels   (B, K)          true classes (or targets, in a targeted attack)
+    problem.lower, problem.upper     the box, broadcastable to delta, lower <= 0 <= upper
+    loss(logits, labels)  (B, K)     small = fooled; delta descends, the weights ascend
+    weights          (B, K)          on the simplex, one vector per row
+
+Nothing is ever averaged over B. Models map inputs in [0, 1] to logits and do their own normalisation; they are
+called, never changed.
+"""
+
+from saddlepoint.problems.abstract import AbstractProblem, Model
+from saddlepoint.problems.inputs import check_eval_mode
+from saddlepoint.problems.universal import Universal
+from saddlepoint.problems.views import Ensemble, Product, Transformed
+
+__all__ = [
+    "AbstractProblem",
+    "Ensemble",
+    "Model",
+    "Product",
+    "Transformed",
+    "Universal",
+    "check_eval_mode",
+]

@@ -1,0 +1,77 @@
+"""What every problem has; the contract is in the docstring of `saddlepoint.problems`."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from typing import Self
+
+import torch
+from torch import Tensor
+
+__all__ = ["AbstractProblem", "Model"]
+
+Model = Callable[[Tensor], Tensor]
+
+
+class AbstractProblem(ABC):
+    """B rows, K domains. A new kind of domain sets the attributes and implements the four abstract members.
+
+    Attributes:
+        labels: (B, K), int64.
+        lower, upper: The box of delta, (B, ...).
+        rows: Row numbers, (B,): they follow a row through batching and name its random stream.
+        samples: Random draws per evaluation; losses are averaged over them (expectation over
+            transformations).
+        random: Whether two draws can differ. Rows of random problems are never finished early.
+        names: One short name per domain, for reports.
+        seed: Of the random draws.
+    """
+
+    labels: Tensor
+    lower: Tensor
+    upper: Tensor
+    rows: Tensor
+    samples: int = 1
+    random: bool = False
+    names: tuple[str, ...]
+    seed: int = 0
+
+    @abstractmethod
+    def domain_logits(self, delta: Tensor, domain: int, stream: int = 0) -> Tensor:
+        """Logits of one domain, (B, C), at delta, (B, ...); `stream` selects the random draw."""
+
+    @abstractmethod
+    def take(self, rows: Tensor) -> Self:
+        """The problem of some rows only; `rows` are positions, (n,), int64."""
+
+    @abstractmethod
+    def images(self, delta: Tensor) -> Tensor:
+        """The perturbed images before any transformation: (B, ...), or (B, K, ...) if they differ by domain."""
+
+    @property
+    @abstractmethod
+    def models(self) -> Sequence[Model]:
+        """The distinct models behind the domains."""
+
+    @property
+    def num_domains(self) -> int:
+        """K."""
+        return self.labels.shape[1]
+
+    def __len__(self) -> int:
+        return self.labels.shape[0]
+
+    def logits(self, delta: Tensor, stream: int = 0) -> Tensor:
+        """Logits of every domain, (B, K, C)."""
+        outputs = [self.domain_logits(delta, k, stream) for k in range(self.num_domains)]
+        shapes = {tuple(output.shape) for output in outputs}
+        if len(shapes) > 1:
+            raise ValueError(
+                f"all domains must return logits (B, C) for the same classes, got {sorted(shapes)}."
+            )
+        return torch.stack(outputs, dim=1)
+
+    def zeros(self) -> Tensor:
+        """The zero perturbation, (B, ...)."""
+        return torch.zeros_like(self.lower)

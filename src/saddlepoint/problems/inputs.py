@@ -1,0 +1,126 @@
+"""What problems are made of, checked once: models, images, labels, names."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TypeVar
+
+import torch
+from torch import Tensor, nn
+
+from saddlepoint.problems.abstract import AbstractProblem, Model
+
+__all__ = [
+    "as_models",
+    "call",
+    "check_eval_mode",
+    "check_images",
+    "check_labels",
+    "domain_names",
+    "model_names",
+    "plain",
+    "take_rows",
+]
+
+P = TypeVar("P", bound=AbstractProblem)
+
+
+def check_eval_mode(models: Sequence[Model]) -> None:
+    """Refuse models in training mode: their answers depend on the batch and on chance.
+
+    Example:
+        >>> check_eval_mode([nn.Dropout().eval()])
+    """
+    for index, model in enumerate(models):
+        # An exported program has no modes, although its shell says otherwise.
+        if not isinstance(model, nn.Module) or isinstance(model, torch.fx.GraphModule):
+            continue
+        if any(module.training for module in model.modules()):
+            raise ValueError(
+                f"models[{index}] ({type(model).__name__}) is in training mode, which makes its answers "
+                "depend on the batch and on chance; call model.eval() first."
+            )
+
+
+def take_rows(problem: P, rows: Tensor, names: Sequence[str]) -> P:
+    """A copy of the problem in which the named tensors keep only some rows."""
+    part = object.__new__(type(problem))
+    part.__dict__.update(problem.__dict__)
+    for name in names:
+        setattr(part, name, getattr(problem, name)[rows])
+    return part
+
+
+def call(model: Model, images: Tensor) -> Tensor:
+    """Logits on the device of the images, wherever the model lives."""
+    parameter = next(model.parameters(), None) if isinstance(model, nn.Module) else None
+    if parameter is None or parameter.device == images.device:
+        return model(images)
+    return model(images.to(parameter.device)).to(images.device)
+
+
+def plain(x: Tensor) -> Tensor:
+    """Images without graph, in [0, 1] to the last bit, usable by autograd even if made in inference mode."""
+    with torch.inference_mode(False):
+        return x.detach().clone().clamp_(0.0, 1.0)
+
+
+def as_models(models: Sequence[Model] | nn.ModuleList) -> tuple[Model, ...]:
+    """The models as a tuple, or an error that says what is wrong with them."""
+    if not isinstance(models, nn.ModuleList) and callable(models):
+        raise TypeError("`models` must be a sequence of models, got a single one; write [model].")
+    models = tuple(models)
+    if not models:
+        raise ValueError("`models` must name at least one model, got an empty sequence.")
+    for index, model in enumerate(models):
+        if not callable(model):
+            raise TypeError(f"`models[{index}]` must be callable, got {type(model).__name__}.")
+    return models
+
+
+def model_names(models: Sequence[Model]) -> list[str]:
+    """The names the models carry, if they all have one of their own, or numbers."""
+    own = [getattr(model, "name", None) for model in models]
+    if all(isinstance(name, str) for name in own) and len(set(own)) == len(own):
+        return [str(name) for name in own]
+    return [f"model {index + 1}" for index in range(len(models))]
+
+
+def domain_names(names: Sequence[str] | None, default: list[str]) -> tuple[str, ...]:
+    """The given names, one per domain, or the default."""
+    if names is None:
+        return tuple(default)
+    if len(names) != len(default):
+        raise ValueError(
+            f"`names` must have one entry per domain, {len(default)}, got {len(names)}."
+        )
+    return tuple(names)
+
+
+def check_images(name: str, x: Tensor, rank: int) -> None:
+    """Refuse what is not a floating-point tensor in [0, 1] with enough axes."""
+    if x.dim() < rank or x.shape[0] == 0 or x.numel() == 0:
+        raise ValueError(
+            f"`{name}` must have at least {rank} axes and one row, got shape {tuple(x.shape)}."
+        )
+    if not x.is_floating_point():
+        raise TypeError(
+            f"`{name}` must be a floating-point tensor in [0, 1], got {x.dtype}; "
+            "divide 8-bit images by 255."
+        )
+    low, high = x.aminmax()
+    if not bool((low >= -1e-6) & (high <= 1 + 1e-6)):  # also catches NaN
+        raise ValueError(
+            f"`{name}` must be finite and in [0, 1], got values from {low.item():.4g} to "
+            f"{high.item():.4g}; undo any normalisation and let the model do it."
+        )
+
+
+def check_labels(name: str, labels: Tensor, shape: tuple[int, ...]) -> None:
+    """Refuse what is not class numbers of the given shape."""
+    if tuple(labels.shape) != shape:
+        raise ValueError(f"`{name}` must have shape {shape}, got {tuple(labels.shape)}.")
+    if labels.dtype != torch.int64:
+        raise TypeError(f"`{name}` must be int64 class numbers, got {labels.dtype}.")
+    if bool((labels < 0).any()):
+        raise ValueError(f"`{name}` must be >= 0, got a minimum of {labels.min().item()}.")

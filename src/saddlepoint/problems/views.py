@@ -1,0 +1,183 @@
+"""Domains that look at one image: several models, several transformations, or all pairs of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Self, final
+
+import torch
+from torch import Tensor
+
+from saddlepoint import streams
+from saddlepoint.problems.abstract import AbstractProblem, Model
+from saddlepoint.problems.inputs import (
+    as_models,
+    call,
+    check_images,
+    check_labels,
+    domain_names,
+    model_names,
+    plain,
+    take_rows,
+)
+from saddlepoint.transforms import Transform, from_callable, identity
+
+__all__ = ["Ensemble", "Product", "Transformed"]
+
+
+class _Views(AbstractProblem):
+    """Domains are the pairs (model, transform), model by model; all of them look at the same image."""
+
+    def __init__(
+        self,
+        models: Sequence[Model],
+        transforms: Sequence[Transform | Callable[[Tensor], Tensor]],
+        x: Tensor,
+        y: Tensor,
+        samples: int,
+        seed: int,
+        names: Sequence[str] | None,
+    ) -> None:
+        check_images("x", x, 2)
+        check_labels("y", y, (x.shape[0],))
+        self._models = as_models(models)
+        self.transforms = tuple(
+            t if isinstance(t, Transform) else from_callable(t) for t in transforms
+        )
+        if not self.transforms:
+            raise ValueError(
+                "`transforms` must name at least one transform, got an empty sequence."
+            )
+        if samples < 1:
+            raise ValueError(f"`samples` must be >= 1, got {samples}.")
+        self.x = plain(x)
+        self.pairs = [(m, t) for m in range(len(self._models)) for t in range(len(self.transforms))]
+        self.labels = y.to(x.device).unsqueeze(1).expand(-1, len(self.pairs))
+        self.lower, self.upper = -self.x, 1 - self.x
+        self.rows = torch.arange(x.shape[0], device=x.device)
+        self.random = any(t.num_draws > 0 for t in self.transforms)
+        self.samples = samples if self.random else 1
+        self.seed = seed
+        self.names = domain_names(names, self._default_names())
+
+    def domain_logits(self, delta: Tensor, domain: int, stream: int = 0) -> Tensor:
+        model, view = self.pairs[domain]
+        transform = self.transforms[view]
+        uniforms = None
+        if transform.num_draws:
+            draw = stream * len(self.pairs) + domain
+            uniforms = streams.uniform(self.seed, self.rows, draw, transform.num_draws)
+        return call(self._models[model], transform(self.x + delta, uniforms))
+
+    def take(self, rows: Tensor) -> Self:
+        return take_rows(self, rows, ("x", "labels", "lower", "upper", "rows"))
+
+    def images(self, delta: Tensor) -> Tensor:
+        return self.x + delta
+
+    @property
+    def models(self) -> Sequence[Model]:
+        return self._models
+
+    def _default_names(self) -> list[str]:
+        models, views = model_names(self._models), [t.name for t in self.transforms]
+        if views == [identity.name]:
+            return models
+        if len(models) == 1:
+            return views
+        return [f"{models[m]}/{views[t]}" for m, t in self.pairs]
+
+
+@final
+class Ensemble(_Views):
+    """One image, K models: delta has to fool all of them (eq. 5).
+
+    Args:
+        models: K callables from images to logits. They may differ in input handling, share layers and live
+            on different devices.
+        x: Images, (B, ...), in [0, 1].
+        y: True classes, (B,), or targets in a targeted attack.
+        names: One per model, for reports.
+
+    Example:
+        >>> from torch import nn
+        >>> models = [nn.Linear(4, 3).eval() for _ in range(2)]
+        >>> problem = Ensemble(models, torch.rand(5, 4), torch.zeros(5, dtype=torch.long))
+        >>> problem.logits(problem.zeros()).shape
+        torch.Size([5, 2, 3])
+    """
+
+    def __init__(
+        self, models: Sequence[Model], x: Tensor, y: Tensor, *, names: Sequence[str] | None = None
+    ) -> None:
+        super().__init__(models, [identity], x, y, samples=1, seed=0, names=names)
+
+
+@final
+class Transformed(_Views):
+    """One image, one model, K transformations (eq. 7).
+
+    Args:
+        model: A callable from images to logits.
+        transforms: K transforms, deterministic or random, from `saddlepoint.transforms` or plain callables
+            (which are taken to be deterministic).
+        x: Images, (B, C, H, W), in [0, 1].
+        y: True classes, (B,).
+        samples: Draws per step for random transforms; the loss is their mean.
+        seed: Of the random draws.
+        names: One per transform, for reports.
+
+    Example:
+        >>> from torch import nn
+        >>> from saddlepoint import transforms as T
+        >>> model = nn.Sequential(nn.Flatten(), nn.Linear(16, 3)).eval()
+        >>> x, y = torch.rand(5, 1, 4, 4), torch.zeros(5, dtype=torch.long)
+        >>> problem = Transformed(model, [T.identity, T.hflip], x, y)
+        >>> problem.logits(problem.zeros()).shape
+        torch.Size([5, 2, 3])
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        transforms: Sequence[Transform | Callable[[Tensor], Tensor]],
+        x: Tensor,
+        y: Tensor,
+        samples: int = 1,
+        *,
+        seed: int = 0,
+        names: Sequence[str] | None = None,
+    ) -> None:
+        check_images("x", x, 4)
+        super().__init__([model], transforms, x, y, samples=samples, seed=seed, names=names)
+
+
+@final
+class Product(_Views):
+    """One image, all pairs of models and transformations: K = models x transforms, model by model.
+
+    Args:
+        models, transforms, x, y, samples, seed, names: As in `Ensemble` and `Transformed`.
+
+    Example:
+        >>> from torch import nn
+        >>> from saddlepoint import transforms as T
+        >>> models = [nn.Sequential(nn.Flatten(), nn.Linear(16, 3)).eval() for _ in range(2)]
+        >>> x, y = torch.rand(5, 1, 4, 4), torch.zeros(5, dtype=torch.long)
+        >>> Product(models, [T.identity, T.hflip, T.vflip], x, y).num_domains
+        6
+    """
+
+    def __init__(
+        self,
+        models: Sequence[Model],
+        transforms: Sequence[Transform | Callable[[Tensor], Tensor]],
+        x: Tensor,
+        y: Tensor,
+        samples: int = 1,
+        *,
+        seed: int = 0,
+        names: Sequence[str] | None = None,
+    ) -> None:
+        check_images("x", x, 4)
+        super().__init__(models, transforms, x, y, samples=samples, seed=seed, names=names)
