@@ -11,7 +11,12 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from saddlepoint import data, directions, models, transforms
-    from saddlepoint.evaluation import SuccessRates, success_rates
+    from saddlepoint.evaluation import (
+        RobustAccuracy,
+        SuccessRates,
+        robust_accuracy,
+        success_rates,
+    )
     from saddlepoint.losses import clipped, cw_margin, dlr, neg_cross_entropy
     from saddlepoint.problems import AbstractProblem, Ensemble, Product, Transformed, Universal
     from saddlepoint.projections import LpBall, project_lp_box, project_simplex
@@ -44,6 +49,7 @@ __all__ = [
     "Product",
     "Progress",
     "RandomStart",
+    "RobustAccuracy",
     "SuccessRates",
     "Threat",
     "Transformed",
@@ -65,6 +71,7 @@ __all__ = [
     "neg_cross_entropy",
     "project_lp_box",
     "project_simplex",
+    "robust_accuracy",
     "success_rates",
     "train",
     "transforms",
@@ -72,7 +79,7 @@ __all__ = [
 
 # Names are imported when they are first used (PEP 562): the command line answers `--help` without torch.
 _ROOMS = {
-    "evaluation": ("SuccessRates", "success_rates"),
+    "evaluation": ("RobustAccuracy", "SuccessRates", "robust_accuracy", "success_rates"),
     "losses": ("clipped", "cw_margin", "dlr", "neg_cross_entropy"),
     "problems": ("AbstractProblem", "Ensemble", "Product", "Transformed", "Universal"),
     "projections": ("LpBall", "project_lp_box", "project_simplex"),

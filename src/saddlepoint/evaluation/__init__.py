@@ -1,0 +1,34 @@
+"""Success rates of attacks, and robust accuracy under suites of attacks, with verdicts of our own."""
+
+from saddlepoint.evaluation.attacks import AbstractAttack, Target
+from saddlepoint.evaluation.ours import OurAttack
+from saddlepoint.evaluation.rates import SuccessRates, success_rates, wilson
+from saddlepoint.evaluation.robust import (
+    EvaluationProgress,
+    Ledger,
+    Outcome,
+    Page,
+    RobustAccuracy,
+    robust_accuracy,
+)
+from saddlepoint.evaluation.suites import SUITES, Suite
+from saddlepoint.evaluation.verdicts import Verdict, judge
+
+__all__ = [
+    "SUITES",
+    "AbstractAttack",
+    "EvaluationProgress",
+    "Ledger",
+    "OurAttack",
+    "Outcome",
+    "Page",
+    "RobustAccuracy",
+    "SuccessRates",
+    "Suite",
+    "Target",
+    "Verdict",
+    "judge",
+    "robust_accuracy",
+    "success_rates",
+    "wilson",
+]

@@ -1,0 +1,109 @@
+"""Verdicts are ours: whether a candidate breaks an image is decided here and nowhere else.
+
+An attack, ours or another library's, hands over images. What it says about them is not asked. A candidate
+counts only if it is inside the box, inside the ball, and misclassified when we evaluate it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import final
+
+import torch
+from torch import Tensor
+
+from saddlepoint.problems import Model
+from saddlepoint.problems.inputs import call
+from saddlepoint.projections import LpBall
+
+__all__ = ["Verdict", "is_right", "judge"]
+
+_ROUNDING = 1e-4  # of the radius: what float32 and other libraries' own projections may miss by
+_BOX_ROUNDING = 1e-5
+
+
+@final
+@dataclass(frozen=True)
+class Verdict:
+    """What became of one candidate per image.
+
+    Attributes:
+        broken: Misclassified inside ball and box, (n,), boolean.
+        distance: Norm of the perturbation where the candidate is inside the box and misclassified, whether
+            or not it is inside the ball; inf elsewhere; (n,), float64.
+        outside: Misclassified, but outside the ball or the box by more than rounding, (n,), boolean.
+        unusable: Not a number, (n,), boolean.
+    """
+
+    broken: Tensor
+    distance: Tensor
+    outside: Tensor
+    unusable: Tensor
+
+
+def judge(model: Model, x: Tensor, y: Tensor, candidates: Tensor, ball: LpBall) -> Verdict:
+    """Decide whether candidates break their images.
+
+    A candidate that misses ball or box by rounding is projected, and the projection is judged. One that misses
+    the ball by more breaks nothing, but its distance is kept if it is inside the box: that is how attacks that
+    look for the nearest adversarial image are turned into verdicts. One that misses the box by more is worth
+    nothing.
+
+    Args:
+        model: From images in [0, 1] to logits, in evaluation mode.
+        x: Images, (n, ...), in [0, 1].
+        y: Labels, (n,).
+        candidates: What the attack returned, (n, ...).
+        ball: Of the threat; one radius for all rows, or one per row.
+
+    Returns:
+        One verdict per image, on the CPU.
+
+    Raises:
+        ValueError: `candidates` is not a tensor of the shape of `x`.
+
+    Example:
+        >>> model = lambda images: torch.stack([images[:, 0], images[:, 1]], dim=1)
+        >>> x, y = torch.tensor([[0.6, 0.5], [0.6, 0.5]]), torch.tensor([0, 0])
+        >>> verdict = judge(model, x, y, torch.tensor([[0.5, 0.6], [0.0, 1.0]]), LpBall(math.inf, 0.2))
+        >>> verdict.broken.tolist(), verdict.outside.tolist()
+        ([True, False], [False, True])
+    """
+    if not isinstance(candidates, Tensor) or candidates.shape != x.shape:
+        got = tuple(candidates.shape) if isinstance(candidates, Tensor) else type(candidates)
+        raise ValueError(f"`candidates` must have the shape of `x`, {tuple(x.shape)}, got {got}.")
+    candidates = candidates.detach().to(x)
+    usable = candidates.flatten(1).isfinite().all(dim=1)
+    delta = torch.where(_column(usable, x), candidates - x, 0.0)
+    lower, upper = -x, 1 - x
+    beyond = torch.maximum(lower - delta, delta - upper).flatten(1).amax(dim=1)
+    boxed = delta.clamp(lower, upper)
+    radius = torch.as_tensor(ball.eps, dtype=torch.float64, device=x.device)
+    near = ball.norm(boxed) <= radius * (1 + _ROUNDING)
+    delta = torch.where(_column(near, x), ball.project(boxed, lower, upper), boxed)
+    wrong = usable & ~is_right(model, (x + delta).clamp(0, 1), y)
+    in_box = beyond <= _BOX_ROUNDING
+    distance = torch.where(wrong & in_box, ball.norm(delta), math.inf)
+    broken = wrong & in_box & near
+    return Verdict(broken.cpu(), distance.cpu(), (wrong & ~broken).cpu(), (~usable).cpu())
+
+
+def is_right(
+    model: Model | Callable[[Tensor], Tensor], x: Tensor, y: Tensor, batch_size: int = 256
+) -> Tensor:
+    """Whether each image is classified correctly, (n,); logits that are not numbers are never right.
+
+    Example:
+        >>> is_right(lambda images: images, torch.tensor([[0.2, 0.8]]), torch.tensor([1]))
+        tensor([True])
+    """
+    with torch.no_grad():
+        logits = torch.cat([call(model, part) for part in x.split(batch_size)])
+    known = logits.isfinite().all(dim=1)
+    return known & (logits.argmax(dim=1) == y.to(logits.device))
+
+
+def _column(values: Tensor, like: Tensor) -> Tensor:
+    return values.reshape(-1, *(1 for _ in like.shape[1:]))
