@@ -12,6 +12,7 @@ from saddlepoint.losses import Loss
 from saddlepoint.problems import AbstractProblem
 from saddlepoint.projections import LpBall
 from saddlepoint.solver import AttackResult, History, Progress, apgda, attack
+from saddlepoint.solver.best import improves
 from saddlepoint.weights import AbstractWeightRule
 
 __all__ = ["METHODS", "Method", "Solve", "frugal_attack", "solver"]
@@ -79,8 +80,9 @@ def frugal_attack(
     One descent for every row first. Rows that fall early leave evaluations unused; the rest of the
     (steps + 1) per row that Algorithm 1 takes goes into more descents of the rows that stand, the first from
     their best iterate, the others from random points; where it does not suffice for all of them, into one
-    descent of those nearest to falling. All rows together never take more than Algorithm 1. Random problems
-    use up their evaluations in the first descent.
+    descent of those nearest to falling. All rows together never take more than Algorithm 1; what a row gets
+    depends on the other rows of the call for that reason alone. Random problems use up their evaluations in
+    the first descent.
 
     Args:
         problem: B rows, K domains.
@@ -129,10 +131,9 @@ def frugal_attack(
 
 
 def _better(first: AttackResult, rows: Tensor, again: AttackResult) -> AttackResult:
-    """`first` with the rows that `again` improves: more domains fooled, or as many and a lower worst loss."""
-    old, new = first.fooled[rows].sum(dim=1), again.fooled.sum(dim=1)
-    lower = again.losses.amax(dim=1) < first.losses[rows].amax(dim=1)
-    gain = ((new > old) | ((new == old) & lower)).nonzero().flatten()
+    """`first` with the rows that `again` improves."""
+    better = improves(again.fooled, again.losses, first.fooled[rows], first.losses[rows])
+    gain = better.nonzero().flatten()
     target = rows[gain]
     counts, completed = first.num_forwards.clone(), first.completed.clone()
     counts[rows] += again.num_forwards

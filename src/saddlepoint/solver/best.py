@@ -13,7 +13,32 @@ from saddlepoint.problems import AbstractProblem
 from saddlepoint.solver.evaluate import Evaluation
 from saddlepoint.solver.result import AttackResult, History
 
-__all__ = ["Best"]
+__all__ = ["Best", "improves"]
+
+
+def improves(
+    fooled: Tensor, losses: Tensor, fooled_before: Tensor, losses_before: Tensor
+) -> Tensor:
+    """Whether an iterate is better than another: more domains fooled, or as many at a lower worst loss.
+
+    Args:
+        fooled: Of the iterate, (n, K), boolean.
+        losses: Of the iterate, (n, K).
+        fooled_before: Of the best one so far, (n, K), boolean.
+        losses_before: Of the best one so far, (n, K).
+
+    Returns:
+        (n,), boolean. An iterate visited again differs by rounding alone and is not better.
+
+    Example:
+        >>> one, two = torch.tensor([[True, False]]), torch.tensor([[True, True]])
+        >>> improves(two, torch.zeros(1, 2), one, torch.zeros(1, 2)).item()
+        True
+    """
+    hits, hits_before = fooled.sum(dim=1), fooled_before.sum(dim=1)
+    worst, worst_before = losses.amax(dim=1), losses_before.amax(dim=1)
+    rounding = 32 * torch.finfo(worst.dtype).eps * (1 + worst_before.abs().clamp_max(1e30))
+    return (hits > hits_before) | ((hits == hits_before) & (worst < worst_before - rounding))
 
 
 @final
@@ -49,7 +74,7 @@ class Best:
         return (~self.fooled.all(dim=1)).nonzero().flatten()
 
     def offer(self, rows: Tensor, delta: Tensor, weights: Tensor, point: Evaluation) -> Tensor:
-        """Take over an iterate where it fools more domains, or as many at a lower worst loss.
+        """Take over an iterate where it is better, see `improves`.
 
         Args:
             rows: Positions of the n rows in the batch, (n,).
@@ -60,12 +85,7 @@ class Best:
         Returns:
             Where it was taken, (n,), boolean.
         """
-        hits, hits_before = point.fooled.sum(dim=1), self.fooled[rows].sum(dim=1)
-        worst, worst_before = point.losses.amax(dim=1), self.losses[rows].amax(dim=1)
-        # An iterate visited again differs by rounding alone: the first visit stands, in every batch.
-        rounding = 32 * torch.finfo(worst.dtype).eps * (1 + worst_before.abs().clamp_max(1e30))
-        lower = worst < worst_before - rounding
-        better = (hits > hits_before) | ((hits == hits_before) & lower)
+        better = improves(point.fooled, point.losses, self.fooled[rows], self.losses[rows])
         chosen = better.nonzero().flatten()
         target = rows[chosen]
         self.delta[target], self.weights[target] = delta[chosen], weights[chosen]
