@@ -62,6 +62,9 @@ def by_hand(name, c, s):
     if name == "mnist_cnn":
         head = linear(64 * (s // 4) ** 2, 1024) + linear(1024, 10)
         return conv(c, 32, 5) + conv(32, 64, 5) + head
+    if name == "mnist_cnn_small":
+        head = linear(32 * (s // 4) ** 2, 256) + linear(256, 10)
+        return conv(c, 16, 5) + conv(16, 32, 5) + head
     return DEEP[name](c)
 
 
@@ -164,7 +167,7 @@ class TestArchitectures:
         known = {"E": 14_728_266, "F": 23_520_842, "G": 45_901_914, "H": 6_166_250}
         assert {name: DEEP[name](3) for name in known} == known
 
-    @pytest.mark.parametrize("name", [*SMALL, "mnist_cnn", "E", "F", "H", "preact_resnet18"])
+    @pytest.mark.parametrize("name", [*SMALL, "mnist_cnn", "mnist_cnn_small", "E", "F", "H", "preact_resnet18"])
     def test_images_are_independent_and_the_gradient_reaches_every_pixel_row(self, name):
         torch.manual_seed(0)
         network = models.build(name, 3, 32).eval()

@@ -38,7 +38,7 @@ class Settings:
     """mnist, cifar10, fashion-mnist; mnist-sample or cifar10-sample, which train on four fifths of the embedded
     test images and test on the rest."""
     model: str
-    """Architecture: A to H, mnist_cnn or preact_resnet18."""
+    """Architecture: A to H, mnist_cnn, mnist_cnn_small or preact_resnet18."""
     method: Literal["ampgd", "avg", "max", "msd", "linf", "l2", "l1", "single", "clean"] = "clean"
     """ampgd weighs the threats by min-max; avg takes their mean, max the worst, msd the best of K steps; linf,
     l2 and l1 train against the threat of that norm, single against the only one; clean without any."""

@@ -29,6 +29,7 @@ ARCHITECTURES: Mapping[str, Architecture] = MappingProxyType(
         "G": Architecture(deep.wide_resnet, 1),
         "H": Architecture(deep.googlenet, 1),
         "mnist_cnn": Architecture(small.mnist_cnn, 4),
+        "mnist_cnn_small": Architecture(small.mnist_cnn_small, 4),
         "preact_resnet18": Architecture(deep.preact_resnet18, 1),
     }
 )
@@ -38,7 +39,7 @@ def build(name: str, channels: int = 1, size: int = 28, classes: int = 10) -> nn
     """A network with random weights, in training mode.
 
     Args:
-        name: "A" to "H", "mnist_cnn" or "preact_resnet18".
+        name: "A" to "H", "mnist_cnn", "mnist_cnn_small" or "preact_resnet18".
         channels: Of the images.
         size: Height and width of the images.
         classes: Number of logits.

@@ -1,4 +1,4 @@
-"""The paper's small networks A-D (appendix, table of architectures) and `mnist_cnn`.
+"""The paper's small networks A-D (appendix, table of architectures), `mnist_cnn` and a small form of it.
 
 Every network maps images in [0, 1], shape (B, channels, size, size), to logits (B, classes) and
 does its own normalisation: A-D subtract 0.5 first, the convention of the Carlini-Wagner framework
@@ -7,7 +7,7 @@ the paper builds on.
 
 from torch import Tensor, nn
 
-__all__ = ["Centre", "all_cnn", "lenet", "lenet_v2", "mlp", "mnist_cnn"]
+__all__ = ["Centre", "all_cnn", "lenet", "lenet_v2", "mlp", "mnist_cnn", "mnist_cnn_small"]
 
 
 class Centre(nn.Module):
@@ -149,16 +149,33 @@ def mnist_cnn(channels: int, size: int, classes: int) -> nn.Sequential:
         >>> mnist_cnn(1, 28, 10)(torch.rand(2, 1, 28, 28)).shape
         torch.Size([2, 10])
     """
+    return _two_convolutions(channels, size, classes, 32, 64, 1024)
+
+
+def mnist_cnn_small(channels: int, size: int, classes: int) -> nn.Sequential:
+    """`mnist_cnn` with half the filters, 16 and 32, and 256 units: a quarter of the work, for a CPU.
+
+    Example:
+        >>> import torch
+        >>> mnist_cnn_small(1, 28, 10)(torch.rand(2, 1, 28, 28)).shape
+        torch.Size([2, 10])
+    """
+    return _two_convolutions(channels, size, classes, 16, 32, 256)
+
+
+def _two_convolutions(
+    channels: int, size: int, classes: int, first: int, second: int, units: int
+) -> nn.Sequential:
     side = size // 2 // 2
     return nn.Sequential(
-        nn.Conv2d(channels, 32, 5, padding=2),
+        nn.Conv2d(channels, first, 5, padding=2),
         nn.ReLU(),
         nn.MaxPool2d(2),
-        nn.Conv2d(32, 64, 5, padding=2),
+        nn.Conv2d(first, second, 5, padding=2),
         nn.ReLU(),
         nn.MaxPool2d(2),
         nn.Flatten(),
-        nn.Linear(64 * side * side, 1024),
+        nn.Linear(second * side * side, units),
         nn.ReLU(),
-        nn.Linear(1024, classes),
+        nn.Linear(units, classes),
     )
