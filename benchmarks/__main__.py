@@ -7,7 +7,7 @@ import sys
 
 import torch
 
-ROOMS = ("projections", "solver", "training")
+ROOMS = ("projections", "solver", "training", "parity")
 
 
 def main(rooms: list[str]) -> int:

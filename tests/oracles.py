@@ -180,3 +180,36 @@ def ensemble_losses(
         return torch.stack([cw_margin(model((x + delta)[None])[0], y) for model in models])
 
     return losses
+
+
+# ---------------------------------------------------------------------------------- distance to a plane
+
+
+def distance_to_plane(w: np.ndarray, margin: float, x: np.ndarray, p: float) -> float:
+    """Smallest ||d||_p with margin + w @ d <= 0 and x + d in [0, 1]; inf if there is no such d; p = 0 counts.
+
+    Every entry moves against w, at most to its end of the box; what differs is how the way is shared.
+    """
+    if margin <= 0:
+        return 0.0
+    room, slope = np.where(w > 0, x, 1 - x), np.abs(w)
+    gain = room * slope  # what an entry takes off the margin at its end of the box
+    if gain.sum() < margin:
+        return math.inf
+    if p == 0:
+        return float(np.argmax(np.sort(gain)[::-1].cumsum() >= margin) + 1)
+    if p == 1:  # steepest entries first
+        left, length = margin, 0.0
+        for i in np.argsort(-slope):
+            part = min(gain[i], left)
+            length += part / slope[i] if part else 0.0
+            left -= part
+        return length
+    step = np.ones_like(slope) if p == math.inf else slope
+    low, high = 0.0, 1.0 / slope[slope > 0].min() + 1.0
+    for _ in range(200):
+        middle = (low + high) / 2
+        moved = np.minimum(middle * step, room)
+        low, high = (middle, high) if slope @ moved < margin else (low, middle)
+    moved = np.where(slope > 0, np.minimum(high * step, room), 0.0)
+    return float(moved.max() if p == math.inf else np.sqrt((moved**2).sum()))

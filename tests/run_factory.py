@@ -10,6 +10,9 @@ from torch import nn
 
 import saddlepoint as sp
 from saddlepoint import report
+from saddlepoint.evaluation import Ledger
+from saddlepoint.evaluation.domains import robust_domains
+from saddlepoint.report.evaluation import Result
 
 HOSTILE = (
     "</script><script>window.pwned = 1</script>",
@@ -89,5 +92,52 @@ def make_run(
         chunk=chunk,
     )
     run = report.execute(job, run, folder)
+    report.write_report(folder)
+    return run
+
+
+def make_evaluation(
+    folder: Path,
+    *,
+    domains: int = 1,
+    rows: int = 12,
+    names: tuple[str, ...] | None = None,
+    classes: tuple[str, ...] = ("cat", "dog", "bird", "ship"),
+    data: str = "toy",
+    channels: int = 1,
+    size: int = 6,
+    eps: float = 0.05,
+) -> report.Run:
+    """A finished evaluation with a made-up word of the doctor."""
+    names = names or tuple(f"net {k}" for k in range(domains))
+    generator = torch.Generator().manual_seed(7)
+    models = [network(seed, channels * size * size, 4) for seed in range(domains)]
+    x = torch.rand(rows, channels, size, size, generator=generator)
+    everything = sp.Ensemble(models, x, models[0](x).argmax(dim=1), names=names)
+    balls = {"linf": sp.LpBall(math.inf, eps), "l2": sp.LpBall(2, 4 * eps)}
+    config = {"data": data, "models": list(names), "suite": "quick", "every_attack": False}
+    config |= {"transforms": [], "budget": None}
+    found = {"status": "warn", "saw": "x < y", "means": names[0], "do": "look"}
+    run = report.Run(
+        kind=report.EVALUATE,
+        command=f"saddlepoint evaluate --data {data}",
+        config=config,
+        seed=0,
+        domains=names,
+        classes=classes,
+        rows=rows,
+        hashes=report.Hashes(
+            report.hash_config(config), dict.fromkeys(names, "0"), report.hash_tensors({"x": x})
+        ),
+        metrics={"doctor": {name: [{"name": "gradients", **found}] for name in names}},
+    )
+
+    def evaluate(ledger: Ledger) -> Result:
+        if domains > 1:
+            short = {"steps": 5, "searches": 3, "batch_size": (rows + 1) // 2}
+            return robust_domains(everything, balls, **short, ledger=ledger)
+        return sp.robust_accuracy(models[0], x, everything.labels[:, 0], balls, ledger=ledger)
+
+    run = report.execute_evaluation(evaluate, everything, run, folder)
     report.write_report(folder)
     return run

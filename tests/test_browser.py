@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from run_factory import HOSTILE, make_run
+from run_factory import HOSTILE, make_evaluation, make_run
 from saddlepoint import report
 
 pytestmark = pytest.mark.browser
@@ -44,6 +44,12 @@ def runs(tmp_path_factory) -> Path:
     make_run(folder / HOSTILE[1], rows=40, rule="average", channels=3)
     both = [folder / "ensemble", folder / HOSTILE[1]]
     report.write_comparison(both, folder / "comparison.html")
+    for name, domains in (("evaluation", 1), ("evaluations", 3)):
+        make_evaluation(folder / name, domains=domains, rows=30, channels=3)
+        hostile = {"names": HOSTILE[:domains], "classes": HOSTILE, "data": HOSTILE[1]}
+        make_evaluation(folder / f"hostile-{name}", domains=domains, **hostile)
+    both = [folder / "evaluation", folder / "evaluations"]
+    report.write_comparison(both, folder / "evaluated.html")
     return folder
 
 
@@ -198,3 +204,59 @@ def test_reads_without_scripts(browser, runs) -> None:
     assert page.locator("#cards > li").count() == 40
     assert page.locator("#cards > li").last.is_visible()
     context.close()
+
+
+@pytest.mark.parametrize("name", ["evaluation", "evaluations"])
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [390, 1280])
+def test_an_evaluation_fits_the_screen(visit, tmp_path, name, scheme, width):
+    page = visit(f"{name}/report.html", width, scheme)
+    for details in page.locator("main details").all():
+        details.evaluate("node => { node.open = true; }")
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    page.screenshot(path=tmp_path / f"{name}-{scheme}-{width}.png", full_page=True)
+    background = page.evaluate("getComputedStyle(document.body).backgroundColor")
+    red = int(background.split("(")[1].split(",")[0])
+    assert (red < 60) == (scheme == "dark")
+    pictures = page.locator("#closest img")
+    assert pictures.count() > 0
+    assert pictures.first.evaluate("node => node.naturalWidth") == 6
+    assert page.locator("#radius svg").count() == 2
+
+
+def test_an_evaluation_says_what_stands(visit, runs):
+    page = visit("evaluation/report.html")
+    metrics = report.Run.read(runs / "evaluation").metrics
+    assert f"{metrics['union']:.1f}" in page.locator("h1").inner_text()
+    assert "upper bound" in page.locator("#radius").inner_text()
+    assert page.locator("#attacks tbody tr").first.is_visible()
+    for link in page.locator("header nav a").all():
+        target = link.get_attribute("href")
+        assert page.locator(target).count() == 1
+    page.locator("#copy").click()
+    assert page.locator("#copy").inner_text() in ("Copied", "Selected")
+
+
+def test_bars_have_the_width_of_their_numbers(visit, runs):
+    page = visit("evaluation/report.html")
+    metrics = report.Run.read(runs / "evaluation").metrics
+    track, bar = (
+        page.locator(f".hero svg .{name}").first.bounding_box()["width"]
+        for name in ("track", "bar")
+    )
+    assert bar / track == pytest.approx(metrics["clean"] / 100, abs=0.02)
+
+
+@pytest.mark.parametrize("name", ["evaluation", "evaluations"])
+def test_hostile_names_do_nothing_in_an_evaluation(visit, name):
+    page = visit(f"hostile-{name}/report.html")
+    page.wait_for_timeout(200)
+    assert page.evaluate("window.pwned") is None
+    assert HOSTILE[1] in page.locator("main").inner_text()
+    assert page.locator("svg[onload], img[src=x]").count() == 0
+
+
+def test_comparison_of_evaluations(visit):
+    page = visit("evaluated.html", 390)
+    assert page.evaluate("document.documentElement.scrollWidth") <= 390
+    assert "highest accuracy under every attack" in page.locator("h1").inner_text()

@@ -167,7 +167,9 @@ class TestArchitectures:
         known = {"E": 14_728_266, "F": 23_520_842, "G": 45_901_914, "H": 6_166_250}
         assert {name: DEEP[name](3) for name in known} == known
 
-    @pytest.mark.parametrize("name", [*SMALL, "mnist_cnn", "mnist_cnn_small", "E", "F", "H", "preact_resnet18"])
+    @pytest.mark.parametrize(
+        "name", [*SMALL, "mnist_cnn", "mnist_cnn_small", "E", "F", "H", "preact_resnet18"]
+    )
     def test_images_are_independent_and_the_gradient_reaches_every_pixel_row(self, name):
         torch.manual_seed(0)
         network = models.build(name, 3, 32).eval()

@@ -30,12 +30,18 @@ app = App(
 _EXAMPLES = {
     "demo": ("demo", "demo --limit 64 --out runs/small"),
     "report": ("report runs/demo", "report runs/average runs/minmax --out both.html"),
+    "evaluate": (
+        "evaluate mnist-a --threat linf:0.2 --threat l2:2.0 --limit 200",
+        "evaluate runs/ampgd/model.safetensors:mnist_cnn --data mnist --threat linf:0.3 --suite paper",
+        "evaluate --models A,B,C,D --threat linf:0.2 --budget 5m --out runs/all",
+    ),
     "doctor": ("doctor mnist-a", "doctor my.networks:robust --data photos/ --eps 8/255"),
     "train": ("train --data mnist --model A --out runs/a",),
 }
 for _name, _where, _help in (
     ("demo", "demo:demo", "Average against min-max on embedded images, with a report."),
     ("attack", "attack:app", "Attack your models: ensemble, universal, transform."),
+    ("evaluate", "evaluate:evaluate", "What still stands under every attack of a suite?"),
     ("report", "report:report", "Draw the report of a run again, or compare runs."),
     ("doctor", "doctor:doctor", "Is a model fit to be evaluated?"),
     (

@@ -2,6 +2,7 @@
 
 import json as text
 import sys
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -13,10 +14,15 @@ from .inputs import Images, load_data, load_models
 if TYPE_CHECKING:
     from saddlepoint.doctor import Finding
 
-__all__ = ["doctor"]
+__all__ = ["default_radius", "doctor", "examine", "references", "verdict"]
 
-_EPS = {"mnist": "0.2", "cifar10": "8/255"}
+_EPS = {"mnist": 0.2}
 _MARKS = {"ok": ("✓", "32"), "warn": ("!", "33"), "fail": ("✗", "31")}
+_VERDICTS = {
+    "ok": "fit to be evaluated",
+    "warn": "look at the warnings before trusting numbers",
+    "fail": "not fit: numbers about it would be wrong",
+}
 
 
 def doctor(
@@ -52,7 +58,7 @@ def doctor(
     with progress.downloads() as downloading:
         images = load_data(data, "test", limit, downloading)
     try:
-        radius = parse.number(eps or _EPS.get(images.family, "8/255"), "--eps")
+        radius = parse.number(default_radius(images) if eps is None else eps, "--eps")
     except ValueError as error:
         raise UsageError(str(error)) from error
     if not 0 < radius < 1:
@@ -64,24 +70,38 @@ def doctor(
     for name, model in loaded.items():
         if not json:
             print(f"{name}, {len(images.x)} images of {data}, linf {radius:.4g}")
-        references = {n: m for n, m in loaded.items() if n != name} or _reference(name, images)
-        everything[name] = _examine(model, images, radius, steps, seed, references, json)
+        everything[name] = examine(
+            model,
+            images,
+            radius,
+            steps=steps,
+            seed=seed,
+            references=references(name, loaded, images),
+            callback=None if json else _print,
+        )
     return _conclude(everything, json)
 
 
-def _examine(
+def default_radius(images: Images) -> float:
+    """An linf radius at which attacks should work on these images."""
+    return _EPS.get(images.family, 8 / 255)
+
+
+def examine(
     model: Any,
     images: Images,
     eps: float,
-    steps: int,
-    seed: int,
-    references: dict[str, Any],
-    json: bool,
+    *,
+    steps: int = 20,
+    seed: int = 0,
+    references: Mapping[str, Any] | None = None,
+    callback: "Callable[[Finding], None] | None" = None,
 ) -> "list[Finding]":
-    from saddlepoint.doctor import examine
+    """What the checks say of a model, see `saddlepoint.doctor.examine`."""
+    from saddlepoint import doctor as room
 
     with library():
-        return examine(
+        return room.examine(
             model,
             images.x,
             images.y,
@@ -89,12 +109,16 @@ def _examine(
             steps=steps,
             seed=seed,
             references=references,
-            callback=None if json else _print,
+            callback=callback,
         )
 
 
-def _reference(name: str, images: Images) -> dict[str, Any]:
-    """A shipped network for the same images, to transfer from."""
+def references(name: str, models: Mapping[str, Any], images: Images) -> dict[str, Any]:
+    """Models to transfer from: the others, or a shipped network for the same images."""
+    return {other: m for other, m in models.items() if other != name} or _shipped(name, images)
+
+
+def _shipped(name: str, images: Images) -> dict[str, Any]:
     from saddlepoint import models
 
     shape = tuple(images.x.shape[1:])
@@ -121,13 +145,14 @@ def _conclude(everything: "dict[str, list[Finding]]", json: bool) -> int:
 
     if json:
         print(text.dumps({n: [asdict(f) for f in fs] for n, fs in everything.items()}, indent=2))
-    verdicts = {name: worst(findings) for name, findings in everything.items()}
-    if not json:
-        words = {
-            "ok": "fit to be evaluated",
-            "warn": "look at the warnings before trusting numbers",
-            "fail": "not fit: numbers about it would be wrong",
-        }
-        for name, verdict in verdicts.items():
-            print(f"{name}: {words[verdict]}")
-    return 1 if "fail" in verdicts.values() else 0
+    else:
+        for name, findings in everything.items():
+            print(f"{name}: {verdict(findings)}")
+    return 1 if "fail" in map(worst, everything.values()) else 0
+
+
+def verdict(findings: "Sequence[Finding]") -> str:
+    """All findings on a model in a few words."""
+    from saddlepoint.doctor import worst
+
+    return _VERDICTS[worst(findings)]

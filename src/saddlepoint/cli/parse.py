@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from saddlepoint.transforms import Transform
     from saddlepoint.weights import AbstractWeightRule
 
-__all__ = ["LOSSES", "NORMS", "RULES", "loss", "number", "rule", "split", "transforms"]
+__all__ = ["LOSSES", "NORMS", "RULES", "loss", "number", "rule", "seconds", "split", "transforms"]
 
 NORMS = {"linf": math.inf, "l2": 2.0, "l1": 1.0, "l0": 0.0}
 RULES = ("minmax", "average", "worst", "entropic", "fixed:W1,W2,...")
@@ -56,6 +56,24 @@ def split(text: str) -> list[str]:
         ['A', 'B', 'C']
     """
     return [part.strip() for part in text.split(",") if part.strip()]
+
+
+def seconds(text: str) -> float:
+    """A time: seconds, or with a unit out of s, m and h.
+
+    Example:
+        >>> seconds("60s"), seconds("5m"), seconds("90")
+        (60.0, 300.0, 90.0)
+    """
+    units = {"s": 1.0, "m": 60.0, "h": 3600.0}
+    unit = text.strip()[-1:]
+    try:
+        value = float(text.strip().removesuffix(unit) if unit in units else text)
+    except ValueError:
+        value = math.nan
+    if not 0 < value < math.inf:
+        raise ValueError(f"`--budget` must be a positive time such as 60s, 5m or 90, got {text!r}.")
+    return value * units.get(unit, 1.0)
 
 
 def rule(text: str) -> "AbstractWeightRule":

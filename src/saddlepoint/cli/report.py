@@ -39,9 +39,15 @@ def report(
     for folder, record in zip(runs, records, strict=True):
         if record.status != "complete":
             raise UsageError(
-                f"`{folder}` must be a finished run, got {record.done} of {record.rows} rows; "
+                f"`{folder}` must be a finished run, got one that is {record.status}; "
                 f"continue it with: {record.command} --out {folder} --resume"
             )
+    kinds = {record.kind == room.EVALUATE for record in records}
+    if len(kinds) > 1:
+        shown = ", ".join(f"{f} ({r.kind})" for f, r in zip(runs, records, strict=True))
+        raise UsageError(
+            f"`report` must compare attacks with attacks and evaluations with evaluations, got {shown}."
+        )
     with library():
         if len(runs) == 1 and out is None:
             path = room.write_report(runs[0], max_bytes=int(max_megabytes * 1e6))
@@ -60,8 +66,16 @@ def report(
             )
         )
         return 0
-    from .show import comparison
+    from . import show
 
-    comparison([str(folder) for folder in runs], records)
+    names = [str(folder) for folder in runs]
+    if kinds == {True}:
+        from .tables import write_tables
+
+        if len(runs) == 1:
+            write_tables(records[0], runs[0])
+        show.evaluations(names, records)
+    else:
+        show.comparison(names, records)
     print(f"report: {path}")
     return 0

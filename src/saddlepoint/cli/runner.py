@@ -1,9 +1,9 @@
 """One attack from settings to report: load, build, check, run, write, say."""
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from . import parse
 from .config import AttackConfig, TransformConfig, UniversalConfig
@@ -13,11 +13,20 @@ from .inputs import Images, load_data, load_models
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from saddlepoint.problems import AbstractProblem, Model
-    from saddlepoint.report import Job, Run
+    from saddlepoint.problems import AbstractProblem, Model, Product
+    from saddlepoint.report import Hashes, Job, Run
     from saddlepoint.report.running import Solve
 
-__all__ = ["free_folder", "run_attack"]
+__all__ = [
+    "clear",
+    "free_folder",
+    "hashes",
+    "on_device",
+    "other_versions",
+    "run_attack",
+    "run_folder",
+    "views",
+]
 
 # The paper's short names in words.
 _VIEWS = {
@@ -53,7 +62,8 @@ def run_attack(
         command: The line that repeats the run, if it is not the plain one.
         rank: Number of this process, where several share the work; all call this, and the first one writes.
     """
-    folder = _folder(config, out, resume, overwrite)
+    name = f"{config.kind}-{Path(config.data).stem}-{config.norm}"
+    folder = run_folder(name, out, resume, overwrite)
     from saddlepoint import report
 
     from . import cluster, progress, show
@@ -70,13 +80,13 @@ def run_attack(
         if old.status == "complete":
             show.note(f"{folder} is complete already", quiet=quiet)
             return 0 if rank else _finish(old, folder, quiet=quiet, as_json=as_json)
-        run = run.but(created=old.created, warnings=_other_versions(old, run))
+        run = run.but(created=old.created, warnings=other_versions(old, run))
     else:
         if resume:
             show.note(f"nothing to resume in {folder}: starting", quiet=quiet)
         cluster.meet()  # everyone has seen the folder as it was
         if rank == 0:
-            _clear(folder)
+            clear(folder)
     cluster.meet()
     title = f"{config.kind} {config.data}"
     noun = "groups" if config.kind == "universal" else "images"
@@ -96,16 +106,17 @@ def run_attack(
     return 0 if rank else _finish(run, folder, quiet=quiet, as_json=as_json)
 
 
-def _clear(folder: Path) -> None:
+def clear(folder: Path) -> None:
     """Remove what an older run left, so that nothing of it can be taken for the new one."""
-    from saddlepoint.report import TENSORS, Shards
+    from saddlepoint.report import TENSORS, DiskLedger, Shards
 
-    for name in ("run.json", "report.html", TENSORS):
+    for name in ("run.json", "report.html", "table.md", "table.csv", "table.tex", TENSORS):
         (folder / name).unlink(missing_ok=True)
     Shards(folder).clear()
+    DiskLedger(folder).clear()
 
 
-def _other_versions(old: "Run", new: "Run") -> tuple[str, ...]:
+def other_versions(old: "Run", new: "Run") -> tuple[str, ...]:
     """A remark where the first rows were made by other versions: they may round differently."""
     changed = [
         f"{k} {old.versions.get(k)} and {v}"
@@ -137,11 +148,12 @@ def _finish(run: "Run", folder: Path, *, quiet: bool, as_json: bool) -> int:
     return 0
 
 
-def _folder(config: AttackConfig, out: Path | None, resume: bool, overwrite: bool) -> Path:
+def run_folder(name: str, out: Path | None, resume: bool, overwrite: bool) -> Path:
+    """The folder of a run: the one given, if it is free or may be used, or a new one under `runs`."""
     if out is None:
         if resume:
             raise UsageError("`--resume` must say which run to continue, such as --out runs/mine.")
-        return free_folder(f"{config.kind}-{Path(config.data).stem}-{config.norm}")
+        return free_folder(name)
     if out.exists() and not out.is_dir():
         raise UsageError(f"`--out` must be a folder, got the file {str(out)!r}.")
     there = (out / "run.json").is_file()
@@ -153,22 +165,32 @@ def _folder(config: AttackConfig, out: Path | None, resume: bool, overwrite: boo
     return out
 
 
+def on_device(
+    device: str, images: Images, models: "dict[str, Model]"
+) -> "tuple[Tensor, Tensor, dict[str, Model]]":
+    """Images, labels and models where they are to be used."""
+    import torch
+
+    try:
+        where = torch.device(device)
+        x, y = images.x.to(where), images.y.to(where)
+        models = {
+            n: m.to(where) if isinstance(m, torch.nn.Module) else m for n, m in models.items()
+        }
+    except (RuntimeError, AssertionError) as error:
+        reason = str(error).splitlines()[0]
+        raise UsageError(
+            f"`--device` must be one that is there, such as cpu, got {device!r}: {reason}"
+        ) from error
+    return x, y, models
+
+
 def _job(config: AttackConfig, images: Images, models: "dict[str, Model]") -> "Job":
     import torch
 
     from saddlepoint.report import Job
 
-    try:
-        device = torch.device(config.device)
-        x, y = images.x.to(device), images.y.to(device)
-        models = {
-            n: m.to(device) if isinstance(m, torch.nn.Module) else m for n, m in models.items()
-        }
-    except (RuntimeError, AssertionError) as error:
-        reason = str(error).splitlines()[0]
-        raise UsageError(
-            f"`--device` must be one that is there, such as cpu, got {config.device!r}: {reason}"
-        ) from error
+    x, y, models = on_device(config.device, images, models)
     with usage():
         problem = _problem(config, x, y, models)
         for text in (config.rule, config.baseline):
@@ -195,13 +217,25 @@ def _problem(
         (model,) = models.values()
         return sp.Universal(model, groups, labels, box=config.box)
     if isinstance(config, TransformConfig):
-        family = parse.transforms(config.transforms)
-        views = _unique([_VIEWS.get(transform.name, transform.name) for transform in family])
-        names = views if len(models) == 1 else [f"{m}/{v}" for m in models for v in views]
-        return sp.Product(
-            list(models.values()), family, x, y, config.samples, seed=config.seed, names=names
-        )
+        return views(models, config.transforms, x, y, config.samples, config.seed)
     return sp.Ensemble(list(models.values()), x, y, names=list(models))
+
+
+def views(
+    models: "dict[str, Model]",
+    transforms: Sequence[str],
+    x: "Tensor",
+    y: "Tensor",
+    samples: int = 1,
+    seed: int = 0,
+) -> "Product":
+    """Every model behind every transformation, with the names a user would give them."""
+    import saddlepoint as sp
+
+    family = parse.transforms(list(transforms))
+    seen = _unique([_VIEWS.get(transform.name, transform.name) for transform in family])
+    names = seen if len(models) == 1 else [f"{m}/{v}" for m in models for v in seen]
+    return sp.Product(list(models.values()), family, x, y, samples, seed=seed, names=names)
 
 
 def _unique(names: list[str]) -> list[str]:
@@ -260,7 +294,7 @@ def _record(
     problem: "AbstractProblem",
     command: str,
 ) -> "Run":
-    from saddlepoint.report import Hashes, Run, hash_config, hash_model, hash_tensors
+    from saddlepoint.report import Run
 
     values = config.model_dump()
     return Run(
@@ -271,9 +305,16 @@ def _record(
         domains=problem.names,
         classes=images.classes,
         rows=len(problem),
-        hashes=Hashes(
-            config=hash_config(values),
-            models={name: hash_model(model) for name, model in models.items()},
-            data=hash_tensors({"x": images.x, "y": images.y}),
-        ),
+        hashes=hashes(values, images, models),
+    )
+
+
+def hashes(config: Mapping[str, Any], images: Images, models: "dict[str, Model]") -> "Hashes":
+    """What has to be the same for a run to be continued."""
+    from saddlepoint.report import Hashes, hash_config, hash_model, hash_tensors
+
+    return Hashes(
+        config=hash_config(config),
+        models={name: hash_model(model) for name, model in models.items()},
+        data=hash_tensors({"x": images.x, "y": images.y}),
     )

@@ -2,9 +2,9 @@
 
 import json
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from rich import box
 from rich.console import Console
@@ -13,9 +13,19 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
 if TYPE_CHECKING:
+    from saddlepoint.evaluation import EvaluationProgress
     from saddlepoint.report import Run, RunProgress
 
-__all__ = ["attacking", "comparison", "metrics_json", "note", "summary"]
+__all__ = [
+    "attacking",
+    "comparison",
+    "evaluating",
+    "evaluation",
+    "evaluations",
+    "metrics_json",
+    "note",
+    "summary",
+]
 
 
 @contextmanager
@@ -45,6 +55,46 @@ def attacking(title: str, noun: str, *, quiet: bool) -> "Iterator[Callable[[RunP
             if not live and not quiet and state.done and tenth > said:
                 said = tenth
                 print(f"{title}: {share}", file=sys.stderr, flush=True)
+
+        yield report
+
+
+@contextmanager
+def evaluating(title: str, *, quiet: bool) -> "Iterator[Callable[[EvaluationProgress], None]]":
+    """A bar for the attack that is running, with images left and images that still stand.
+
+    Elsewhere than on a terminal there is one plain line per attack.
+    """
+    console = Console(stderr=True)
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(bar_width=30),
+        TextColumn("{task.fields[figures]}"),
+        TimeRemainingColumn(),
+    )
+    live = console.is_terminal and not quiet
+    with Progress(*columns, console=console, disable=not live, transient=True) as bar:
+        task, now = bar.add_task(escape(title), total=None, figures=""), -1
+
+        def report(state: "EvaluationProgress") -> None:
+            nonlocal now
+            who = " ".join(part for part in (state.domain, state.threat, state.attack) if part)
+            where = f"{who} ({state.index + 1}/{state.attacks})"
+            figures = f"{state.standing}/{state.images} standing"
+            left = max(state.total - state.done, 0)
+            again = " in all restarts" if state.total > state.images else ""
+            if state.index != now:  # the time left is that of this attack
+                now = state.index
+                bar.reset(task)
+            bar.update(
+                task,
+                description=escape(where),
+                completed=state.done,
+                total=state.total,
+                figures=f"{left} images left{again}, {figures}",
+            )
+            if not live and not quiet and state.done >= state.total:
+                print(f"{title}: {where}: {figures}", file=sys.stderr, flush=True)
 
         yield report
 
@@ -89,6 +139,89 @@ def summary(run: "Run") -> None:
     console.print("Accuracy under attack and success rates (ASR), percent:", table, sep="\n")
     for line in words.headline(run):
         console.print(escape(line))
+
+
+def evaluation(run: "Run") -> None:
+    """What stands, as a table and in words, on stdout."""
+    from saddlepoint.report import words
+    from saddlepoint.report.evaluation_page import attack_table, evaluation_headline
+
+    console = Console(width=None if sys.stdout.isatty() else 120, highlight=False)
+    metrics = run.metrics
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    several = "domains" in metrics
+    for heading in ("domain" if several else "attack", *([""] if several else [])):
+        table.add_column(
+            heading if heading else "clean", justify="right" if not heading else "left"
+        )
+    for name, radius in metrics["radii"].items():
+        table.add_column(words.ball_text({"norm": name, "eps": radius}), justify="right")
+    table.add_column("union", justify="right")
+
+    def shares(part: "Mapping[str, Any]") -> list[str]:
+        return [f"{value:.1f}" for value in (*part["robust"].values(), part["union"])]
+
+    if several:
+        for name, part in metrics["domains"].items():
+            table.add_row(escape(name), f"{part['clean']:.1f}", *shares(part))
+        table.add_section()
+        table.add_row("every one right", f"{metrics['clean']:.1f}", *shares(metrics))
+        joint = [f"{value:.1f}" for value in metrics["joint"].values()]
+        table.add_row("not all fooled at once", "", *joint, "")
+        medians = [marks["median"] for marks in metrics["eps_min"].values()]
+        radii = ["inf" if median is None else f"{median:.3g}" for median in medians]
+        table.add_row("median smallest radius", "", *radii, "")
+        console.print("Accuracy, percent:", table, sep="\n")
+    else:
+        found = attack_table(metrics)
+        for attack in found["attacks"]:
+            cells = [_cell(cell) for cell in found["cells"][attack].values()]
+            table.add_row(escape(attack), *cells, "")
+        table.add_section()
+        table.add_row("accuracy", *shares(metrics))
+        intervals = (*metrics["intervals"]["robust"].values(), metrics["intervals"]["union"])
+        table.add_row("95 %", *(f"{low:.1f} to {high:.1f}" for low, high in intervals))
+        console.print("Images broken of those attacked, and accuracy in percent:", table, sep="\n")
+    for line in evaluation_headline(run):
+        console.print(escape(line))
+
+
+def _cell(outcome: "Mapping[str, Any] | None") -> str:
+    if outcome is None:
+        return "-"
+    if outcome["status"] == "not needed":
+        return "not needed"
+    flag = "" if outcome["status"] == "complete" else f" {outcome['status']}"
+    return f"{outcome['broken']} of {outcome['attacked']}{flag}"
+
+
+def evaluations(names: "list[str]", runs: "list[Run]") -> None:
+    """One line per evaluation, on stdout."""
+    console = Console(width=None if sys.stdout.isatty() else 120, highlight=False)
+    threats = list(dict.fromkeys(name for run in runs for name in run.metrics["radii"]))
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for heading in ("run", "models", "suite"):
+        table.add_column(heading)
+    for heading in ("images", "clean", *threats, "union", "95 %"):
+        table.add_column(heading, justify="right")
+    for name, run in zip(names, runs, strict=True):
+        metrics = run.metrics
+        low, high = metrics["intervals"]["union"]
+        cells = [
+            f"{metrics['robust'][threat]:.1f}" if threat in metrics["robust"] else "-"
+            for threat in threats
+        ]
+        table.add_row(
+            escape(name),
+            escape(", ".join(run.hashes.models)),
+            str(run.config["suite"]),
+            str(metrics["rows"]),
+            f"{metrics['clean']:.1f}",
+            *cells,
+            f"{metrics['union']:.1f}",
+            f"{low:.1f} to {high:.1f}",
+        )
+    console.print(table)
 
 
 def comparison(names: "list[str]", runs: "list[Run]") -> None:

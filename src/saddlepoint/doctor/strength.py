@@ -92,7 +92,8 @@ def transfer(subject: Subject, name: str, reference: Model) -> Finding | None:
             return None
         problem = Ensemble([reference], subject.x, subject.y)
         ball = LpBall(float("inf"), subject.eps)
-        delta = attack(problem, ball, rule=Average(), steps=subject.steps, seed=subject.seed).delta
+        result = attack(problem, ball, rule=Average(), steps=subject.steps, seed=subject.seed)
+        delta = result.finished().delta
     except (RuntimeError, ValueError, IndexError):
         return None
     found = subject.call(subject.x + delta).argmax(dim=-1) != subject.y

@@ -89,7 +89,7 @@ class Subject:
             result = attack(
                 problem, LpBall(float("inf"), eps), rule=Average(), steps=self.steps, seed=self.seed
             )
-            self._robust[eps] = ~result.fooled[:, 0]
+            self._robust[eps] = ~result.finished().fooled[:, 0]
         return self._robust[eps]
 
 

@@ -1,13 +1,14 @@
 """Success rates of attacks, and robust accuracy under suites of attacks, with verdicts of our own."""
 
 from saddlepoint.evaluation.attacks import AbstractAttack, Target
+from saddlepoint.evaluation.domains import DomainAccuracy, robust_domains
 from saddlepoint.evaluation.ours import OurAttack
+from saddlepoint.evaluation.pages import Ledger, Page
+from saddlepoint.evaluation.radii import smallest_radius
 from saddlepoint.evaluation.rates import SuccessRates, success_rates, wilson
 from saddlepoint.evaluation.robust import (
     EvaluationProgress,
-    Ledger,
     Outcome,
-    Page,
     RobustAccuracy,
     robust_accuracy,
 )
@@ -17,6 +18,7 @@ from saddlepoint.evaluation.verdicts import Verdict, judge
 __all__ = [
     "SUITES",
     "AbstractAttack",
+    "DomainAccuracy",
     "EvaluationProgress",
     "Ledger",
     "OurAttack",
@@ -29,6 +31,8 @@ __all__ = [
     "Verdict",
     "judge",
     "robust_accuracy",
+    "robust_domains",
+    "smallest_radius",
     "success_rates",
     "wilson",
 ]

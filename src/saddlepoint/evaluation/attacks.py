@@ -2,22 +2,37 @@
 
 from __future__ import annotations
 
+import random
 import time
+import warnings
 from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import final
 
+import numpy as np
+import torch
 from torch import Tensor, nn
 
 from saddlepoint.problems import Model
 from saddlepoint.problems.inputs import call
 from saddlepoint.projections import LpBall
+from saddlepoint.solver.evaluate import gradients_enabled
 
-__all__ = ["AbstractAttack", "OutOfTimeError", "Target", "Watched"]
+__all__ = ["AbstractAttack", "OutOfTimeError", "Target", "Watched", "sealed"]
 
 
 class OutOfTimeError(Exception):
-    """The time an attack was given is over."""
+    """The time an attack was given is over.
+
+    Args:
+        queries: Images it has shown to the model.
+    """
+
+    def __init__(self, queries: int = 0) -> None:
+        super().__init__(f"the time is over after {queries} queries")
+        self.queries = queries
 
 
 @final
@@ -47,7 +62,7 @@ class Watched(nn.Module):
     def forward(self, images: Tensor) -> Tensor:
         """Logits, (n, C)."""
         if self.deadline is not None and time.monotonic() > self.deadline:
-            raise OutOfTimeError
+            raise OutOfTimeError(self.queries)
         self.queries += len(images)
         return call(self._model[0], images)
 
@@ -63,8 +78,8 @@ class Target:
         y: Labels, (n,).
         rows: Numbers of the images in the whole evaluation, (n,).
         ball: Where perturbations may be; one radius for all.
-        seed: Of everything random; differs from batch to batch and from restart to restart. The global random
-            state is seeded with it already, for libraries that draw from there.
+        seed: Of the whole evaluation; random numbers are to follow from it, `rows` and `restart`. The global
+            random states are seeded already, differently for every batch, for libraries that draw from there.
         restart: Which restart, from 0.
     """
 
@@ -80,6 +95,50 @@ class Target:
     def eps(self) -> float:
         """The radius."""
         return float(self.ball.eps)
+
+
+@contextmanager
+def sealed(model: Model, seed: int) -> Iterator[None]:
+    """Where an attack may do as it likes: afterwards the process and the model are as they were.
+
+    Random states (torch, NumPy, Python) are seeded inside and put back; gradients are on; warnings are off.
+    The model's modules keep their modes, its parameters their gradients and whether they want any.
+
+    Args:
+        model: What is attacked.
+        seed: Of the random states, in [0, 2 ** 32).
+
+    Example:
+        >>> model = nn.Linear(2, 2).eval()
+        >>> with sealed(model, 0):
+        ...     model.train()(torch.rand(1, 2)).sum().backward()
+        >>> model.training, model.weight.grad
+        (False, None)
+    """
+    modules = list(model.modules()) if isinstance(model, nn.Module) else []
+    parameters = list(model.parameters()) if isinstance(model, nn.Module) else []
+    modes = [module.training for module in modules]
+    gradients = [(parameter.grad, parameter.requires_grad) for parameter in parameters]
+    states = random.getstate(), np.random.get_state()
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # other libraries', about what they import and call
+            with torch.random.fork_rng(), gradients_enabled():
+                for parameter in parameters:
+                    parameter.grad = None  # so that nothing is added to what was there
+                torch.manual_seed(seed)
+                np.random.seed(seed)
+                random.seed(seed)
+                yield
+    finally:
+        random.setstate(states[0])
+        np.random.set_state(states[1])
+        for module, mode in zip(modules, modes, strict=True):
+            module.training = mode
+        for parameter, (gradient, wanted) in zip(parameters, gradients, strict=True):
+            if parameter.requires_grad != wanted:
+                parameter.requires_grad_(wanted)
+            parameter.grad = gradient
 
 
 class AbstractAttack(ABC):

@@ -3,36 +3,32 @@
 from __future__ import annotations
 
 import math
-import time
-import warnings
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Literal, Protocol, final
+from typing import Protocol, final
 
 import torch
 from torch import Tensor
 
-from saddlepoint.evaluation.attacks import AbstractAttack, OutOfTimeError, Target, Watched
+from saddlepoint.evaluation.attacks import AbstractAttack, Target, Watched, sealed
+from saddlepoint.evaluation.pages import Ledger, Page, Stage, Status, batches_of
 from saddlepoint.evaluation.rates import wilson
 from saddlepoint.evaluation.suites import Suite, attacks_for
 from saddlepoint.evaluation.verdicts import is_right, judge
 from saddlepoint.problems import Model, check_eval_mode
 from saddlepoint.problems.inputs import check_images, check_labels, plain
 from saddlepoint.projections import LpBall
+from saddlepoint.solver.evaluate import gradients_enabled
 
 __all__ = [
     "EvaluationProgress",
-    "Ledger",
     "Outcome",
-    "Page",
     "RobustAccuracy",
-    "Status",
     "ThreatLike",
+    "as_balls",
     "robust_accuracy",
 ]
-
-Status = Literal["complete", "cut short", "failed", "not needed"]
 
 
 class _HasBall(Protocol):
@@ -42,27 +38,6 @@ class _HasBall(Protocol):
 
 ThreatLike = LpBall | _HasBall
 """A ball, or a `Threat`, which has one."""
-
-
-@final
-@dataclass(frozen=True)
-class Page:
-    """What one batch of one attack gave: tensors by name, and the seconds it took."""
-
-    tensors: Mapping[str, Tensor]
-    seconds: float
-
-
-class Ledger(Protocol):
-    """Where finished batches are kept; a folder on disk makes an evaluation resumable."""
-
-    def get(self, key: str) -> Page | None:
-        """What was kept under the key, or None."""
-        ...
-
-    def put(self, key: str, page: Page) -> None:
-        """Keep it, whole or not at all."""
-        ...
 
 
 @final
@@ -180,6 +155,7 @@ class EvaluationProgress:
         done, total: Images this attack is done with, and has to be run on.
         standing: Images that still stand under this threat.
         images: N.
+        domain: Name of the domain that is attacked alone; empty if there is but one, or all at once.
     """
 
     threat: str
@@ -190,6 +166,7 @@ class EvaluationProgress:
     total: int
     standing: int
     images: int
+    domain: str = ""
 
 
 def robust_accuracy(
@@ -248,26 +225,24 @@ def robust_accuracy(
         raise ValueError(f"`batch_size` must be >= 1, got {batch_size}.")
     if budget is not None and not budget > 0:
         raise ValueError(f"`budget` must be positive seconds, or None, got {budget}.")
-    balls = _balls(threats)
-    plan = {name: attacks_for(suite, ball.p) for name, ball in balls.items()}
-    x = plain(x)
-    evaluation = _Evaluation(model, x, y, seed, batch_size, budget, ledger, every_attack)
-    correct = is_right(model, x, y, batch_size).cpu()
-    outcomes: list[Outcome] = []
-    nearest: dict[str, Tensor] = {}
-    index, total = 0, sum(map(len, plan.values()))
-    for name, ball in balls.items():
-        standing, best = correct.clone(), _Nearest.none(x)
-        for attack in plan[name]:
-            where = EvaluationProgress(
-                name, attack.name, index, total, 0, 0, int(standing.sum()), len(x)
-            )
-            rows = correct if every_attack else standing
-            outcome = evaluation.run(name, ball, attack, rows, best, where, callback)
-            outcomes.append(outcome)
-            standing &= ~outcome.broken
-            index += 1
-        nearest[name] = best.delta
+    balls = as_balls(threats)
+    plan = {name: _attacks(suite, name, ball, x) for name, ball in balls.items()}
+    with gradients_enabled():
+        x = plain(x)
+        correct = is_right(model, x, y, batch_size).cpu()
+        evaluation = _Evaluation(model, x, y, seed, batch_size, budget, ledger, callback)
+        outcomes: list[Outcome] = []
+        nearest: dict[str, Tensor] = {}
+        total = sum(map(len, plan.values()))
+        for name, ball in balls.items():
+            standing, best = correct.clone(), _Nearest.none(x)
+            for attack in plan[name]:
+                todo = correct if every_attack else standing
+                where = EvaluationProgress(name, attack.name, len(outcomes), total, 0, 0, 0, len(x))
+                outcome = evaluation.run(where, ball, attack, todo.clone(), standing, best)
+                outcomes.append(outcome)
+                standing &= ~outcome.broken
+            nearest[name] = best.delta
     return RobustAccuracy(balls, correct, tuple(outcomes), nearest)
 
 
@@ -292,6 +267,64 @@ class _Nearest:
 
 
 @final
+@dataclass
+class _Work:
+    """What one attack has done so far under one threat."""
+
+    attack: AbstractAttack
+    todo: Tensor
+    attacked: Tensor
+    broken: Tensor
+    distance: Tensor
+    outside: int = 0
+    unusable: int = 0
+    done: int = 0  # images of all restarts
+    restart: int = 0
+
+    @staticmethod
+    def none(attack: AbstractAttack, todo: Tensor) -> _Work:
+        none = torch.zeros_like(todo)
+        never = torch.full((len(todo),), math.inf, dtype=torch.float64)
+        return _Work(attack, todo, none.clone(), none.clone(), never)
+
+    @property
+    def total(self) -> int:
+        return int(self.todo.sum()) * self.attack.restarts
+
+    def batches(self, size: int) -> Iterator[tuple[str, Tensor]]:
+        """Batch by batch, restart by restart, what is still to be attacked: the end of a key, and rows."""
+        for restart in range(self.attack.restarts):
+            self.restart = restart
+            left = (self.todo & ~self.broken).nonzero().flatten()
+            self.done = int(self.todo.sum()) * (restart + 1) - len(left)
+            for number, rows in enumerate(batches_of(left, size)):
+                yield f"{restart}/{number}", rows
+
+    def add(self, rows: Tensor, page: Page) -> None:
+        """Count a finished batch."""
+        tensors = page.tensors
+        self.attacked[rows] = True
+        self.broken[rows] |= tensors["broken"]
+        self.distance[rows] = torch.minimum(self.distance[rows], tensors["distance"])
+        self.outside += int(tensors["outside"])
+        self.unusable += int(tensors["unusable"])
+        self.done += len(rows)
+
+    def notes(self, stage: Stage) -> Iterator[str]:
+        """What a reader of the numbers has to know."""
+        if stage.reason:
+            again = (
+                f", restart {self.restart + 1} of {self.attack.restarts}" if self.restart else ""
+            )
+            reached = f"{int(self.attacked.sum())} of {int(self.todo.sum())} images attacked"
+            yield f"{stage.reason} ({reached}{again})"
+        if self.outside and not self.attack.minimal:
+            yield f"{self.outside} candidates outside ball or box were discarded"
+        if self.unusable:
+            yield f"{self.unusable} candidates were not numbers and were discarded"
+
+
+@final
 @dataclass(frozen=True)
 class _Evaluation:
     model: Model
@@ -301,147 +334,97 @@ class _Evaluation:
     batch_size: int
     budget: float | None
     ledger: Ledger | None
-    every_attack: bool
+    callback: Callable[[EvaluationProgress], None] | None
 
     def run(
         self,
-        threat: str,
+        where: EvaluationProgress,
         ball: LpBall,
         attack: AbstractAttack,
         todo: Tensor,
+        standing: Tensor,
         nearest: _Nearest,
-        where: EvaluationProgress,
-        callback: Callable[[EvaluationProgress], None] | None,
     ) -> Outcome:
-        """One attack under one threat, restart by restart and batch by batch."""
-        report = callback or (lambda _: None)
-        none = torch.zeros_like(todo)
-        never = torch.full((len(todo),), math.inf, dtype=torch.float64)
-        result = Outcome(threat, attack.name, none, none, never, minimal=attack.minimal)
-        if not bool(todo.any()):
-            return replace(result, status="not needed")
-        attacked, broken, distance = none.clone(), none.clone(), never.clone()
-        seconds, queries, outside, unusable = 0.0, 0, 0, 0
-        status: Status = "complete"
-        notes: list[str] = []
-        total, standing = int(todo.sum()), where.standing
-        for restart in range(attack.restarts):
-            left = (todo & ~broken).nonzero().flatten()
-            for number, rows in enumerate(left.split(self.batch_size)):
-                begun = total * restart + (total - len(left)) + number * self.batch_size
-                report(
-                    replace(
-                        where,
-                        done=begun,
-                        total=total * attack.restarts,
-                        standing=standing - int(broken.sum()),
-                    )
-                )
-                key = f"{threat}/{attack.name}/{restart}/{number}"
-                page = self._kept(key, rows)
-                if page is None:
-                    remaining = None if self.budget is None else self.budget - seconds
-                    try:
-                        page = self._batch(key, ball, attack, rows, restart, remaining)
-                    except Exception as error:  # other libraries may raise anything
-                        status = "failed"
-                        notes.append(
-                            f"stopped by {type(error).__name__}: {_one_line(error)} "
-                            f"({_of(attacked, todo)} images attacked)"
-                        )
-                        break
-                    if self.ledger is not None:
-                        self.ledger.put(key, page)
-                seconds += page.seconds
-                queries += int(page.tensors["queries"])
-                if not bool(page.tensors["finished"]):
-                    status = "cut short"
-                    again = f", restart {restart + 1} of {attack.restarts}" if restart else ""
-                    notes.append(
-                        f"cut short by the budget of {self.budget:g} s "
-                        f"({_of(attacked, todo)} images attacked{again})"
-                    )
-                    break
-                outside += int(page.tensors["outside"])
-                unusable += int(page.tensors["unusable"])
-                nearest.offer(page)
-                attacked[rows] = True
-                broken[rows] |= page.tensors["broken"]
-                distance[rows] = torch.minimum(distance[rows], page.tensors["distance"])
-            if status != "complete":
-                break
-        if outside and not attack.minimal:
-            notes.append(f"{outside} candidates outside ball or box were discarded")
-        if unusable:
-            notes.append(f"{unusable} candidates were not numbers and were discarded")
-        report(
-            replace(
-                where,
-                done=total * attack.restarts,
-                total=total * attack.restarts,
-                standing=standing - int(broken.sum()),
-            )
-        )
-        return replace(
-            result,
-            attacked=attacked,
-            broken=broken,
-            distance=distance,
-            seconds=seconds,
-            queries=queries,
-            status=status,
-            notes=tuple(notes),
-        )
+        """One attack under one threat."""
+        work, stage = _Work.none(attack, todo), Stage(self.ledger, self.budget)
 
-    def _kept(self, key: str, rows: Tensor) -> Page | None:
-        """What the ledger has of a batch, if it is about the same images."""
-        page = None if self.ledger is None else self.ledger.get(key)
-        return page if page is not None and torch.equal(page.tensors["rows"], rows) else None
+        def report(done: int) -> None:
+            if self.callback is not None:
+                left = int((standing & ~work.broken).sum())
+                self.callback(replace(where, done=done, total=work.total, standing=left))
+
+        for number, rows in work.batches(self.batch_size):
+            report(work.done)
+            key = f"{where.threat}/{attack.name}/{number}"
+            page = stage.page(key, rows, self._batch(key, ball, attack, rows, work.restart))
+            if page is None:
+                break
+            work.add(rows, page)
+            nearest.offer(page)
+        if work.total:
+            report(work.total)
+        status: Status = stage.status if work.total else "not needed"
+        return Outcome(
+            where.threat,
+            attack.name,
+            work.attacked,
+            work.broken,
+            work.distance,
+            stage.seconds,
+            stage.queries,
+            status,
+            tuple(work.notes(stage)),
+            attack.minimal,
+        )
 
     def _batch(
-        self,
-        key: str,
-        ball: LpBall,
-        attack: AbstractAttack,
-        rows: Tensor,
-        restart: int,
-        remaining: float | None,
-    ) -> Page:
-        began = time.monotonic()
-        here = rows.to(self.x.device)
-        x, y = self.x[here], self.y.to(self.x.device)[here]
-        watched = Watched(self.model)
-        watched.deadline = None if remaining is None else began + remaining
-        target = Target(watched, x.clone(), y.clone(), rows, ball, self.seed, restart)
-        tensors = {"rows": rows, "finished": torch.tensor(False)}
-        try:
-            with (
-                torch.random.fork_rng(),
-                torch.enable_grad(),
-                warnings.catch_warnings(),
-            ):
-                warnings.simplefilter("ignore")  # other libraries', about what they import and call
-                torch.manual_seed(zlib.crc32(f"{self.seed}/{key}".encode()))
+        self, key: str, ball: LpBall, attack: AbstractAttack, rows: Tensor, restart: int
+    ) -> Callable[[float | None], dict[str, Tensor]]:
+        def run(deadline: float | None) -> dict[str, Tensor]:
+            here = rows.to(self.x.device)
+            x, y = self.x[here], self.y.to(self.x.device)[here]
+            watched = Watched(self.model)
+            watched.deadline = deadline
+            # Copies: what an attack writes into them changes nothing here.
+            target = Target(watched, x.clone(), y.clone(), rows.clone(), ball, self.seed, restart)
+            with sealed(self.model, zlib.crc32(f"{self.seed}/{key}".encode())):
                 candidates = attack.run(target)
             verdict = judge(self.model, x, y, candidates, ball)
-            found = verdict.distance.isfinite()
-            delta = torch.zeros_like(x).cpu()
-            delta[found] = (candidates.detach().to(x).cpu() - x.cpu())[found]
-            tensors |= {
-                "finished": torch.tensor(True),
+            return {
                 "broken": verdict.broken,
                 "distance": verdict.distance,
                 "outside": verdict.outside.sum(),
                 "unusable": verdict.unusable.sum(),
-                "delta": delta,
+                "delta": verdict.delta,
+                "queries": torch.tensor(watched.queries),
             }
-        except OutOfTimeError:
-            pass
-        tensors["queries"] = torch.tensor(watched.queries)
-        return Page(tensors, time.monotonic() - began)
+
+        return run
 
 
-def _balls(threats: Mapping[str, ThreatLike]) -> dict[str, LpBall]:
+def _attacks(suite: Suite, name: str, ball: LpBall, x: Tensor) -> tuple[AbstractAttack, ...]:
+    """The attacks of a suite for a threat, or an error that says why there can be none."""
+    if ball.unit == "pixel" and x.dim() < 3:
+        raise ValueError(
+            f"`threats[{name!r}]` counts pixels and needs images (N, C, ...), got {tuple(x.shape)}; "
+            'take unit="entry".'
+        )
+    attacks = attacks_for(suite, ball.p)
+    for attack in attacks:
+        if attack.restarts < 1:
+            raise ValueError(
+                f"`restarts` of attack {attack.name!r} must be >= 1, got {attack.restarts}."
+            )
+    return attacks
+
+
+def as_balls(threats: Mapping[str, ThreatLike]) -> dict[str, LpBall]:
+    """The balls of the threats, or an error that says what is wrong with them.
+
+    Example:
+        >>> as_balls({"linf": LpBall(math.inf, 0.3)})["linf"].eps
+        0.3
+    """
     example = '{"linf": LpBall(math.inf, 0.3)}'
     if not isinstance(threats, Mapping) or not threats:
         raise ValueError(
@@ -459,16 +442,9 @@ def _balls(threats: Mapping[str, ThreatLike]) -> dict[str, LpBall]:
                 f"`threats[{name!r}]` must have one radius, got one per row; evaluate at one radius and read "
                 "`distance`."
             )
-        found[name] = ball
+        # A number: a tensor could be written into.
+        found[name] = LpBall(ball.p, float(ball.eps), ball.unit)
     return found
-
-
-def _of(some: Tensor, every: Tensor) -> str:
-    return f"{int(some.sum())} of {int(every.sum())}"
-
-
-def _one_line(error: BaseException) -> str:
-    return " ".join(str(error).split())[:300]
 
 
 def _share(table: Tensor) -> float:

@@ -22,6 +22,7 @@ __all__ = ["Verdict", "is_right", "judge"]
 
 _ROUNDING = 1e-4  # of the radius: what float32 and other libraries' own projections may miss by
 _BOX_ROUNDING = 1e-5
+_ENTRY_ROUNDING = 1e-6  # where changes are counted, smaller ones are none
 
 
 @final
@@ -35,12 +36,15 @@ class Verdict:
             or not it is inside the ball; inf elsewhere; (n,), float64.
         outside: Misclassified, but outside the ball or the box by more than rounding, (n,), boolean.
         unusable: Not a number, (n,), boolean.
+        delta: The perturbation that was judged, after projection, where `distance` is finite; zero elsewhere;
+            (n, ...).
     """
 
     broken: Tensor
     distance: Tensor
     outside: Tensor
     unusable: Tensor
+    delta: Tensor
 
 
 def judge(model: Model, x: Tensor, y: Tensor, candidates: Tensor, ball: LpBall) -> Verdict:
@@ -77,6 +81,8 @@ def judge(model: Model, x: Tensor, y: Tensor, candidates: Tensor, ball: LpBall) 
     candidates = candidates.detach().to(x)
     usable = candidates.flatten(1).isfinite().all(dim=1)
     delta = torch.where(_column(usable, x), candidates - x, 0.0)
+    if ball.p == 0:
+        delta = torch.where(delta.abs() <= _ENTRY_ROUNDING, 0.0, delta)
     lower, upper = -x, 1 - x
     beyond = torch.maximum(lower - delta, delta - upper).flatten(1).amax(dim=1)
     boxed = delta.clamp(lower, upper)
@@ -85,9 +91,12 @@ def judge(model: Model, x: Tensor, y: Tensor, candidates: Tensor, ball: LpBall) 
     delta = torch.where(_column(near, x), ball.project(boxed, lower, upper), boxed)
     wrong = usable & ~is_right(model, (x + delta).clamp(0, 1), y)
     in_box = beyond <= _BOX_ROUNDING
-    distance = torch.where(wrong & in_box, ball.norm(delta), math.inf)
-    broken = wrong & in_box & near
-    return Verdict(broken.cpu(), distance.cpu(), (wrong & ~broken).cpu(), (~usable).cpu())
+    counts = wrong & in_box
+    distance = torch.where(counts, ball.norm(delta), math.inf)
+    broken = counts & near
+    outside = wrong & ~broken
+    delta = torch.where(_column(counts, x), delta, 0.0)
+    return Verdict(*(table.cpu() for table in (broken, distance, outside, ~usable, delta)))
 
 
 def is_right(
@@ -95,12 +104,24 @@ def is_right(
 ) -> Tensor:
     """Whether each image is classified correctly, (n,); logits that are not numbers are never right.
 
+    Raises:
+        ValueError: The logits are not (n, C), or a label is not among the classes.
+
     Example:
         >>> is_right(lambda images: images, torch.tensor([[0.2, 0.8]]), torch.tensor([1]))
         tensor([True])
     """
     with torch.no_grad():
         logits = torch.cat([call(model, part) for part in x.split(batch_size)])
+    if logits.dim() != 2 or len(logits) != len(x):
+        raise ValueError(
+            f"`model` must return logits (n, C), one row for each of {len(x)} images, got "
+            f"{tuple(logits.shape)}."
+        )
+    if int(y.max()) >= logits.shape[1]:
+        raise ValueError(
+            f"`y` must be below the number of classes, {logits.shape[1]}, got {int(y.max())}."
+        )
     known = logits.isfinite().all(dim=1)
     return known & (logits.argmax(dim=1) == y.to(logits.device))
 

@@ -10,9 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from saddlepoint.evaluation import smallest_radius as joint_radius
 from saddlepoint.problems import Ensemble
-from saddlepoint.projections import LpBall
-from saddlepoint.solver import attack
 
 __all__ = ["MissingFoolboxError", "carlini_wagner_distance", "smallest_radius"]
 
@@ -90,19 +89,8 @@ def smallest_radius(
         >>> round(smallest_radius(bias, torch.tensor([[0.5]]), torch.tensor([0])).item(), 2)
         0.25
     """
-    low = torch.zeros(len(x), dtype=torch.float64)
-    high = torch.full_like(low, math.inf)
-    middle = torch.ones_like(low)
-    for _ in range(searches + 1):
-        ball = LpBall(math.inf, middle.to(x))
-        result = attack(Ensemble([model], x, y), ball, steps=steps, seed=seed)
-        if result.interrupted:  # half an answer would pass for a whole one
-            raise KeyboardInterrupt
-        hit = result.fooled[:, 0].cpu()
-        high = torch.where(hit, middle, high)
-        low = torch.where(hit, low, middle)
-        middle = (low + high.clamp_max(1.0)) / 2
-    return torch.where(_right(model, x, y).cpu(), high, 0.0)
+    problem = Ensemble([model], x, y)
+    return joint_radius(problem, math.inf, steps=steps, searches=searches, seed=seed)
 
 
 def _foolbox() -> Any:

@@ -8,7 +8,7 @@ import torch
 from markupsafe import Markup
 from torch import Tensor
 
-__all__ = ["PALETTE", "boxplot", "interval_bars", "weights_chart"]
+__all__ = ["PALETTE", "boxplot", "interval_bars", "share_bars", "survival_chart", "weights_chart"]
 
 PALETTE = 8
 """Number of colours; domain k has colour k modulo this, and a dash pattern from the ninth on."""
@@ -115,6 +115,82 @@ def interval_bars(rows: Sequence[tuple[str, float, float, float]]) -> Markup:
         parts.append(_text(_W - right + 8, middle + 4, f"{value:.1f} %", "start"))
     spoken = "; ".join(f"{n}: {v:.1f} percent, {lo:.1f} to {hi:.1f}" for n, v, lo, hi in rows)
     return _svg(f"{spoken}.", parts, height)
+
+
+def survival_chart(
+    distances: Sequence[Tensor], names: Sequence[str], radius: float, until: float, dashed: bool
+) -> Markup:
+    """The share of images whose distance is above eps, over eps from 0 to `until`, one line per name.
+
+    Args:
+        distances: One tensor per name, (N,); inf where there is none.
+        names: Of the lines.
+        radius: Marked on the axis.
+        until: Where the axis ends.
+        dashed: Whether lines are bounds only.
+
+    Example:
+        >>> chart = survival_chart([torch.tensor([0.0, 0.1, torch.inf])], ["A"], 0.3, 0.4, False)
+        >>> "A: 0.67 without attack, 0.33 at 0.3" in chart
+        True
+    """
+    until = until or 1.0
+    grid = torch.linspace(0, until, 301, dtype=torch.float64)
+    lines, spoken = [], []
+    for k, (values, name) in enumerate(zip(distances, names, strict=True)):
+        share = (values.double()[None] > grid[:, None]).double().mean(dim=1)
+        at = (values.double() > radius * (1 + 1e-6)).double().mean().item()
+        path = f"M{_LEFT} {_y(share[0].item(), 1):.1f}"
+        for index in (share[1:] != share[:-1]).nonzero().flatten().tolist():
+            x = _LEFT + (_W - _LEFT - _RIGHT) * (index + 1) / 300
+            path += f"H{x:.1f}V{_y(share[index + 1].item(), 1):.1f}"
+        style = f"line d{k % PALETTE}" + (" dashed" if dashed else "")
+        spoken.append(f"{name}: {share[0]:.2f} without attack, {at:.2f} at {radius:g}")
+        line = _tag("path", style, d=f"{path}H{_W - _RIGHT}")
+        lines.append(Markup("<g><title>{}</title>{}</g>").format(spoken[-1], line))
+    scale = (_W - _LEFT - _RIGHT) / until
+    marks = [0.0, radius] + ([until] if until > 1.25 * radius else [])
+    parts = [_axes(1.0, None, None, "")]
+    parts += [
+        _text(_LEFT + mark * scale, _H - _BOTTOM + 18, f"{mark:.3g}", "middle") for mark in marks
+    ]
+    x = _LEFT + radius * scale
+    parts.append(_tag("path", "zero", d=f"M{x:.1f} {_TOP}V{_H - _BOTTOM}"))
+    parts.append(_text((_LEFT + _W - _RIGHT) / 2, _H - 5, "radius", "middle"))
+    return _svg(f"Share of images still right over the radius. {'; '.join(spoken)}.", parts + lines)
+
+
+def share_bars(
+    rows: Sequence[tuple[str, Sequence[tuple[str, str, int]]]], last: Sequence[str]
+) -> Markup:
+    """What became of all images, one horizontal bar per row: (name, parts), a part (style, name, count).
+
+    Args:
+        rows: Bars; the parts of each add up to all images.
+        last: What is written at the end of each bar.
+
+    Example:
+        >>> bar = share_bars([("linf", [("bar d0", "pgd", 3), ("stand", "standing", 7)])], ["70 %"])
+        >>> "linf: 3 pgd, 7 standing" in bar
+        True
+    """
+    step, left, right = 44, 12, 60
+    scale = _W - left - right
+    parts, spoken = [], []
+    for index, ((name, pieces), end) in enumerate(zip(rows, last, strict=True)):
+        total = max(sum(count for _, _, count in pieces), 1)
+        y, x = index * step + 8, float(left)
+        parts.append(_text(left, y + 10, _short(name, 52), "start"))
+        for style, what, count in pieces:
+            width = scale * count / total
+            if count:
+                box = _tag("rect", style, x=x, y=y + 16, width=width, height=18)
+                parts.append(Markup("<g><title>{}: {}</title>{}</g>").format(what, count, box))
+            x += width
+        parts.append(_text(_W - right + 8, y + 29, end, "start"))
+        said = ", ".join(f"{count} {what}" for _, what, count in pieces if count)
+        spoken.append(f"{name}: {said}")
+    return _svg("; ".join(spoken) + ".", parts, step * len(rows) + 10)
 
 
 def _box(k: int, centre: float, width: float, ys: Sequence[float]) -> Markup:

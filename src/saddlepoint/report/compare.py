@@ -9,9 +9,9 @@ from typing import Any
 
 from saddlepoint.data.files import write_atomically
 from saddlepoint.report import charts, words
-from saddlepoint.report.page import render_template
-from saddlepoint.report.record import Run
+from saddlepoint.report.record import EVALUATE, Run
 from saddlepoint.report.shards import TENSORS, read_tensors
+from saddlepoint.report.template import render_template
 
 __all__ = ["differences", "write_comparison"]
 
@@ -24,17 +24,26 @@ def write_comparison(folders: Sequence[Path], path: Path) -> Path:
         path: The HTML file to write.
 
     Raises:
-        ValueError: Fewer than two, or one is not a finished run.
+        ValueError: Fewer than two, one is not a finished run, or attacks and evaluations are mixed.
     """
     if len(folders) < 2:
         raise ValueError(f"`folders` must name at least two runs, got {len(folders)}.")
     runs = [Run.read(folder) for folder in folders]
     for folder, run in zip(folders, runs, strict=True):
-        if not run.metrics:
+        if not run.metrics or (run.kind == EVALUATE and run.status != "complete"):
             raise ValueError(
                 f"`{folder}` must be a run with results, got one that is {run.status}."
             )
     labels = _labels(folders)
+    if all(run.kind == EVALUATE for run in runs):
+        html = _evaluations(labels, runs)
+        write_atomically(path, html.encode())
+        return path
+    if any(run.kind == EVALUATE for run in runs):
+        shown = ", ".join(f"{name} ({run.kind})" for name, run in zip(labels, runs, strict=True))
+        raise ValueError(
+            f"`folders` must be all attacks or all evaluations, which count different things, got {shown}."
+        )
     bars = [
         (label, run.metrics["asr_all"], *run.metrics["intervals"]["asr_all"])
         for label, run in zip(labels, runs, strict=True)
@@ -75,6 +84,42 @@ def differences(runs: Sequence[Run]) -> list[str]:
         if len(values) > 1:
             notes.append(f"The {name} differs: {', '.join(values)}.")
     return notes
+
+
+def _evaluations(labels: Sequence[str], runs: Sequence[Run]) -> str:
+    """The page that compares evaluations."""
+    notes = []
+    if len({run.hashes.data for run in runs}) > 1:
+        notes.append("The evaluations are on different images: read the intervals, not the order.")
+    if len({tuple(run.metrics["radii"].items()) for run in runs}) > 1:
+        notes.append("The threats or their radii differ: fewer or smaller ones are easier.")
+    for key in ("suite", "budget"):
+        values = list(dict.fromkeys(str(run.config.get(key)) for run in runs))
+        if len(values) > 1:
+            notes.append(f"The {key} differs: {', '.join(values)}.")
+    pairs = list(zip(labels, runs, strict=True))
+    unions = [
+        (label, run.metrics["union"], *run.metrics["intervals"]["union"]) for label, run in pairs
+    ]
+    return render_template(
+        "evaluations.html",
+        title=f"{len(runs)} evaluations compared",
+        entries=[
+            {
+                "label": label,
+                "models": ", ".join(run.hashes.models),
+                "data": run.config.get("data", ""),
+                "suite": run.config.get("suite", ""),
+                "metrics": run.metrics,
+                "command": run.command,
+            }
+            for label, run in pairs
+        ],
+        threats=list(dict.fromkeys(name for run in runs for name in run.metrics["radii"])),
+        notes=notes,
+        best=max(pairs, key=lambda pair: float(pair[1].metrics["union"])),
+        bars=charts.interval_bars(unions),
+    )
 
 
 def _labels(folders: Sequence[Path]) -> list[str]:

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from saddlepoint.problems import AbstractProblem, Product, Transformed
 from saddlepoint.report.pictures import picture, sign_picture
 from saddlepoint.report.record import Run
+from saddlepoint.report.words import class_name
 from saddlepoint.streams import JUDGE
 
 __all__ = [
@@ -145,9 +146,9 @@ def picture_row(
         {
             "index": k,
             "name": name,
-            "label": _class(run, labels[k]),
-            "clean": _class(run, before[k]),
-            "says": _class(run, says[k]),
+            "label": class_name(run, labels[k]),
+            "clean": class_name(run, before[k]),
+            "says": class_name(run, says[k]),
             "fooled": bool(fooled[k]),
             "weight": weights[k],
             "loss": losses[k],
@@ -162,8 +163,8 @@ def picture_row(
             domain["picture"] = picture(tensors["gallery.views"][position][k])
     return {
         "row": row,
-        "label": _class(run, labels[0]) if len(set(labels)) == 1 else "",
-        "classes": sorted({_class(run, label) for label in labels}),
+        "label": class_name(run, labels[0]) if len(set(labels)) == 1 else "",
+        "classes": sorted({class_name(run, label) for label in labels}),
         "all": all(fooled),
         "missed": [k for k, hit in enumerate(fooled) if not hit],
         "evaluations": int(tensors["num_forwards"][row]),
@@ -176,10 +177,6 @@ def picture_row(
             "losses": _curves(tensors["history.losses"][scale.steps, row]),
         },
     }
-
-
-def _class(run: Run, index: int) -> str:
-    return run.classes[index] if 0 <= index < len(run.classes) else str(index)
 
 
 def _curves(series: Tensor) -> list[list[float]]:

@@ -2,25 +2,22 @@
 
 from __future__ import annotations
 
-import base64
-import hashlib
 from collections.abc import Mapping
-from functools import cache
-from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from jinja2 import Environment, FunctionLoader, StrictUndefined
 from markupsafe import Markup
 from torch import Tensor
 
 from saddlepoint.data.files import write_atomically
 from saddlepoint.report import charts, words
+from saddlepoint.report.evaluation_page import render_evaluation
 from saddlepoint.report.gallery import picture_row, scales
-from saddlepoint.report.record import Run
+from saddlepoint.report.record import EVALUATE, Run
 from saddlepoint.report.shards import TENSORS, read_tensors
+from saddlepoint.report.template import render_template
 
-__all__ = ["MAX_BYTES", "render", "render_template", "write_report"]
+__all__ = ["MAX_BYTES", "render", "write_report"]
 
 MAX_BYTES = 2_000_000
 """A report is not larger than this; the gallery shows fewer rows where they would not fit."""
@@ -56,6 +53,8 @@ def render(run: Run, tensors: Mapping[str, Tensor], *, max_bytes: int = MAX_BYTE
         tensors: What `tensors.safetensors` holds.
         max_bytes: The gallery stops growing before the page exceeds this.
     """
+    if run.kind == EVALUATE:
+        return render_evaluation(run, tensors, max_bytes=max_bytes)
     nouns = words.NOUNS[run.kind]
     rows = _rows(run, tensors, max_bytes)
     return render_template(
@@ -79,26 +78,6 @@ def render(run: Run, tensors: Mapping[str, Tensor], *, max_bytes: int = MAX_BYTE
         steps=scales(tensors).steps.tolist(),
         amplification=_amplification(1 / scales(tensors).strength),
     )
-
-
-def render_template(name: str, **values: Any) -> str:
-    """A template of ours with our style and script; the policy in its head allows no other code."""
-    script = _asset("report.js")
-    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-    text = (
-        _environment()
-        .get_template(name)
-        .render(
-            style=Markup(_asset("report.css")),
-            script=Markup(script),
-            policy=(
-                "default-src 'none'; img-src data:; style-src 'unsafe-inline'; "
-                f"script-src 'sha256-{digest}'; base-uri 'none'; form-action 'none'"
-            ),
-            **values,
-        )
-    )
-    return text + "\n"
 
 
 def _rows(run: Run, tensors: Mapping[str, Tensor], max_bytes: int) -> list[dict[str, Any]]:
@@ -143,19 +122,3 @@ def _table(run: Run) -> list[dict[str, Any]]:
 
 def _amplification(factor: float) -> str:
     return f"{factor:.0f}" if factor >= 10 else f"{factor:.1f}".rstrip("0").rstrip(".")
-
-
-@cache
-def _environment() -> Environment:
-    # Everything is escaped; what is not is marked so in Python, in `charts` and here.
-    return Environment(
-        loader=FunctionLoader(_asset),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-
-
-def _asset(name: str) -> str:
-    return (resources.files(__package__) / "assets" / name).read_text(encoding="utf-8")

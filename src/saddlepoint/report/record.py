@@ -16,10 +16,13 @@ import torch
 
 from saddlepoint.data.files import write_atomically
 
-__all__ = ["SCHEMA_VERSION", "Hashes", "Run", "machine", "versions"]
+__all__ = ["EVALUATE", "SCHEMA_VERSION", "Hashes", "Run", "machine", "versions"]
 
 SCHEMA_VERSION = 1
 """Raised whenever a reader of older files would misunderstand the new ones."""
+
+EVALUATE = "evaluate"
+"""The kind of a run that counts what stands under attacks; the other kinds attack."""
 
 Status = Literal["running", "interrupted", "complete"]
 
@@ -46,7 +49,7 @@ class Run:
     """One run, as it stands in `run.json`.
 
     Attributes:
-        kind: "ensemble", "universal" or "transform".
+        kind: "ensemble", "universal" or "transform" for attacks, "evaluate".
         command: The line that repeats the run.
         config: All settings, defaults included.
         domains: Names, in the order of every axis K.
@@ -54,7 +57,7 @@ class Run:
         rows: Rows in all; `done` of them are attacked.
         seconds: Time in attacks, over all parts of a resumed run.
         gradient_evaluations: Evaluations of all domains, summed over rows ("total") and "per_row".
-        metrics: In percent, see `saddlepoint.report.metrics`.
+        metrics: In percent, see `saddlepoint.report.metrics` and `saddlepoint.report.evaluation`.
         warnings: What the library had to say about the models.
 
     Example:

@@ -217,9 +217,7 @@ def _chunk(
             warnings.simplefilter("always", UserWarning)
             result = job.solve(part, rule, show)
         notes.extend(str(w.message) for w in caught if issubclass(w.category, UserWarning))
-        if result.interrupted:
-            raise KeyboardInterrupt
-        tensors |= _judged(part, result, prefix)
+        tensors |= _judged(part, result.finished(), prefix)
     zero = part.zeros()
     tensors["clean_predictions"], tensors["clean_fooled"] = _verdict(part, zero)
     return tensors, time.perf_counter() - began

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from saddlepoint.data.files import write_atomically
 
-__all__ = ["TENSORS", "Shards", "read_tensors", "write_tensors"]
+__all__ = ["TENSORS", "Shards", "plain_tensors", "read_tensors", "write_tensors"]
 
 TENSORS = "tensors.safetensors"
 _HISTORY = "history."  # these have the steps as first axis and the rows as second
@@ -41,7 +41,7 @@ class Shards:
 
     def put(self, start: int, stop: int, tensors: Mapping[str, Tensor], *, seconds: float) -> None:
         """Keep the results of rows [start, stop)."""
-        content = save(_plain(tensors), metadata={"seconds": repr(seconds)})
+        content = save(plain_tensors(tensors), metadata={"seconds": repr(seconds)})
         write_atomically(self._path(start, stop), content)
 
     def seconds(self) -> float:
@@ -78,7 +78,7 @@ class Shards:
 
 def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
     """Write a safetensors file, whole or not at all."""
-    write_atomically(path, save(_plain(tensors)))
+    write_atomically(path, save(plain_tensors(tensors)))
 
 
 def read_tensors(path: Path) -> dict[str, Tensor]:
@@ -105,6 +105,6 @@ def _concatenate(parts: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor]:
     }
 
 
-def _plain(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    # safetensors refuses views that share memory
+def plain_tensors(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Copies on the CPU: safetensors refuses views that share memory."""
     return {name: value.detach().cpu().contiguous().clone() for name, value in tensors.items()}

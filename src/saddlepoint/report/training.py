@@ -13,7 +13,7 @@ from torch import Tensor
 
 from saddlepoint.data.files import write_atomically
 from saddlepoint.report import charts
-from saddlepoint.report.page import render_template
+from saddlepoint.report.template import render_template
 
 __all__ = ["epoch_chart", "is_training_run", "write_training_report"]
 

@@ -8,7 +8,16 @@ from typing import Any, final
 
 from saddlepoint.report.record import Run
 
-__all__ = ["NOUNS", "Nouns", "ball_text", "evaluations", "hardest", "headline", "rule_text"]
+__all__ = [
+    "NOUNS",
+    "Nouns",
+    "ball_text",
+    "class_name",
+    "evaluations",
+    "hardest",
+    "headline",
+    "rule_text",
+]
 
 _NORMS = {"linf": "ℓ∞", "l2": "ℓ2", "l1": "ℓ1", "l0": "ℓ0"}  # noqa: RUF001
 _RULES = {
@@ -61,6 +70,11 @@ def ball_text(config: Mapping[str, Any]) -> str:
     if not isinstance(eps, int | float):
         return _NORMS.get(norm, norm)
     return f"{_NORMS.get(norm, norm)} ≤ {_number(float(eps))}"
+
+
+def class_name(run: Run, index: int) -> str:
+    """A class by its name, or by its number if it has none."""
+    return run.classes[index] if 0 <= index < len(run.classes) else str(index)
 
 
 def evaluations(run: Run) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 import weakref
 from collections.abc import Callable
@@ -11,7 +12,7 @@ from typing import final
 import torch
 from torch import Tensor, nn
 
-from saddlepoint.losses import Loss
+from saddlepoint.losses import Loss, cw_margin
 from saddlepoint.losses import fooled as is_fooled
 from saddlepoint.problems import AbstractProblem, check_eval_mode
 from saddlepoint.projections import LpBall
@@ -19,7 +20,7 @@ from saddlepoint.solver.evaluate import evaluate, gradients_enabled, typed_loss
 from saddlepoint.solver.result import AttackResult, Callback, History, Progress, concatenate
 from saddlepoint.streams import JUDGE
 
-__all__ = ["Interrupted", "Plan", "Solve", "in_batches", "plan"]
+__all__ = ["Interrupted", "Plan", "Solve", "in_batches", "plan", "rows_that_fit"]
 
 _GRAPH_BYTES = 2**30  # what the graph of one batch may hold
 _ROWS = 128  # the batch size at which the networks of the paper run fastest on a CPU
@@ -85,6 +86,20 @@ def plan(
         held = row_bytes / problem.num_domains if accumulate else row_bytes
         batch_size = max(1, min(_ROWS, int(_GRAPH_BYTES / max(held, 1))))
     return Plan(len(problem), steps, targeted, batch_size, accumulate)
+
+
+def rows_that_fit(problem: AbstractProblem, loss: Loss = cw_margin) -> int:
+    """How many rows can be attacked at once within the memory a graph may hold; 128 at most.
+
+    The first rows are looked at as before an attack, with the same errors and warnings.
+
+    Example:
+        >>> from saddlepoint.problems import Ensemble
+        >>> model = nn.Linear(4, 3).eval()
+        >>> rows_that_fit(Ensemble([model], torch.rand(5, 4), torch.zeros(5, dtype=torch.long)))
+        128
+    """
+    return plan(problem, LpBall(math.inf, 0.0), loss, 0, None, False, None, None).batch_size
 
 
 def in_batches(

@@ -54,6 +54,16 @@ class AttackResult:
         """Whether the attack was stopped (Ctrl-C) before every row was done."""
         return not bool(self.completed.all())
 
+    def finished(self) -> AttackResult:
+        """This result, for callers to whom half an answer would pass for a whole one.
+
+        Raises:
+            KeyboardInterrupt: The attack was stopped before every row was done.
+        """
+        if self.interrupted:
+            raise KeyboardInterrupt
+        return self
+
 
 @final
 @dataclass(frozen=True)

@@ -1,0 +1,332 @@
+"""`saddlepoint evaluate`: how many images does a model still classify correctly under every attack?"""
+
+import shlex
+import sys
+import warnings
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from cyclopts import Parameter
+
+from . import parse
+from .errors import UsageError, library, usage
+
+if TYPE_CHECKING:
+    from saddlepoint.evaluation import EvaluationProgress, Ledger
+    from saddlepoint.problems import Ensemble, Model, Product
+    from saddlepoint.projections import LpBall
+    from saddlepoint.report import Run
+    from saddlepoint.report.evaluation import Result
+
+    from .inputs import Images
+
+__all__ = ["evaluate", "finish"]
+
+Flag = Annotated[bool, Parameter(negative=())]
+
+_EXAMPLE = "--threat linf:0.3 --threat l2:2.0 --threat l1:10"
+_EXAMINED = 32  # images the doctor looks at
+
+
+@Parameter(name="*")
+@dataclass(kw_only=True)
+class Settings:
+    """What decides the numbers."""
+
+    models: str | None = None
+    """Several models separated by commas, instead of MODEL: each alone, and all of them at once."""
+    data: str = "mnist-sample"
+    """mnist, cifar10, fashion-mnist, mnist-sample, cifar10-sample, a folder with one folder of images per
+    class, or a file.npz with `images` and `labels`."""
+    threat: Annotated[list[str], Parameter(negative=())] = field(default_factory=list)
+    """Norm and radius, such as linf:0.3, l2:2.0, l1:10 or linf:8/255; give it once per threat."""
+    suite: Literal["quick", "paper", "autoattack", "autoattack+"] = "quick"
+    """quick is our attack alone; paper has the attacks of the paper's defence table (needs foolbox);
+    autoattack and autoattack+ are AutoAttack's versions standard and plus (need pyautoattack)."""
+    transforms: str | None = None
+    """See the images through these, as in `attack transform`: identity,hflip,rotate:30, or paper."""
+    every_attack: Flag = False
+    """Run every attack on every image that is right, for tables of single attacks; slower."""
+    budget: str | None = None
+    """Time for each attack under each threat, such as 60s, 5m or 90; what it cut short is noted."""
+    split: Literal["test", "train"] = "test"
+    """Which images of a named data set."""
+    limit: int | None = None
+    """Use the first so many images."""
+    batch_size: int | None = None
+    """Images at a time, and between two saves. [default: what fits into memory, at most 128]"""
+    device: str = "cpu"
+    """cpu, cuda, cuda:1, mps."""
+    seed: int = 0
+    """Of everything random."""
+
+
+@Parameter(name="*")
+@dataclass(kw_only=True)
+class Running:
+    """What decides where things go and how much is said."""
+
+    out: Path | None = None
+    """Folder for run.json, tensors.safetensors, report.html and table.md, .csv, .tex. [default: a new one in
+    runs]"""
+    doctor: bool = True
+    """Examine the models first, and put what was found into the report."""
+    resume: Flag = False
+    """Continue the evaluation in --out, if there is one."""
+    overwrite: Flag = False
+    """Replace the run in --out."""
+    quiet: Flag = False
+    """Print errors only."""
+    json: Flag = False
+    """Print the metrics as JSON."""
+
+
+def evaluate(
+    model: str | None = None,
+    /,
+    *,
+    settings: Settings | None = None,
+    running: Running | None = None,
+) -> int:
+    """Count the images a model still classifies correctly under every attack of every threat.
+
+    Args:
+        model: A (network of the data set), mnist-a, weights.safetensors:mnist_cnn, program.pt2 or
+            package.module:factory.
+        settings: What decides the numbers.
+        running: Where things go and how much is said.
+    """
+    from .cluster import processes
+
+    settings, running = settings or Settings(), running or Running()
+    config = _config(model, settings)
+    if processes() > 1:
+        raise UsageError("`evaluate` must run in one process, got torchrun with several.")
+    from saddlepoint import report
+
+    from . import progress, runner, show
+    from .inputs import load_data, load_models
+
+    balls = _balls(config)
+    name = f"evaluate-{Path(config['data']).stem}"
+    folder = runner.run_folder(name, running.out, running.resume, running.overwrite)
+    with progress.downloads() as downloading:
+        images = load_data(config["data"], config["split"], config["limit"], downloading)
+    models = load_models(config["models"], images)
+    problem, notes = _problem(config, images, models)
+    command = _command(config, settings, running)
+    run = report.Run(
+        kind=report.EVALUATE,
+        command=command,
+        config=config,
+        seed=config["seed"],
+        domains=problem.names,
+        classes=images.classes,
+        rows=len(problem),
+        hashes=runner.hashes(config, images, models),
+        warnings=notes,
+    )
+    if running.resume and (folder / "run.json").is_file():
+        with usage():
+            report.check_resumable(run, folder)
+        old = report.Run.read(folder)
+        if old.status == "complete":
+            show.note(f"{folder} is complete already", quiet=running.quiet)
+            return finish(old, folder, quiet=running.quiet, as_json=running.json)
+        changed = (*notes, *runner.other_versions(old, run))
+        run = run.but(created=old.created, metrics=old.metrics, warnings=changed)
+    else:
+        if running.resume:
+            show.note(f"nothing to resume in {folder}: starting", quiet=running.quiet)
+        runner.clear(folder)
+    try:
+        run.write(folder)
+        if running.doctor and "doctor" not in run.metrics:
+            run = run.but(metrics={"doctor": _examine(models, problem, images, balls, running)})
+        title = f"evaluate {config['data']}"
+        with library(), show.evaluating(title, quiet=running.quiet) as callback:
+            run = report.execute_evaluation(
+                lambda ledger: _evaluate(config, problem, balls, ledger, callback),
+                problem,
+                run,
+                folder,
+            )
+    except KeyboardInterrupt:
+        done = len(report.DiskLedger(folder))
+        print(f"stopped: {done} finished batches are saved in {folder}", file=sys.stderr)
+        again = f"{command} --out {shlex.quote(str(folder))} --resume"
+        print(f"continue with: {again}", file=sys.stderr)
+        return 130
+    return finish(run, folder, quiet=running.quiet, as_json=running.json)
+
+
+def finish(run: "Run", folder: Path, *, quiet: bool, as_json: bool) -> int:
+    """Draw the report and the tables of a finished evaluation, and say what came out."""
+    from saddlepoint import report
+
+    from . import show
+    from .tables import write_tables
+
+    with library():
+        path = report.write_report(folder)
+        write_tables(run, folder)
+    for line in (*run.warnings, *run.metrics["notes"]):
+        show.note(f"saddlepoint: note: {line}", quiet=quiet)
+    if as_json:
+        print(show.metrics_json(run))
+    elif not quiet:
+        show.evaluation(run)
+        print(f"\n{run.seconds:.1f} s; report: {path}")
+    return 0
+
+
+def _config(model: str | None, settings: Settings) -> dict[str, Any]:
+    """All settings as they stand in run.json; the batch size may be None still."""
+    if (model is None) == (settings.models is None):
+        got = "neither" if model is None else "both"
+        raise UsageError(
+            f"`evaluate` must be given one MODEL, such as mnist-a, or --models A,B,C,D, got {got}."
+        )
+    names = [model] if model is not None else parse.split(settings.models or "")
+    if not names:
+        raise UsageError("`--models` must name at least one model, such as A,B,C,D, got none.")
+    if not settings.threat:
+        raise UsageError(
+            f"`--threat` must be given at least once, such as {_EXAMPLE}, got none: accuracy under attack "
+            "means nothing without a norm and a radius."
+        )
+    for name in ("limit", "batch_size"):
+        value = getattr(settings, name)
+        if value is not None and value < 1:
+            raise UsageError(f"`--{name.replace('_', '-')}` must be at least 1, got {value}.")
+    for text in settings.threat:
+        if text.count(":") > 1:
+            raise UsageError(f"`--threat` must be norm:radius for evaluate, got {text!r}.")
+    with usage():
+        transforms = parse.split(settings.transforms or "")
+        return {
+            **asdict(settings),
+            "models": names,
+            "transforms": transforms,
+            "budget": None if settings.budget is None else parse.seconds(settings.budget),
+        }
+
+
+def _balls(config: Mapping[str, Any]) -> "dict[str, LpBall]":
+    """The threats, and whether the suite has attacks for them."""
+    from saddlepoint.evaluation.suites import attacks_for
+
+    from .threats import threats
+
+    with usage():
+        balls = {name: threat.ball for name, threat in threats(config["threat"]).items()}
+        for name, ball in balls.items():
+            if not float(ball.eps) > 0:
+                raise UsageError(f"`--threat` must have a positive radius, got {name}:{ball.eps}.")
+            attacks_for(config["suite"], ball.p)
+    return balls
+
+
+def _problem(
+    config: dict[str, Any], images: "Images", models: "dict[str, Model]"
+) -> "tuple[Ensemble | Product, tuple[str, ...]]":
+    """Images and domains, and what the library has to say about the models; completes the batch size."""
+    from saddlepoint import Ensemble
+    from saddlepoint.solver.batches import rows_that_fit
+
+    from .runner import on_device, views
+
+    x, y, placed = on_device(config["device"], images, models)
+    problem: Ensemble | Product
+    with usage():
+        if config["transforms"]:
+            problem = views(placed, config["transforms"], x, y)
+        else:
+            problem = Ensemble(list(placed.values()), x, y, names=list(placed))
+        if problem.random:
+            raise UsageError(
+                "`--transforms` must be deterministic for evaluate, got random ones, under which an image is "
+                "neither right nor wrong; take paper, or names such as identity,hflip,rotate:30."
+            )
+    with library(), warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", UserWarning)
+        rows = rows_that_fit(problem)
+    config["batch_size"] = config["batch_size"] or rows
+    found = [str(each.message) for each in caught if issubclass(each.category, UserWarning)]
+    return problem, tuple(dict.fromkeys(found))
+
+
+def _evaluate(
+    config: Mapping[str, Any],
+    problem: "Ensemble | Product",
+    balls: "dict[str, LpBall]",
+    ledger: "Ledger",
+    callback: "Callable[[EvaluationProgress], None]",
+) -> "Result":
+    from saddlepoint import robust_accuracy
+    from saddlepoint.evaluation.domains import robust_domains
+
+    options: Any = {name: config[name] for name in ("every_attack", "batch_size", "budget", "seed")}
+    options |= {"ledger": ledger, "callback": callback}
+    if problem.num_domains > 1:
+        return robust_domains(problem, balls, config["suite"], **options)
+    (model,) = problem.models
+    if config["transforms"]:
+        (transform,) = problem.transforms
+        return robust_accuracy(
+            lambda shown: model(transform(shown)),
+            problem.x,
+            problem.labels[:, 0],
+            balls,
+            config["suite"],
+            **options,
+        )
+    return robust_accuracy(
+        model, problem.x, problem.labels[:, 0], balls, config["suite"], **options
+    )
+
+
+def _examine(
+    models: "dict[str, Model]",
+    problem: "Ensemble | Product",
+    images: "Images",
+    balls: "dict[str, LpBall]",
+    running: Running,
+) -> dict[str, list[dict[str, str]]]:
+    """What the doctor finds, model by model, at the linf radius of the threats if there is one."""
+    from . import doctor, show
+
+    few = replace(images, x=problem.x[:_EXAMINED], y=problem.labels[:_EXAMINED, 0])
+    eps = float(balls["linf"].eps) if "linf" in balls else doctor.default_radius(images)
+    found: dict[str, list[dict[str, str]]] = {}
+    for name, model in models.items():
+        show.note(f"doctor: examining {name} ...", quiet=running.quiet)
+        findings = doctor.examine(
+            model,
+            few,
+            min(eps, 0.99),
+            references=doctor.references(name, models, few),
+        )
+        found[name] = [asdict(finding) for finding in findings]
+        show.note(f"doctor: {name}: {doctor.verdict(findings)}", quiet=running.quiet)
+    return found
+
+
+def _command(config: Mapping[str, Any], settings: Settings, running: Running) -> str:
+    """The line that repeats the evaluation; settings of their default value are left out."""
+    words = ["saddlepoint", "evaluate"]
+    words += ["--models", ",".join(config["models"])] if settings.models else config["models"]
+    words += ["--data", settings.data]
+    for text in settings.threat:
+        words += ["--threat", text]
+    words += ["--suite", settings.suite]
+    default = Settings()
+    for name in ("transforms", "every_attack", "budget", "split", "limit", "batch_size", "device"):
+        value = getattr(settings, name)
+        if value != getattr(default, name):
+            words.append(f"--{name.replace('_', '-')}")
+            words += [] if value is True else [str(value)]
+    words += ["--seed", str(settings.seed)] if settings.seed else []
+    return shlex.join(words if running.doctor else [*words, "--no-doctor"])

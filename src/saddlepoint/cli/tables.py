@@ -1,0 +1,86 @@
+"""The numbers of an evaluation as Markdown, CSV and LaTeX."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from saddlepoint.experiments import Table
+    from saddlepoint.experiments.tables import Cell
+    from saddlepoint.report import Run
+
+__all__ = ["evaluation_table", "write_tables"]
+
+
+def write_tables(run: "Run", folder: Path) -> None:
+    """Write `table.md`, `table.csv` and `table.tex` of a finished evaluation."""
+    from saddlepoint.data.files import write_atomically
+    from saddlepoint.experiments.tables import to_csv, to_latex, to_markdown
+
+    table = evaluation_table(run)
+    for suffix, write in (("md", to_markdown), ("csv", to_csv), ("tex", to_latex)):
+        write_atomically(folder / f"table.{suffix}", write(table).encode())
+
+
+def evaluation_table(run: "Run") -> "Table":
+    """One line per domain, threat and attack, then what all attacks leave, then the union."""
+    from saddlepoint.experiments.tables import Column, Table
+
+    metrics = run.metrics
+    several = "domains" in metrics
+    parts = metrics["domains"] if several else {run.domains[0]: metrics}
+    lines = [line for name, part in parts.items() for line in _lines(name, part)]
+    if several:
+        lines += _totals("every domain", metrics)
+        for threat, share in metrics["joint"].items():
+            interval = metrics["intervals"]["joint"][threat]
+            where = (threat, metrics["radii"][threat])
+            lines.append(
+                ("not all at once", *where, "min-max", None, None, None, share, _pair(interval), "")
+            )
+    names = (
+        "model",
+        "threat",
+        "radius",
+        "attack",
+        "attacked",
+        "broken",
+        "alone",
+        "accuracy",
+        "95 %",
+        "state",
+    )
+    digits = {"radius": 4, "alone": 1, "accuracy": 1, "95 %": 1}
+    return Table(
+        title=f"Accuracy under attack, {', '.join(run.hashes.models)}, {metrics['rows']} images of "
+        f"{run.config['data']}, suite {run.config['suite']}, percent",
+        columns=tuple(Column(name, digits.get(name, 2)) for name in names),
+        lines=tuple(lines),
+        notes=tuple(metrics["notes"]),
+    )
+
+
+def _lines(name: str, part: Any) -> "list[tuple[Cell, ...]]":
+    """Accuracy is what is left after an attack and those before it; alone is after it only."""
+    lines: list[tuple[Cell, ...]] = []
+    for each in part["attacks"]:
+        where = (each["threat"], part["radii"][each["threat"]], each["attack"])
+        counts = (each["attacked"], each["broken"])
+        lines.append((name, *where, *counts, each["accuracy"], each["after"], None, each["status"]))
+    return lines + _totals(name, part)
+
+
+def _totals(name: str, part: Any) -> "list[tuple[Cell, ...]]":
+    intervals = part["intervals"]
+    lines: list[tuple[Cell, ...]] = [
+        (name, "none", None, "none", None, None, None, part["clean"], _pair(intervals["clean"]), "")
+    ]
+    for threat, share in part["robust"].items():
+        where = (threat, part["radii"][threat], "all", None, None, None)
+        lines.append((name, *where, share, _pair(intervals["robust"][threat]), ""))
+    union = (part["union"], _pair(intervals["union"]))
+    return [*lines, (name, "all", None, "all", None, None, None, *union, "")]
+
+
+def _pair(interval: list[float]) -> tuple[float, float]:
+    low, high = interval
+    return low, high

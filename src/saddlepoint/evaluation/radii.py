@@ -1,0 +1,146 @@
+"""The smallest radius at which an attack fools every domain at once, image by image."""
+
+from __future__ import annotations
+
+import math
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from saddlepoint.problems import AbstractProblem
+from saddlepoint.projections import LpBall
+from saddlepoint.solver import attack
+from saddlepoint.solver.evaluate import gradients_enabled
+from saddlepoint.solver.result import Callback
+
+__all__ = ["smallest_radius"]
+
+_GROWTH = 4.0  # from one radius to the next on the way up
+_ROWS = 256  # at a time, where nothing is differentiated
+
+
+def smallest_radius(
+    problem: AbstractProblem,
+    p: float,
+    *,
+    unit: Literal["entry", "pixel"] = "entry",
+    failed: Tensor | None = None,
+    succeeded: Tensor | None = None,
+    first: float | None = None,
+    steps: int = 20,
+    searches: int = 10,
+    batch_size: int | None = None,
+    seed: int = 0,
+    callback: Callback | None = None,
+) -> Tensor:
+    """Smallest radius at which the min-max attack fools every domain of a row at once, by bisection.
+
+    A row is bracketed first: by zero and the radius of the whole box, 1 for p = inf, or, with `first`, by the
+    steps of a ladder on which every radius is four times the last one. Then its bracket is halved `searches`
+    times; counts (p = 0) are halved until they are exact.
+
+    Args:
+        problem: B rows, K domains.
+        p: 0, 1, 2 or ``math.inf``.
+        unit: What p = 0 counts, as in `LpBall`.
+        failed: A radius per row, (B,), at which an attack has failed already; 0 by default.
+        succeeded: A radius per row, (B,), at which one is known to succeed, inf where none is.
+        first: Radius to begin with, if the answer is expected to be near it.
+        steps: Of every attack.
+        searches: Halvings: the radius is found to 2 ** -searches of the bracket.
+        batch_size: Rows at a time; it changes no result.
+        seed: Of the attack.
+        callback: Called with a `Progress` after every iterate of every attack.
+
+    Returns:
+        Radii, (B,), float64, on the CPU, at which the attack did succeed: 0 for rows that every domain has
+        wrong as they are, inf where it fails even with the whole box.
+
+    Raises:
+        KeyboardInterrupt: After Ctrl-C; half an answer would pass for a whole one.
+
+    Example:
+        >>> from saddlepoint.problems import Ensemble
+        >>> def first(images):  # right as long as the first number is above 0.25
+        ...     return torch.stack([images[:, 0], 0 * images[:, 0] + 0.25], dim=1)
+        >>> def second(images):  # and the second
+        ...     return first(images[:, 1:])
+        >>> x, y = torch.tensor([[0.5, 0.3], [0.3, 0.9]]), torch.tensor([0, 0])
+        >>> [round(r, 2) for r in smallest_radius(Ensemble([first], x, y), math.inf).tolist()]
+        [0.25, 0.05]
+        >>> [round(r, 2) for r in smallest_radius(Ensemble([first, second], x, y), math.inf).tolist()]
+        [0.25, 0.65]
+    """
+    if searches < 0:
+        raise ValueError(f"`searches` must be >= 0, got {searches}.")
+    if first is not None and not first > 0:
+        raise ValueError(f"`first` must be a positive radius, or None, got {first}.")
+    whole = p == 0
+    low = _radii("failed", failed, problem, 0.0)
+    high = _radii("succeeded", succeeded, problem, math.inf)
+    low = low.floor() if whole else low
+
+    def hits(rows: Tensor, radii: Tensor) -> Tensor:
+        """Whether the attack fools every domain of these rows within these radii, (n,)."""
+        here = rows.to(problem.lower.device)
+        ball = LpBall(p, radii.to(problem.lower), unit)
+        result = attack(
+            problem.take(here),
+            ball,
+            steps=steps,
+            batch_size=batch_size,
+            seed=seed,
+            callback=callback,
+        ).finished()
+        return result.fooled.all(dim=1).cpu()
+
+    with gradients_enabled():
+        high[_all_wrong(problem)] = 0.0
+        top = LpBall(p, 1.0, unit).norm(torch.ones_like(problem.lower)).cpu()
+        radius = torch.full_like(top, math.inf if first is None else first).minimum(top)
+        while True:
+            radius = radius.floor().clamp_min(1.0) if whole else radius
+            rows = (high.isinf() & (radius > low)).nonzero().flatten()
+            if len(rows):
+                hit = hits(rows, radius[rows])
+                high[rows[hit]] = radius[rows[hit]]
+                low[rows[~hit]] = radius[rows[~hit]]
+            if not bool((high.isinf() & (low < top)).any()):
+                break
+            radius = (_GROWTH * radius).minimum(top)
+        halvings = max(searches, math.frexp(float(top.max()))[1]) if whole else searches
+        for _ in range(halvings):
+            middle = (low + high) / 2
+            middle = middle.floor() if whole else middle
+            rows = (high.isfinite() & (low < middle) & (middle < high)).nonzero().flatten()
+            if len(rows) == 0:
+                break
+            hit = hits(rows, middle[rows])
+            high[rows[hit]] = middle[rows[hit]]
+            low[rows[~hit]] = middle[rows[~hit]]
+    return high
+
+
+def _radii(name: str, given: Tensor | None, problem: AbstractProblem, default: float) -> Tensor:
+    if given is None:
+        return torch.full((len(problem),), default, dtype=torch.float64)
+    radii = given.detach().double().cpu().clone()
+    if radii.shape != (len(problem),) or not bool((radii >= 0).all()):
+        raise ValueError(
+            f"`{name}` must be one radius >= 0 per row, ({len(problem)},), got shape "
+            f"{tuple(radii.shape)} with a minimum of {radii.min().item() if radii.numel() else None}."
+        )
+    return radii
+
+
+def _all_wrong(problem: AbstractProblem) -> Tensor:
+    """Rows that every domain has wrong without perturbation, (B,); logits that are not numbers are wrong."""
+    wrong: list[Tensor] = []
+    with torch.no_grad():
+        for rows in torch.arange(len(problem), device=problem.lower.device).split(_ROWS):
+            part = problem.take(rows)
+            logits = part.logits(part.zeros())
+            right = (logits.argmax(dim=-1) == part.labels) & logits.isfinite().all(dim=-1)
+            wrong.append(~right.any(dim=1))
+    return torch.cat(wrong).cpu()

@@ -1,0 +1,250 @@
+"""An evaluation as a run: its numbers, its tensors, and its way from the first batch to the last."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from saddlepoint.evaluation import Ledger, RobustAccuracy, wilson
+from saddlepoint.evaluation.domains import DomainAccuracy
+from saddlepoint.problems import AbstractProblem
+from saddlepoint.report.ledger import DiskLedger
+from saddlepoint.report.record import Run
+from saddlepoint.report.running import Interrupted
+from saddlepoint.report.shards import TENSORS, write_tensors
+
+__all__ = [
+    "CLOSEST",
+    "Result",
+    "evaluation_metrics",
+    "evaluation_tensors",
+    "execute_evaluation",
+    "prefix_of",
+]
+
+Result = RobustAccuracy | DomainAccuracy
+"""Of one domain, or of several."""
+
+CLOSEST = 9
+"""How many images closest to the boundary are kept for the gallery, per threat."""
+
+_LEVELS = {"10 %": 0.1, "25 %": 0.25, "median": 0.5, "75 %": 0.75, "90 %": 0.9}
+
+
+def execute_evaluation(
+    evaluate: Callable[[Ledger], Result], problem: AbstractProblem, run: Run, folder: Path
+) -> Run:
+    """Evaluate with a ledger on disk, then write `tensors.safetensors` and `run.json`.
+
+    Args:
+        evaluate: Does the work; finished batches are in the ledger it is given.
+        problem: The domains and the images, for the gallery.
+        run: The record to complete; its `hashes` were checked by the caller. Metrics it has already are kept.
+        folder: The run directory. Batches in it are continued; clear them first to start again.
+
+    Returns:
+        The complete record, as written.
+
+    Raises:
+        Interrupted: Ctrl-C. Every finished batch and a record with status "interrupted" are on disk.
+    """
+    ledger = DiskLedger(folder)
+    run = run.but(status="running")
+    run.write(folder)
+    try:
+        result = evaluate(ledger)
+        tensors = evaluation_tensors(result, problem)
+    except KeyboardInterrupt:
+        stopped = run.but(status="interrupted", seconds=round(ledger.seconds(), 3))
+        stopped.write(folder)
+        raise Interrupted(stopped) from None
+    complete = run.but(
+        status="complete",
+        done=run.rows,
+        seconds=round(ledger.seconds(), 3),
+        metrics={**evaluation_metrics(result), **run.metrics},
+    )
+    write_tensors(folder / TENSORS, tensors)
+    complete.write(folder)
+    ledger.clear()
+    return complete
+
+
+def evaluation_metrics(result: Result) -> dict[str, Any]:
+    """The numbers of an evaluation for `run.json`, accuracies in percent.
+
+    `robust` is per threat, `union` over all threats, `intervals` are Wilson score intervals. Every one of
+    `attacks` says on how many images it ran to the end (`attacked`), how many it broke (`broken`) and broke
+    first (`first`), the accuracy that is left after it and all attacks before it (`after`), and the accuracy
+    after it alone (`accuracy`), None unless it ran on every image that was right. With several domains there
+    are `domains`, each with the same numbers, `joint`, the share of images for which not all domains could be
+    fooled at once, and quantiles of `eps_min`; None stands for infinity.
+
+    Example:
+        >>> from saddlepoint.evaluation import Outcome
+        >>> from saddlepoint.projections import LpBall
+        >>> correct, broken = torch.tensor([True, True, False]), torch.tensor([True, False, False])
+        >>> outcome = Outcome("linf", "pgd", correct, broken, torch.full((3,), 0.1))
+        >>> metrics = evaluation_metrics(
+        ...     RobustAccuracy({"linf": LpBall(math.inf, 0.3)}, correct, (outcome,))
+        ... )
+        >>> metrics["robust"], metrics["attacks"][0]["accuracy"], metrics["attacks"][0]["first"]
+        ({'linf': 33.3333}, 33.3333, 1)
+    """
+    tables = {name: result.standing(name) for name in result.balls}
+    whole = {"clean": result.correct, "union": result.standing()}
+    metrics: dict[str, Any] = {
+        "rows": result.count,
+        "radii": {name: float(ball.eps) for name, ball in result.balls.items()},
+        **{name: _percent(table) for name, table in whole.items()},
+        "robust": {name: _percent(table) for name, table in tables.items()},
+        "intervals": {
+            **{name: _interval(table) for name, table in whole.items()},
+            "robust": {name: _interval(table) for name, table in tables.items()},
+        },
+        "notes": list(result.notes),
+    }
+    if isinstance(result, RobustAccuracy):
+        return {**metrics, "attacks": _attacks(result)}
+    fooled = {name: ~table for name, table in result.fooled.items()}
+    metrics["intervals"]["joint"] = {name: _interval(table) for name, table in fooled.items()}
+    return {
+        **metrics,
+        "joint": {name: _percent(table) for name, table in fooled.items()},
+        "eps_min": {name: _quantiles(radii) for name, radii in result.eps_min.items()},
+        "weights": {
+            name: dict(zip(result.per_domain, _means(weights), strict=True))
+            for name, weights in result.weights.items()
+        },
+        "domains": {name: evaluation_metrics(each) for name, each in result.per_domain.items()},
+    }
+
+
+def evaluation_tensors(result: Result, problem: AbstractProblem) -> dict[str, Tensor]:
+    """What happened to every image, and the images of the gallery.
+
+    Returns:
+        `labels`, `correct` (N,); `THREAT/distance` and `THREAT/ATTACK/attacked`, `broken`, `distance` (N,).
+        With several domains these are behind `domains/NAME/`, and there are `joint/THREAT/fooled`, `eps_min`
+        (N,), `broken` and `weights` (N, K). For the images closest to the boundary there are
+        `gallery.threat`, its number, `gallery.rows`, `gallery.distance` (G,), `gallery.says` (G, K),
+        `gallery.clean` and `gallery.delta` (G, ...).
+    """
+    tensors: dict[str, Tensor] = {"labels": problem.labels[:, 0], "correct": result.correct}
+    if isinstance(result, RobustAccuracy):
+        tensors |= _tables(result, "")
+        closest = {name: result.distance(name) for name in result.balls}
+    else:
+        for name, each in result.per_domain.items():
+            tensors |= _tables(each, prefix_of(name))
+        for name in result.balls:
+            tensors |= {
+                f"joint/{name}/fooled": result.fooled[name],
+                f"joint/{name}/eps_min": result.eps_min[name],
+                f"joint/{name}/broken": result.broken[name],
+                f"joint/{name}/weights": result.weights[name],
+            }
+        closest = {
+            name: torch.where(result.fooled[name], radii, math.inf)
+            for name, radii in result.eps_min.items()
+        }
+    return tensors | _gallery(problem, closest, result.nearest)
+
+
+def prefix_of(domain: str) -> str:
+    """Where the tensors of one of several domains begin."""
+    return f"domains/{domain}/"
+
+
+def _tables(result: RobustAccuracy, prefix: str) -> dict[str, Tensor]:
+    tensors = {f"{prefix}{name}/distance": result.distance(name) for name in result.balls}
+    if prefix:
+        tensors[f"{prefix}correct"] = result.correct
+    for each in result.outcomes:
+        where = f"{prefix}{each.threat}/{each.attack}"
+        tensors |= {
+            f"{where}/attacked": each.attacked,
+            f"{where}/broken": each.broken,
+            f"{where}/distance": each.distance,
+        }
+    return tensors
+
+
+def _gallery(
+    problem: AbstractProblem, closest: Mapping[str, Tensor], nearest: Mapping[str, Tensor]
+) -> dict[str, Tensor]:
+    """For every threat the images that took the smallest perturbation, nearest first."""
+    threats, rows, distances, deltas = [], [], [], []
+    for number, (name, distance) in enumerate(closest.items()):
+        found = nearest[name].flatten(1).any(dim=1) & distance.isfinite() & (distance > 0)
+        order = distance.argsort(stable=True)
+        chosen = order[found[order]][:CLOSEST]
+        threats.append(torch.full_like(chosen, number))
+        rows.append(chosen)
+        distances.append(distance[chosen])
+        deltas.append(nearest[name][chosen])
+    row, delta = torch.cat(rows), torch.cat(deltas)
+    part = problem.take(row.to(problem.lower.device))
+    says = torch.zeros(0, problem.num_domains, dtype=torch.long)
+    if len(row):
+        with torch.no_grad():
+            says = part.logits(delta.to(part.lower)).argmax(dim=-1)
+    return {
+        "gallery.threat": torch.cat(threats),
+        "gallery.rows": row,
+        "gallery.distance": torch.cat(distances),
+        "gallery.says": says,
+        "gallery.clean": part.images(part.zeros()),
+        "gallery.delta": delta,
+    }
+
+
+def _attacks(result: RobustAccuracy) -> list[dict[str, Any]]:
+    standing = {name: result.correct.clone() for name in result.balls}
+    rows = []
+    for each in result.outcomes:
+        before = standing[each.threat]
+        first = before & each.broken
+        standing[each.threat] = before & ~each.broken
+        whole = bool((each.attacked == result.correct).all()) and each.status == "complete"
+        rows.append(
+            {
+                "threat": each.threat,
+                "attack": each.attack,
+                "attacked": int(each.attacked.sum()),
+                "broken": int(each.broken.sum()),
+                "first": int(first.sum()),
+                "after": _percent(standing[each.threat]),
+                "accuracy": _percent(result.correct & ~each.broken) if whole else None,
+                "seconds": round(each.seconds, 3),
+                "queries": each.queries,
+                "status": each.status,
+                "minimal": each.minimal,
+                "notes": list(each.notes),
+            }
+        )
+    return rows
+
+
+def _quantiles(radii: Tensor) -> dict[str, float | None]:
+    marks = {
+        name: radii.quantile(level, interpolation="lower").item() for name, level in _LEVELS.items()
+    }
+    return {name: round(mark, 6) if math.isfinite(mark) else None for name, mark in marks.items()}
+
+
+def _means(weights: Tensor) -> list[float]:
+    return [round(value, 6) for value in weights.double().mean(dim=0).tolist()]
+
+
+def _percent(table: Tensor) -> float:
+    return round(100 * table.double().mean().item(), 4)
+
+
+def _interval(table: Tensor) -> list[float]:
+    return [round(100 * end, 4) for end in wilson(int(table.sum()), len(table))]

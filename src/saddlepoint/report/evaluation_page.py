@@ -1,0 +1,264 @@
+"""The report of an evaluation: what still stands, over the radius, attack by attack, and what nearly falls."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from markupsafe import Markup
+from torch import Tensor
+
+from saddlepoint.report import charts, words
+from saddlepoint.report.evaluation import prefix_of
+from saddlepoint.report.pictures import picture, sign_picture
+from saddlepoint.report.record import Run
+from saddlepoint.report.template import render_template
+
+__all__ = ["attack_table", "evaluation_headline", "render_evaluation"]
+
+_OVERHEAD = 60_000  # style, script, charts and text
+
+
+def render_evaluation(run: Run, tensors: Mapping[str, Tensor], *, max_bytes: int) -> str:
+    """The page.
+
+    Args:
+        run: The record of a finished evaluation.
+        tensors: What `tensors.safetensors` holds.
+        max_bytes: The gallery stops growing before the page exceeds this.
+    """
+    metrics = run.metrics
+    parts = metrics.get("domains") or {run.domains[0]: metrics}
+    threats = list(metrics["radii"])
+    doctor = metrics.get("doctor", {})
+    return render_template(
+        "evaluation.html",
+        run=run,
+        metrics=metrics,
+        title=f"Evaluation of {', '.join(run.hashes.models)} on {run.config.get('data', 'data')}",
+        several="domains" in metrics,
+        nouns=_domains(run),
+        everyone=_all(run),
+        threats=threats,
+        balls={name: _ball(name, radius) for name, radius in metrics["radii"].items()},
+        lines=evaluation_headline(run),
+        unfinished=any(
+            word in note for note in metrics["notes"] for word in ("cut short", "stopped by")
+        ),
+        bars=_bars(run),
+        curves=[_curve(run, tensors, name, parts) for name in threats],
+        joint=[_joint(run, tensors, name) for name in threats] if "joint" in metrics else [],
+        tables=[{"name": name, **attack_table(part)} for name, part in parts.items()],
+        broke=[{"name": name, **_broke(part)} for name, part in parts.items()],
+        gallery=_gallery(run, tensors, threats, max_bytes),
+        doctor={
+            name: {"findings": findings, "state": _worst(findings)}
+            for name, findings in doctor.items()
+        },
+        sick=[name for name, findings in doctor.items() if _worst(findings) == "fail"],
+        doubtful=[name for name, findings in doctor.items() if _worst(findings) == "warn"],
+    )
+
+
+def evaluation_headline(run: Run) -> list[str]:
+    """The outcome in two or three sentences, the most important one first.
+
+    Args:
+        run: A record with metrics.
+    """
+    metrics = run.metrics
+    count, several = metrics["rows"], "domains" in metrics
+    balls = _and([_ball(name, radius) for name, radius in metrics["radii"].items()])
+    low, high = metrics["intervals"]["union"]
+    who = f"{_all(run).capitalize()} classify" if several else "The model classifies"
+    lines = [
+        f"{who} {_count(metrics['union'], count)} of {count} images correctly under every attack within "
+        f"{balls}: {metrics['union']:.1f} %, with 95 % confidence between {low:.1f} and {high:.1f} %. "
+        f"Without attack it is {metrics['clean']:.1f} %."
+    ]
+    if len(metrics["robust"]) > 1:
+        worst = min(metrics["robust"], key=lambda name: metrics["robust"][name])
+        shares = "; ".join(
+            f"{_ball(name, metrics['radii'][name])}: {value:.1f} %"
+            for name, value in metrics["robust"].items()
+        )
+        hardest = _ball(worst, metrics["radii"][worst])
+        lines.append(f"Threat by threat it is {shares}. The one that breaks most is {hardest}.")
+    if several:
+        shares = ", ".join(
+            f"{name} {100 - value:.1f} %" for name, value in metrics["joint"].items()
+        )
+        lines.append(
+            f"One perturbation that fools {_all(run)} at once was found for this share of images: {shares}."
+        )
+    return lines
+
+
+def attack_table(part: Mapping[str, Any]) -> dict[str, Any]:
+    """Attacks by threats: what each attack did under each threat, and what is left.
+
+    Args:
+        part: The metrics of one domain.
+
+    Returns:
+        `attacks`, names in the order they ran; `cells`, by attack and threat, None where it did not run.
+    """
+    names = list(dict.fromkeys(each["attack"] for each in part["attacks"]))
+    found = {(each["attack"], each["threat"]): each for each in part["attacks"]}
+    return {
+        "metrics": part,
+        "attacks": names,
+        "cells": {a: {t: found.get((a, t)) for t in part["radii"]} for a in names},
+    }
+
+
+def _bars(run: Run) -> Markup:
+    metrics = run.metrics
+    intervals = metrics["intervals"]
+    rows = [("without attack", metrics["clean"], *intervals["clean"])]
+    rows += [
+        (_ball(name, metrics["radii"][name]), value, *intervals["robust"][name])
+        for name, value in metrics["robust"].items()
+    ]
+    if len(metrics["robust"]) > 1:
+        rows.append(("every attack of every threat", metrics["union"], *intervals["union"]))
+    return charts.interval_bars(rows)
+
+
+def _curve(
+    run: Run, tensors: Mapping[str, Tensor], threat: str, parts: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Accuracy over the radius under one threat, one line per domain."""
+    prefixes = [prefix_of(name) for name in parts] if "domains" in run.metrics else [""]
+    distances = [tensors[f"{prefix}{threat}/distance"] for prefix in prefixes]
+    # For how many images, that are right, an attack has looked for the nearest wrong one.
+    right = sum(_count(part["clean"], part["rows"]) for part in parts.values())
+    sought = 0
+    for prefix, part in zip(prefixes, parts.values(), strict=True):
+        tables = [
+            tensors[f"{prefix}{threat}/{each['attack']}/attacked"]
+            for each in part["attacks"]
+            if each["threat"] == threat and each["minimal"]
+        ]
+        sought += int(torch.stack(tables).any(dim=0).sum()) if tables else 0
+    minimal, radius = sought > 0, run.metrics["radii"][threat]
+    return {
+        "threat": threat,
+        "sought": sought,
+        "right": right,
+        "chart": charts.survival_chart(
+            distances,
+            list(parts),
+            radius,
+            _until(distances, radius) if minimal else radius * 1.02,
+            not minimal,
+        ),
+    }
+
+
+def _joint(run: Run, tensors: Mapping[str, Tensor], threat: str) -> dict[str, Any]:
+    """The smallest radius at which all domains fall, under one threat."""
+    radii, radius = tensors[f"joint/{threat}/eps_min"], run.metrics["radii"][threat]
+    chart = charts.survival_chart([radii], ["all at once"], radius, _until([radii], radius), False)
+    return {"threat": threat, "chart": chart}
+
+
+def _until(distances: Sequence[Tensor], radius: float) -> float:
+    """The end of an axis: where nearly all has fallen, but not too far from the radius."""
+    known = [values[values.isfinite()] for values in distances]
+    far = max((values.quantile(0.99).item() for values in known if len(values)), default=radius)
+    end = min(max(1.15 * radius, far), 4 * radius)
+    digit = 10.0 ** (math.floor(math.log10(end)) - 1)
+    return math.ceil(end / digit - 1e-9) * digit
+
+
+def _broke(part: Mapping[str, Any]) -> dict[str, Any]:
+    """Which attack broke each image first, as bars."""
+    count = part["rows"]
+    attacks = list(dict.fromkeys(each["attack"] for each in part["attacks"] if each["first"]))
+    rows = []
+    for threat, robust in part["robust"].items():
+        first = {
+            each["attack"]: each["first"] for each in part["attacks"] if each["threat"] == threat
+        }
+        pieces = [
+            (f"bar d{attacks.index(name) % charts.PALETTE}", f"broken by {name}", broken)
+            for name, broken in first.items()
+            if broken
+        ]
+        wrong = count - _count(part["clean"], count)
+        pieces.append(("wrong", "wrong without attack", wrong))
+        pieces.append(("stand", "still right", _count(robust, count)))
+        rows.append((_ball(threat, part["radii"][threat]), pieces))
+    ends = [f"{value:.1f} %" for value in part["robust"].values()]
+    return {"attacks": attacks, "chart": charts.share_bars(rows, ends)}
+
+
+def _gallery(
+    run: Run, tensors: Mapping[str, Tensor], threats: Sequence[str], max_bytes: int
+) -> list[dict[str, Any]]:
+    """Per threat the images closest to the boundary; the nearest of every threat come first into the page."""
+    numbers = tensors["gallery.threat"].tolist()
+    seen: dict[int, int] = {}
+    ranks = []
+    for position, number in enumerate(numbers):
+        ranks.append((seen.get(number, 0), number, position))
+        seen[number] = seen.get(number, 0) + 1
+    size = _OVERHEAD
+    found: dict[int, list[dict[str, Any]]] = {}
+    for _, number, position in sorted(ranks):
+        row = _card(run, tensors, position)
+        size += len(repr(row)) + 900 + 150 * len(row["domains"])
+        if size > max_bytes and found:
+            break
+        found.setdefault(number, []).append(row)
+    return [{"threat": threats[number], "rows": found[number]} for number in sorted(found)]
+
+
+def _card(run: Run, tensors: Mapping[str, Tensor], position: int) -> dict[str, Any]:
+    row = int(tensors["gallery.rows"][position])
+    clean, delta = tensors["gallery.clean"][position], tensors["gallery.delta"][position]
+    label = int(tensors["labels"][row])
+    says = tensors["gallery.says"][position].tolist()
+    return {
+        "row": row,
+        "label": words.class_name(run, label),
+        "distance": float(tensors["gallery.distance"][position]),
+        "clean": picture(clean),
+        # Each at its own strength: the smallest ones would not be seen on a scale for all.
+        "delta": sign_picture(delta, float(delta.abs().max())),
+        "adversarial": picture(clean + delta),
+        "domains": [
+            {"name": name, "says": words.class_name(run, said), "fooled": said != label}
+            for name, said in zip(run.domains, says, strict=True)
+        ],
+    }
+
+
+def _worst(findings: Sequence[Mapping[str, str]]) -> str:
+    order = ("ok", "warn", "fail")
+    return max((finding["status"] for finding in findings), key=order.index, default="ok")
+
+
+def _ball(threat: str, radius: float) -> str:
+    return words.ball_text({"norm": threat, "eps": radius})
+
+
+def _all(run: Run) -> str:
+    return f"{'both' if len(run.domains) == 2 else f'all {len(run.domains)}'} {_domains(run)}"
+
+
+def _domains(run: Run) -> str:
+    if not run.config.get("transforms"):
+        return "models"
+    return "views" if len(run.hashes.models) == 1 else "pairs of model and view"
+
+
+def _count(percent: float, rows: int) -> int:
+    return math.floor(percent * rows / 100 + 0.5)
+
+
+def _and(parts: Sequence[str]) -> str:
+    return parts[0] if len(parts) == 1 else f"{', '.join(parts[:-1])} and {parts[-1]}"
