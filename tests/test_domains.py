@@ -222,11 +222,15 @@ def test_the_min_max_attack_belongs_to_the_union() -> None:
 
 
 def test_what_is_found_against_one_domain_is_tried_on_the_others() -> None:
-    far = every_norm(Fake(lambda t: (t.x - 0.302).clamp(0, 1), "far"))
+    far = every_norm(Fake(lambda t: (t.x - 0.302).clamp(0, 1), "far", minimal=True))
     result = robust_domains(BOTH, {"linf": LpBall(math.inf, 0.305)}, far, steps=0, searches=0)
     assert result.fooled["linf"].tolist() == [True, True, False, True, True]
     assert result.eps_min["linf"][0] == pytest.approx(0.302)
     torch.testing.assert_close(result.nearest["linf"][0], torch.full((2,), -0.302).double())
+    # One that was pulled back to the boundary of one domain is stretched to the radius again.
+    near = every_norm(Fake(lambda t: (t.x - 0.302).clamp(0, 1), "near"))
+    result = robust_domains(BOTH, {"linf": LpBall(math.inf, 0.305)}, near, steps=0, searches=0)
+    assert result.fooled["linf"].tolist() == [True, True, False, True, True]
     # Outside the ball it fools nobody, but a radius is known.
     beyond = every_norm(Fake(lambda t: (t.x - 0.4).clamp(0, 1), "beyond", minimal=True))
     result = robust_domains(BOTH, {"linf": LpBall(math.inf, 0.04)}, beyond, steps=0, searches=0)

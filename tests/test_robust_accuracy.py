@@ -26,6 +26,7 @@ from saddlepoint.evaluation import (
     judge,
     wilson,
 )
+from saddlepoint.evaluation.verdicts import is_right
 
 NORMS = [math.inf, 2.0, 1.0, 0.0]
 LINF = {"linf": LpBall(math.inf, 0.2)}
@@ -192,7 +193,7 @@ def test_no_lie_changes_a_number_and_the_others_go_on(lie: str, minimal: bool) -
 
 
 def test_a_lie_outside_the_ball_leaves_its_distance_and_one_outside_the_box_nothing() -> None:
-    far = evaluate(Fake(lambda t: move(t, 0.45)))
+    far = evaluate(Fake(lambda t: move(t, 0.45), minimal=True))
     torch.testing.assert_close(far.distance("linf"), torch.full((4,), 0.45).double())
     assert far.union == 1.0
     out = evaluate(Fake(lambda t: move(t, 1.0)))
@@ -426,7 +427,7 @@ def script(name: str, hits: Mapping[int, float], **options) -> Fake:
                 images[place, 0] -= hits[row]
         return images
 
-    return Fake(act, name, **options)
+    return Fake(act, name, **{"minimal": True, **options})
 
 
 def test_the_union_by_hand() -> None:
@@ -510,10 +511,29 @@ def test_restarts_are_numbered_and_keep_the_nearest() -> None:
         seen.append(target.restart)
         return move(target, [0.45, 0.42, 0.44][target.restart])
 
-    result = evaluate(Fake(act, restarts=3))
+    result = evaluate(Fake(act, restarts=3, minimal=True))
     assert seen == [0, 1, 2]
     torch.testing.assert_close(result.distance("linf"), torch.full((4,), 0.42).double())
     torch.testing.assert_close(result.nearest["linf"][:, 0], torch.full((4,), -0.42).double())
+
+
+@pytest.mark.parametrize("p", [1.0, 2.0, math.inf])
+def test_what_an_attack_in_a_ball_found_is_pulled_back_to_the_boundary(p: float) -> None:
+    # The first number is 0.1 above the boundary in the first image, 0.15 in the third.
+    ball = {"t": LpBall(p, 0.2)}
+    result = robust_accuracy(LINE, X, Y, ball, suite(Fake(lambda t: move(t, 0.19)), p=p))
+    assert result.outcomes[0].broken.tolist() == [True, False, True, False]
+    expected = [0.1, math.inf, 0.15, math.inf]
+    assert result.distance("t").tolist() == pytest.approx(expected, abs=0.001)
+    assert is_right(LINE, X + result.nearest["t"], Y).tolist() == [False, True, False, True]
+    assert result.distance("t")[0] >= 0.1  # a misclassified image, not the boundary itself
+
+
+def test_counts_are_not_pulled_back() -> None:
+    ball = {"t": LpBall(0, 1.0)}
+    result = robust_accuracy(LINE, X, Y, ball, suite(Fake(lambda t: move(t, 0.19)), p=0.0))
+    assert result.distance("t")[0] == 1
+    assert result.nearest["t"][0, 0] == pytest.approx(-0.19)
 
 
 def test_images_that_are_all_wrong_are_not_attacked() -> None:

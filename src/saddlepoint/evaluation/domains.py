@@ -354,9 +354,18 @@ class _Joint:
             some = delta.flatten(1).any(dim=1).nonzero().flatten()
             for rows in batches_of(some, self.batch_size):
                 self._judge(found, rows, delta[rows], ball)
+                if ball.p != 0:
+                    self._judge(found, rows, self._stretched(rows, delta[rows], ball), ball)
         self._minmax(found, ball, replace(where, attack="min-max"))
         self._radii(found, ball, replace(where, attack="eps_min", index=where.index + 1))
         return found
+
+    def _stretched(self, rows: Tensor, delta: Tensor, ball: LpBall) -> Tensor:
+        """Perturbations as long as the radius, in the box: at the boundary of one domain they fool no other."""
+        here = rows.to(self.problem.x.device)
+        scale = float(ball.eps) / ball.norm(delta)
+        full = delta * scale.to(delta).reshape(-1, *(1 for _ in delta.shape[1:]))
+        return full.to(self.problem.x).clamp(self.problem.lower[here], self.problem.upper[here])
 
     def _judge(self, found: _Found, rows: Tensor, delta: Tensor, ball: LpBall) -> None:
         """Look at one perturbation per row, (n, ...), with every domain."""

@@ -15,7 +15,7 @@ from saddlepoint.evaluation.attacks import AbstractAttack, Target, Watched, seal
 from saddlepoint.evaluation.pages import Ledger, Page, Stage, Status, batches_of
 from saddlepoint.evaluation.rates import wilson
 from saddlepoint.evaluation.suites import Suite, attacks_for
-from saddlepoint.evaluation.verdicts import is_right, judge
+from saddlepoint.evaluation.verdicts import is_right, judge, pulled_back
 from saddlepoint.problems import Model, check_eval_mode
 from saddlepoint.problems.inputs import check_images, check_labels, plain
 from saddlepoint.projections import LpBall
@@ -50,7 +50,8 @@ class Outcome:
         attack: Name of the attack.
         attacked: Images it was run on to the end, (N,), boolean.
         broken: Images it broke, (N,), boolean.
-        distance: Of the nearest misclassified image it found, also outside the ball; inf where none; (N,).
+        distance: Of the nearest misclassified image it found, also outside the ball, and on the way from there
+            back to the image; inf where none; (N,).
         seconds: Time it took.
         queries: Images shown to the model.
         status: "cut short" by the time budget, "failed" with an error, "not needed" if no image was left.
@@ -390,6 +391,8 @@ class _Evaluation:
             with sealed(self.model, zlib.crc32(f"{self.seed}/{key}".encode())):
                 candidates = attack.run(target)
             verdict = judge(self.model, x, y, candidates, ball)
+            if not attack.minimal:
+                verdict = pulled_back(self.model, x, y, verdict, ball)
             return {
                 "broken": verdict.broken,
                 "distance": verdict.distance,

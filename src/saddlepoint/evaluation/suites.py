@@ -129,8 +129,8 @@ def _paper(p: float) -> tuple[AbstractAttack, ...]:
 def _autoattack(p: float, *, plus: bool) -> tuple[AbstractAttack, ...]:
     """AutoAttack's versions "standard" and "plus", in its order and with its parameters.
 
-    With one exception: for l1 the shrinking ball of "standard" is kept in "plus", which would otherwise be the
-    weaker of the two. AutoAttack itself warns that "plus" was not made for l1.
+    With one exception: for l1 "plus" keeps the shrinking ball of "standard", which AutoAttack's own drops while
+    it warns that "plus" was not made for l1.
     """
     if p not in (math.inf, 2, 1):
         return ()

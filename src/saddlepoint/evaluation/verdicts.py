@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import final
 
 import torch
@@ -18,7 +18,7 @@ from saddlepoint.problems import Model
 from saddlepoint.problems.inputs import call
 from saddlepoint.projections import LpBall
 
-__all__ = ["Verdict", "is_right", "judge"]
+__all__ = ["Verdict", "is_right", "judge", "pulled_back"]
 
 _ROUNDING = 1e-4  # of the radius: what float32 and other libraries' own projections may miss by
 _BOX_ROUNDING = 1e-5
@@ -97,6 +97,46 @@ def judge(model: Model, x: Tensor, y: Tensor, candidates: Tensor, ball: LpBall) 
     outside = wrong & ~broken
     delta = torch.where(_column(counts, x), delta, 0.0)
     return Verdict(*(table.cpu() for table in (broken, distance, outside, ~usable, delta)))
+
+
+def pulled_back(
+    model: Model, x: Tensor, y: Tensor, verdict: Verdict, ball: LpBall, halvings: int = 8
+) -> Verdict:
+    """The verdict with every misclassified image moved towards the original as far as it stays misclassified.
+
+    An attack in a ball stops anywhere in it, mostly at its border; the distance it found says little. A
+    bisection on the way back to the image costs a few forward passes and makes it a useful bound. Nothing
+    else of the verdict changes. For p = 0, where the way back changes no count, nothing does.
+
+    Args:
+        model: From images in [0, 1] to logits, in evaluation mode.
+        x: Images, (n, ...), in [0, 1].
+        y: Labels, (n,).
+        verdict: Of `judge` on them.
+        ball: Of the threat.
+        halvings: Of the way back.
+
+    Example:
+        >>> model = lambda images: torch.stack([images[:, 0], images[:, 1]], dim=1)
+        >>> x, y, ball = torch.tensor([[0.6, 0.5]]), torch.tensor([0]), LpBall(math.inf, 0.2)
+        >>> verdict = judge(model, x, y, torch.tensor([[0.4, 0.7]]), ball)
+        >>> round(verdict.distance.item(), 2), round(pulled_back(model, x, y, verdict, ball).distance.item(), 2)
+        (0.2, 0.05)
+    """
+    rows = verdict.distance.isfinite().nonzero().flatten()
+    if ball.p == 0 or len(rows) == 0:
+        return verdict
+    here = rows.to(x.device)
+    x, y, way = x[here], y.to(x.device)[here], verdict.delta[rows].to(x)
+    low, high = x.new_zeros(len(rows)), x.new_ones(len(rows))
+    for _ in range(halvings):
+        middle = (low + high) / 2
+        wrong = ~is_right(model, (x + _column(middle, x) * way).clamp(0, 1), y)
+        low, high = torch.where(wrong, low, middle), torch.where(wrong, middle, high)
+    delta, distance = verdict.delta.clone(), verdict.distance.clone()
+    delta[rows] = (_column(high, x) * way).cpu()
+    distance[rows] = torch.minimum(distance[rows], ball.norm(delta[rows]))
+    return replace(verdict, delta=delta, distance=distance)
 
 
 def is_right(
