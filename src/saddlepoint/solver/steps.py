@@ -30,6 +30,7 @@ def step(
     gradient: Tensor,
     length: float,
     momentum: float,
+    spread: float = 0.0,
 ) -> Tensor:
     """The next iterate, (B, ...): a projected step, then a mixture with the last displacement.
 
@@ -41,10 +42,11 @@ def step(
         gradient: At delta, (B, ...); the step goes against it.
         length: Of the step, in radii.
         momentum: Share of the last displacement, as in Auto-PGD (Croce & Hein, 2020); 0 is none.
+        spread: For p = 1: how far from the usual number of moving entries, 0, to a tenth of all, 1.
     """
     lower, upper = problem.lower, problem.upper
     # Entries that the box stops would waste the length of the step.
-    direction = steepest(ball, movable(-gradient, delta, lower, upper))
+    direction = steepest(ball, movable(-gradient, delta, lower, upper), spread)
     target = ball._project(delta + length * _radius(ball, delta) * direction, lower, upper)
     if momentum == 0:
         return target
@@ -63,17 +65,22 @@ def movable(motion: Tensor, delta: Tensor, lower: Tensor, upper: Tensor) -> Tens
     return motion.masked_fill(down | up, 0.0)
 
 
-def steepest(ball: LpBall, gradient: Tensor) -> Tensor:
+def steepest(ball: LpBall, gradient: Tensor, spread: float = 0.0) -> Tensor:
     """The steepest ascent direction of the ball's norm, (B, ...), of unit length.
 
     For p = 1 it moves as many of the largest entries as the radius can take from one end of the box to the
-    other, twenty at most: a single one, the steepest in the narrow sense, converges slowly.
+    other, twenty at most: a single one, the steepest in the narrow sense, converges slowly. With `spread` there
+    are more of them, up to a tenth of all entries at 1, on a logarithmic scale.
     """
     if ball.p != 1:
         return _STEEPEST[ball.p](gradient)
     rows = gradient.flatten(1)
-    top = rows.abs().topk(min(_ENTRIES, rows.shape[1]), dim=1).indices  # largest first
-    count = _radius(ball, rows).ceil().clamp(1, top.shape[1])
+    least = min(_ENTRIES, rows.shape[1])
+    most = max(least, rows.shape[1] // 10)
+    top = rows.abs().topk(most if spread else least, dim=1).indices  # largest first
+    count = _radius(ball, rows).ceil().clamp(1, least)
+    if spread:
+        count = (count * (most / count) ** spread).round()
     moving = torch.arange(top.shape[1], device=rows.device) < count
     signs = rows.gather(1, top).sign() * moving / count
     return torch.zeros_like(rows).scatter(1, top, signs).reshape(gradient.shape)

@@ -25,6 +25,11 @@ __all__ = ["attack"]
 
 _MOMENTUM = 0.25
 
+# Restarts begin in a ball so many times as large, which shrinks to the true one over two thirds of the steps:
+# the way round flat regions that stop a descent inside. Measured on networks trained against several threats.
+_GROWTH: dict[float, float] = {1: 5.0, 2: 3.0}
+_SHRINKING = 2 / 3
+
 
 def attack(
     problem: AbstractProblem,
@@ -46,7 +51,8 @@ def attack(
 
     The min-max iteration of `apgda` with what makes attacks strong: steepest steps in the ball's own norm
     among the entries that can still move, a step length that falls from twice the radius to zero along a
-    cosine, momentum, the best iterate kept (most domains fooled, then lowest worst loss), and restarts. And
+    cosine, momentum, the best iterate kept (most domains fooled, then lowest worst loss), and restarts, which
+    for p = 1 and 2 begin in a larger ball that shrinks (as in l1-APGD, Croce & Hein, 2021). And
     with what makes it cheap: a row leaves the batch as soon as it fools every domain, and only rows that still
     stand are restarted. There is no step size to tune.
 
@@ -95,11 +101,11 @@ def attack(
         try:
             for restart in range(restarts):
                 few, few_ball = part.take(rows), ball.take(rows)
+                run = _Run(rule, loss, setup, grid, restart, report)
                 begin = delta
                 if restart:
-                    stream = streams.START + restart
-                    begin = random_point(few_ball, few.lower, few.upper, seed, few.rows, stream)
-                run = _Run(rule, loss, setup, grid, restart, report)
+                    stream, wide = streams.START + restart, run.ball_at(few_ball, 0)
+                    begin = random_point(wide, few.lower, few.upper, seed, few.rows, stream)
                 run.descend(few, few_ball, begin, rows, best)
                 rows = best.standing()
                 if len(rows) == 0:
@@ -127,6 +133,17 @@ class _Run:
     restart: int
     report: Callback
 
+    def growth(self, ball: LpBall, step_number: int) -> float:
+        """How many times as large as the true ball the one of an iterate is."""
+        most = _GROWTH.get(ball.p, 1.0) if self.restart and self.setup.steps else 1.0
+        passed = min(1.0, step_number / max(_SHRINKING * self.setup.steps, 1.0))
+        return 1.0 + (most - 1.0) * (1.0 - passed)
+
+    def ball_at(self, ball: LpBall, step_number: int) -> LpBall:
+        """The ball an iterate is in."""
+        growth = self.growth(ball, step_number)
+        return ball if growth == 1.0 else LpBall(ball.p, ball.eps * growth, ball.unit)
+
     def descend(
         self, problem: AbstractProblem, ball: LpBall, delta: Tensor, rows: Tensor, best: Best
     ) -> None:
@@ -145,12 +162,13 @@ class _Run:
                 log.weights[step_number:, here] = weights
                 log.losses[step_number:, here] = point.losses
                 best.num_forwards[rows[here]] += problem.samples
+                inside = self.growth(ball, step_number) == 1.0
                 # One lucky draw would decide which iterate of a random problem is best: take the last.
-                if not problem.random or step_number in (0, steps):
+                if inside and (not problem.random or step_number in (0, steps)):
                     gained[here] |= best.offer(rows[here], shown, weights, point)
                 self.report(self.setup.progress(step_number, self.restart))
                 # What a random transform did once it may not do again: such rows go on to the end.
-                stands = ~point.fooled.all(dim=1) | problem.random
+                stands = ~point.fooled.all(dim=1) | problem.random | (not inside)
                 if step_number == steps or not bool(stands.any()):
                     break
                 gradient = point.gradient(weights)
@@ -161,8 +179,11 @@ class _Run:
                     weights, gradient = weights[keep], gradient[keep]
                 length = 1 + math.cos(math.pi * step_number / steps)  # from 2 radii to almost none
                 momentum = 0.0 if self.restart or step_number == 0 else _MOMENTUM
+                next_ball = self.ball_at(ball, step_number + 1)
+                # Many entries move while the ball is large, few in the end.
+                spread = 1 - step_number / steps if not inside and ball.p == 1 else 0.0
                 delta, before = (
-                    step(problem, ball, delta, before, gradient, length, momentum),
+                    step(problem, next_ball, delta, before, gradient, length, momentum, spread),
                     delta,
                 )
         finally:
