@@ -274,6 +274,29 @@ def _rows(result: sp.AttackResult, name: str, rows: Tensor) -> object:
     return value[rows]
 
 
+@pytest.mark.parametrize("p", [1, 2])
+def test_restarts_begin_in_a_larger_ball_and_what_fools_only_there_does_not_count(p: float) -> None:
+    # Right as long as the first number is above 0.5: 0.3 away, in a ball of 0.2.
+    def model(images: torch.Tensor) -> torch.Tensor:
+        lengths.append((images - x).norm(p=p, dim=1).max().item())
+        return torch.stack([images[:, 0], 0 * images[:, 0] + 0.5], dim=1)
+
+    x, y = torch.full((3, 4), 0.8), torch.zeros(3, dtype=torch.long)
+    lengths: list[float] = []
+    problem, ball = sp.Ensemble([model], x, y), sp.LpBall(p, 0.2)
+    once = sp.attack(problem, ball, steps=12, batch_size=3)
+    assert max(lengths) <= 0.2 + 1e-6
+    lengths.clear()
+    often = sp.attack(problem, ball, steps=12, restarts=3, batch_size=3)
+    assert max(lengths) > 0.35  # where the model is fooled
+    for result in (once, often):
+        assert not result.fooled.any()
+        assert (ball.norm(result.delta) <= 0.2 + 1e-6).all()
+    assert often.num_forwards.tolist() == [39] * 3
+    # Over two thirds of the steps the ball shrinks to the true one, and the last third is inside it.
+    assert all(length <= 0.2 + 1e-6 for length in lengths[-5:])
+
+
 def test_restarts_escape_a_flat_start() -> None:
     # Between -0.1 and 0.1 the loss does not move: only a random start finds the slope.
     def model(images: Tensor) -> Tensor:
