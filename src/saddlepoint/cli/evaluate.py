@@ -128,18 +128,13 @@ def evaluate(
         hashes=runner.hashes(config, images, models),
         warnings=notes,
     )
-    if running.resume and (folder / "run.json").is_file():
-        with usage():
-            report.check_resumable(run, folder)
-        old = report.Run.read(folder)
+    old = runner.earlier(run, folder, resume=running.resume, quiet=running.quiet)
+    if old is not None:
         if old.status == "complete":
-            show.note(f"{folder} is complete already", quiet=running.quiet)
             return finish(old, folder, quiet=running.quiet, as_json=running.json)
         changed = (*notes, *runner.other_versions(old, run))
         run = run.but(created=old.created, metrics=old.metrics, warnings=changed)
     else:
-        if running.resume:
-            show.note(f"nothing to resume in {folder}: starting", quiet=running.quiet)
         runner.clear(folder)
     try:
         run.write(folder)
@@ -266,23 +261,13 @@ def _evaluate(
     callback: "Callable[[EvaluationProgress], None]",
 ) -> "Result":
     from saddlepoint import robust_accuracy
-    from saddlepoint.evaluation.domains import robust_domains
+    from saddlepoint.evaluation.domains import domain_models, robust_domains
 
     options: Any = {name: config[name] for name in ("every_attack", "batch_size", "budget", "seed")}
     options |= {"ledger": ledger, "callback": callback}
     if problem.num_domains > 1:
         return robust_domains(problem, balls, config["suite"], **options)
-    (model,) = problem.models
-    if config["transforms"]:
-        (transform,) = problem.transforms
-        return robust_accuracy(
-            lambda shown: model(transform(shown)),
-            problem.x,
-            problem.labels[:, 0],
-            balls,
-            config["suite"],
-            **options,
-        )
+    (model,) = domain_models(problem).values()
     return robust_accuracy(
         model, problem.x, problem.labels[:, 0], balls, config["suite"], **options
     )

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "clear",
+    "earlier",
     "free_folder",
     "hashes",
     "on_device",
@@ -73,17 +74,12 @@ def run_attack(
     models = load_models(config.models, images)
     job = _job(config, images, models)
     run = _record(config, images, models, job.problem, command or config.command())
-    if resume and (folder / "run.json").is_file():
-        with usage():
-            report.check_resumable(run, folder)
-        old = report.Run.read(folder)
+    old = earlier(run, folder, resume=resume, quiet=quiet)
+    if old is not None:
         if old.status == "complete":
-            show.note(f"{folder} is complete already", quiet=quiet)
             return 0 if rank else _finish(old, folder, quiet=quiet, as_json=as_json)
         run = run.but(created=old.created, warnings=other_versions(old, run))
     else:
-        if resume:
-            show.note(f"nothing to resume in {folder}: starting", quiet=quiet)
         cluster.meet()  # everyone has seen the folder as it was
         if rank == 0:
             clear(folder)
@@ -104,6 +100,25 @@ def run_attack(
     for line in run.warnings:
         show.note(f"saddlepoint: warning: {line}", quiet=quiet)
     return 0 if rank else _finish(run, folder, quiet=quiet, as_json=as_json)
+
+
+def earlier(run: "Run", folder: Path, *, resume: bool, quiet: bool) -> "Run | None":
+    """The run in the folder that `run` is to continue, or None; one of other settings is refused."""
+    from saddlepoint import report
+
+    from . import show
+
+    if not resume:
+        return None
+    if not (folder / "run.json").is_file():
+        show.note(f"nothing to resume in {folder}: starting", quiet=quiet)
+        return None
+    with usage():
+        report.check_resumable(run, folder)
+    old = report.Run.read(folder)
+    if old.status == "complete":
+        show.note(f"{folder} is complete already", quiet=quiet)
+    return old
 
 
 def clear(folder: Path) -> None:

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from saddlepoint.evaluation.attacks import OutOfTimeError
 from saddlepoint.evaluation.pages import Ledger, Part, Stage, batches_of
 from saddlepoint.evaluation.radii import smallest_radius
-from saddlepoint.evaluation.rates import wilson
+from saddlepoint.evaluation.rates import share, wilson
 from saddlepoint.evaluation.robust import (
     EvaluationProgress,
     RobustAccuracy,
@@ -40,7 +40,7 @@ from saddlepoint.solver import Progress, attack
 from saddlepoint.solver.evaluate import gradients_enabled
 from saddlepoint.transforms import Transform
 
-__all__ = ["DomainAccuracy", "robust_domains"]
+__all__ = ["DomainAccuracy", "domain_models", "robust_domains"]
 
 _DESCENTS = 5  # of the min-max attack, as many as the quick suite takes against one domain
 _ALL = (
@@ -106,17 +106,17 @@ class DomainAccuracy:
     @property
     def clean(self) -> float:
         """Share of images that every domain has right without attack."""
-        return _share(self.correct)
+        return share(self.correct)
 
     @property
     def union(self) -> float:
         """Share of images that every domain has right under every attack and threat."""
-        return _share(self.standing())
+        return share(self.standing())
 
     @property
     def joint(self) -> dict[str, float]:
         """For each threat the share of images for which not all domains could be fooled at once."""
-        return {name: _share(~table) for name, table in self.fooled.items()}
+        return {name: share(~table) for name, table in self.fooled.items()}
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -203,10 +203,7 @@ def robust_domains(
     alone = sum(len(attacks_for(suite, ball.p)) for ball in balls.values())
     before = alone * views.num_domains  # attacks on one domain
     stages = before + 2 * len(balls)
-    models = {
-        name: _View(views.models[m], views.transforms[t])
-        for name, (m, t) in zip(views.names, views.pairs, strict=True)
-    }
+    models = domain_models(views)
     with gradients_enabled():
         per_domain = {
             name: robust_accuracy(
@@ -265,6 +262,20 @@ def _checked(problem: AbstractProblem) -> Ensemble | Transformed | Product:
         )
     check_eval_mode(problem.models)
     return problem
+
+
+def domain_models(problem: Ensemble | Transformed | Product) -> dict[str, Model]:
+    """Every domain as a model of its own, by name: its model after its transform.
+
+    Example:
+        >>> problem = Ensemble([nn.Identity().eval()], torch.rand(1, 2), torch.tensor([0]), names=["A"])
+        >>> domain_models(problem)["A"](torch.tensor([[0.25, 0.5]]))
+        tensor([[0.2500, 0.5000]])
+    """
+    return {
+        name: _View(problem.models[m], problem.transforms[t])
+        for name, (m, t) in zip(problem.names, problem.pairs, strict=True)
+    }
 
 
 @final
@@ -482,7 +493,3 @@ class _Clock:
     def __call__(self, progress: Progress) -> None:
         if self.deadline is not None and time.monotonic() > self.deadline:
             raise OutOfTimeError
-
-
-def _share(table: Tensor) -> float:
-    return table.double().mean().item()

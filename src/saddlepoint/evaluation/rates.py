@@ -14,7 +14,7 @@ from saddlepoint.losses import fooled as is_fooled
 from saddlepoint.problems import AbstractProblem, check_eval_mode
 from saddlepoint.streams import JUDGE
 
-__all__ = ["SuccessRates", "success_rates", "wilson"]
+__all__ = ["SuccessRates", "share", "success_rates", "wilson"]
 
 
 @final
@@ -61,27 +61,27 @@ class SuccessRates:
     @property
     def all(self) -> float:
         """ASR_all: rows that fool every domain at once."""
-        return _fraction(self.fooled.all(dim=1))
+        return share(self.fooled.all(dim=1))
 
     @property
     def mean(self) -> float:
         """ASR_avg: mean over rows and domains."""
-        return _fraction(self.fooled)
+        return share(self.fooled)
 
     @property
     def per_domain(self) -> tuple[float, ...]:
         """Success rate of each domain, K numbers."""
-        return tuple(_fraction(column) for column in self.fooled.T)
+        return tuple(share(column) for column in self.fooled.T)
 
     @property
     def clean_accuracy(self) -> tuple[float, ...]:
         """Accuracy of each domain without perturbation, K numbers."""
-        return tuple(_fraction(column) for column in self.correct.T)
+        return tuple(share(column) for column in self.correct.T)
 
     @property
     def all_among_correct(self) -> float:
         """ASR_all over the rows that every domain classified correctly; nan if there is none."""
-        return _fraction(self.fooled[self.correct.all(dim=1)].all(dim=1))
+        return share(self.fooled[self.correct.all(dim=1)].all(dim=1))
 
     def interval(self, level: float = 0.95) -> tuple[float, float]:
         """Wilson score interval of `all`."""
@@ -163,5 +163,11 @@ def wilson(successes: int, count: int, level: float = 0.95) -> tuple[float, floa
     return max(0.0, centre - half), min(1.0, centre + half)
 
 
-def _fraction(table: Tensor) -> float:
+def share(table: Tensor) -> float:
+    """Share of true entries in a boolean table; nan if it is empty.
+
+    Example:
+        >>> share(torch.tensor([True, False]))
+        0.5
+    """
     return table.double().mean().item() if table.numel() else math.nan

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from saddlepoint.evaluation.attacks import AbstractAttack, Target, Watched, sealed
 from saddlepoint.evaluation.pages import Ledger, Page, Stage, Status, batches_of
-from saddlepoint.evaluation.rates import wilson
+from saddlepoint.evaluation.rates import share, wilson
 from saddlepoint.evaluation.suites import Suite, attacks_for
 from saddlepoint.evaluation.verdicts import is_right, judge, pulled_back
 from saddlepoint.problems import Model, check_eval_mode
@@ -105,17 +105,17 @@ class RobustAccuracy:
     @property
     def clean(self) -> float:
         """Accuracy without attack."""
-        return _share(self.correct)
+        return share(self.correct)
 
     @property
     def per_threat(self) -> dict[str, float]:
         """Accuracy under all attacks of each threat."""
-        return {name: _share(self.standing(name)) for name in self.balls}
+        return {name: share(self.standing(name)) for name in self.balls}
 
     @property
     def union(self) -> float:
         """Accuracy under all attacks of all threats."""
-        return _share(self.standing())
+        return share(self.standing())
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -448,7 +448,3 @@ def as_balls(threats: Mapping[str, ThreatLike]) -> dict[str, LpBall]:
         # A number: a tensor could be written into.
         found[name] = LpBall(ball.p, float(ball.eps), ball.unit)
     return found
-
-
-def _share(table: Tensor) -> float:
-    return table.double().mean().item()

@@ -2,27 +2,19 @@
 
 from __future__ import annotations
 
-import importlib
 import math
 import warnings
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from saddlepoint.evaluation import smallest_radius as joint_radius
+from saddlepoint.evaluation.libraries import library
+from saddlepoint.evaluation.pages import batches_of
+from saddlepoint.evaluation.verdicts import is_right
 from saddlepoint.problems import Ensemble
 
-__all__ = ["MissingFoolboxError", "carlini_wagner_distance", "smallest_radius"]
-
-
-class MissingFoolboxError(ImportError):
-    """The Carlini-Wagner attack is foolbox's, which is not installed."""
-
-    def __init__(self) -> None:
-        super().__init__(
-            "the Carlini-Wagner distance needs foolbox; install it with pip install 'saddlepoint[eval]'"
-        )
+__all__ = ["carlini_wagner_distance", "smallest_radius"]
 
 
 def carlini_wagner_distance(
@@ -44,12 +36,12 @@ def carlini_wagner_distance(
         Distances, (N,), float64: 0 for images that are misclassified as they are, inf where the attack fails.
 
     Raises:
-        MissingFoolboxError: foolbox is not installed.
+        MissingLibraryError: foolbox is not installed.
     """
-    foolbox = _foolbox()
+    foolbox = library("foolbox", "the Carlini-Wagner distance")
     distance = torch.zeros(len(x), dtype=torch.float64)
-    right = _right(model, x, y).nonzero().flatten()
-    for rows in right.split(256):
+    right = is_right(model, x, y).nonzero().flatten()
+    for rows in batches_of(right, 256):
         with torch.enable_grad(), warnings.catch_warnings():
             warnings.simplefilter("ignore")  # foolbox's own, about torch and eagerpy
             wrapped = foolbox.PyTorchModel(model, bounds=(0, 1), device=x.device)
@@ -59,7 +51,7 @@ def carlini_wagner_distance(
             _, found, _ = attacker(wrapped, x[rows], y[rows], epsilons=None)
         found = found.detach().clamp(0, 1)
         length = (found - x[rows]).flatten(1).double().norm(dim=1).cpu()
-        wrong = ~_right(model, found, y[rows]).cpu()
+        wrong = ~is_right(model, found, y[rows]).cpu()
         distance[rows.cpu()] = torch.where(wrong, length, math.inf)
     return distance
 
@@ -91,18 +83,3 @@ def smallest_radius(
     """
     problem = Ensemble([model], x, y)
     return joint_radius(problem, math.inf, steps=steps, searches=searches, seed=seed)
-
-
-def _foolbox() -> Any:
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # about what foolbox imports
-            return importlib.import_module("foolbox")
-    except ImportError as error:
-        raise MissingFoolboxError from error
-
-
-def _right(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
-    """Whether each image is classified correctly."""
-    with torch.no_grad():
-        return torch.cat([model(part).argmax(dim=1) for part in x.split(256)]) == y

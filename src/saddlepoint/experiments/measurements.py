@@ -11,9 +11,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from saddlepoint.evaluation.libraries import MissingLibraryError
 from saddlepoint.experiments.building import loss_of
 from saddlepoint.experiments.distances import (
-    MissingFoolboxError,
     carlini_wagner_distance,
     smallest_radius,
 )
@@ -71,7 +71,7 @@ def _distances(
         distance = carlini_wagner_distance(
             network, x, y, searches=measurement.searches, steps=measurement.inner_steps
         )
-    except MissingFoolboxError as error:
+    except MissingLibraryError as error:
         distance, note = torch.full_like(radii, math.nan), str(error)
     shape = problem.labels.shape
     return {
