@@ -26,10 +26,12 @@ from saddlepoint.training import (
 from saddlepoint.weights import AbstractWeightRule, Average, Fixed
 
 THREATS = {
-    "linf": Threat(LpBall(math.inf, 0.2)),
-    "l2": Threat(LpBall(2, 0.5)),
+    "linf": Threat(LpBall(math.inf, 0.2), direction=directions.sign),
+    "l2": Threat(LpBall(2, 0.5), direction=directions.unit_l2),
     "l1": Threat(LpBall(1, 0.8), direction=directions.SparseL1(2)),
 }
+# By default the ball shrinks and the steps shorten.
+SCHEDULED = {name: Threat(threat.ball) for name, threat in THREATS.items()}
 RAW = {
     "linf": Threat(LpBall(math.inf, 0.2), 0.3, directions.raw),
     "l2": Threat(LpBall(2, 0.5), 0.7, directions.raw),
@@ -82,21 +84,40 @@ def parameters(model):
 # ------------------------------------------------------------------------------------ slow and obvious
 
 
-def literal_project(z, threat, x):
+def literal_project(z, threat, x, growth=1.0):
     ball = threat.ball
-    z = oracles.project_by_bisection(z.numpy(), ball.p, ball.eps, -x.numpy(), 1 - x.numpy())
+    eps = ball.eps * growth
+    z = oracles.project_by_bisection(z.numpy(), ball.p, eps, -x.numpy(), 1 - x.numpy())
     return torch.from_numpy(np.asarray(z, dtype=np.float64))
 
 
-def literal_direction(threat, g, delta, x):
+def literal_move(threat, g, delta, x, r, steps):
+    """Step r = 0, 1, ... of a threat: of one length, or as the schedule says."""
+    growth, length, count = 1.0, threat.step_size or 2.5 * threat.ball.eps / steps, None
+    if threat.step_size is None and threat.direction is None:
+        most = {math.inf: 1.0, 2: 3.0, 1: 5.0}[threat.ball.p]
+        growth = 1 + (most - 1) * max(0.0, 1 - (r + 1) / (2 * steps / 3))
+        radius = threat.ball.eps * growth
+        length = radius * (1 + math.cos(math.pi * r / steps))
+        few = math.ceil(threat.ball.eps / 2)
+        many = max(few, len(g) // 10)
+        count = round(many * (few / many) ** (r / (steps - 1)))
+    direction = literal_direction(threat, g, delta, x, count)
+    return literal_project(delta + length * direction, threat, x, growth)
+
+
+def literal_direction(threat, g, delta, x, count=None):
     if threat.direction is directions.raw:
         return g
+    if count is not None:  # the schedule never moves against the box
+        g = g.clone()
+        g[[i for i in range(len(g)) if _stopped(delta[i], x[i], g[i])]] = 0.0
     if threat.ball.p == math.inf:
         return torch.tensor([1.0 if v > 0 else -1.0 if v < 0 else 0.0 for v in g]).double()
     if threat.ball.p == 2:
         return g / math.sqrt(sum(v.item() ** 2 for v in g))
-    count, step = threat.direction.count, torch.zeros_like(g)
-    free = [i for i in range(len(g)) if not _stopped(delta[i], x[i], g[i])]
+    count, step = count or threat.direction.count, torch.zeros_like(g)
+    free = [i for i in range(len(g)) if g[i] != 0 and not _stopped(delta[i], x[i], g[i])]
     for i in sorted(free, key=lambda i: -abs(g[i].item()))[:count]:
         step[i] = math.copysign(1 / count, g[i].item())
     return step
@@ -115,17 +136,15 @@ def literal_loss(model, image, label):
 def literal_attack(model, x, label, threats, update, w, steps):
     """Algorithm 2, step 4, for one image: both players move from (w_{r-1}, delta_{r-1})."""
     deltas = [torch.zeros_like(x) for _ in threats]
-    for _ in range(steps):
+    for r in range(steps):
         losses, moved = [], []
         for i, threat in enumerate(threats):
             point = deltas[i].clone().requires_grad_()
             f = literal_loss(model, x + point, label)
             (g,) = torch.autograd.grad(f, point)
             losses.append(f.detach())
-            raw = threat.direction is directions.raw
-            length = threat.step_size or 2.5 * threat.ball.eps / steps
-            step = (w[i] if raw else 1.0) * length * literal_direction(threat, g, deltas[i], x)
-            moved.append(literal_project(deltas[i] + step, threat, x))
+            g = w[i] * g if threat.direction is directions.raw else g
+            moved.append(literal_move(threat, g, deltas[i], x, r, steps))
         w = update(w, torch.stack(losses))
         deltas = moved
     return deltas, w
@@ -155,7 +174,9 @@ def minmax(step_size, gamma):
 
 
 class TestAlgorithm2:
-    @pytest.mark.parametrize("threats", [THREATS, RAW], ids=["steepest", "plain gradient"])
+    @pytest.mark.parametrize(
+        "threats", [THREATS, RAW, SCHEDULED], ids=["steepest", "plain gradient", "scheduled"]
+    )
     @pytest.mark.parametrize(("beta", "gamma"), [(0.3, 0.5), (0.1, 0.0), (4.0, 1.0)])
     @pytest.mark.parametrize("mix", [1.0, 0.5])
     def test_equals_the_literal_algorithm(self, threats, beta, gamma, mix):
@@ -204,7 +225,9 @@ class TestAlgorithm2:
 
 
 class TestReductions:
-    @pytest.mark.parametrize("threats", [THREATS, RAW], ids=["steepest", "plain gradient"])
+    @pytest.mark.parametrize(
+        "threats", [THREATS, RAW, SCHEDULED], ids=["steepest", "plain gradient", "scheduled"]
+    )
     def test_infinite_gamma_is_avg_step_for_step(self, threats):
         first, second = network(), network()
         optimizers = sgd(first), sgd(second)
@@ -297,26 +320,23 @@ class TestReductions:
 
 
 class TestMsd:
-    def test_equals_the_literal_method(self):
+    @pytest.mark.parametrize("named", [THREATS, SCHEDULED], ids=["plain", "scheduled"])
+    def test_equals_the_literal_method(self, named):
         model, (x, y) = network(), batch()
-        expected, threats, steps = copy.deepcopy(model), list(THREATS.values()), 4
+        expected, threats, steps = copy.deepcopy(model), list(named.values()), 4
         total = 0.0
         for b in range(len(x)):
             delta = torch.zeros_like(x[b])
-            for _ in range(steps):
+            for r in range(steps):
                 point = delta.clone().requires_grad_()
                 (g,) = torch.autograd.grad(literal_loss(expected, x[b] + point, y[b]), point)
-                proposals = []
-                for threat in threats:
-                    length = 2.5 * threat.ball.eps / steps
-                    moved = delta + length * literal_direction(threat, g, delta, x[b])
-                    proposals.append(literal_project(moved, threat, x[b]))
+                proposals = [literal_move(t, g, delta, x[b], r, steps) for t in threats]
                 losses = [literal_loss(expected, x[b] + d, y[b]).item() for d in proposals]
                 delta = proposals[int(np.argmax(losses))]
             total = total + literal_loss(expected, x[b] + delta, y[b]) / len(x)
         total.backward()
         sgd(expected).step()
-        stats = msd_step(model, sgd(model), x, y, THREATS, steps=steps)
+        stats = msd_step(model, sgd(model), x, y, named, steps=steps)
         torch.testing.assert_close(parameters(model), parameters(expected), rtol=0, atol=1e-9)
         assert stats.loss == pytest.approx(total.item())
         assert stats.weights.sum().item() == pytest.approx(1.0)
@@ -489,21 +509,21 @@ class TestPerturbations:
         )
         torch.testing.assert_close(stats.row_weights, w.double().expand(7, 3))
 
-    def test_default_steps_are_steepest_and_cross_the_ball(self):
+    def test_plain_steps_are_steepest_and_cross_the_ball(self):
         assert Threat(LpBall(2, 2.0)).step_length(10) == 0.5
         assert Threat(LpBall(0, 30)).step_length(10) == 0.25
         gradient = torch.tensor([[3.0, -4.0]])
         box = torch.full((1, 2), 9.0)
         for p, expected in ((math.inf, [1.0, -1.0]), (2, [0.6, -0.8]), (1, [0.5, -0.5])):
             threat = Threat(LpBall(p, 5.0), 1.0)
-            moved = threat.ascend(torch.zeros(1, 2), gradient, torch.ones(1), -box, box, 1)
+            moved = threat.ascend(torch.zeros(1, 2), gradient, torch.ones(1), -box, box, 0, 1)
             torch.testing.assert_close(moved, torch.tensor([expected]))
 
     def test_sparse_steps_do_not_waste_entries_on_the_box(self):
         threat = Threat(LpBall(1, 5.0), 1.0, directions.SparseL1(1))
         lower, upper = torch.tensor([[0.0, -1.0]]), torch.ones(1, 2)
         gradient = torch.tensor([[-9.0, -1.0]])
-        moved = threat.ascend(torch.zeros(1, 2), gradient, torch.ones(1), lower, upper, 1)
+        moved = threat.ascend(torch.zeros(1, 2), gradient, torch.ones(1), lower, upper, 0, 1)
         assert moved.tolist() == [[0.0, -1.0]]
 
     def test_a_radius_for_every_row(self):

@@ -517,3 +517,13 @@ def test_other_exceptions_from_a_callback_are_not_swallowed(problem: sp.Ensemble
     for solver in (sp.attack, sp.apgda):
         with pytest.raises(ZeroDivisionError):
             solver(problem, sp.LpBall(2, 0.1), steps=2, callback=callback)
+
+
+def test_a_result_prints_as_one_line(problem: sp.Ensemble) -> None:
+    result = sp.attack(problem, sp.LpBall(INF, 0.1), steps=5)
+    every = int(result.fooled.all(dim=1).sum())
+    spent = result.num_forwards.double().mean().item()
+    shown = f"AttackResult({every} of 12 rows fool all 2 domains, {spent:.1f} evaluations per row)"
+    assert repr(result) == shown
+    part = dataclasses.replace(result, completed=torch.arange(12) < 7)
+    assert repr(part) == shown[:-1] + ", interrupted at 7)"

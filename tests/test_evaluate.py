@@ -88,7 +88,7 @@ class TestCommand:
         assert not (tmp_path / "o" / "batches").exists()
         assert done.stdout.splitlines()[-1].endswith("report: o/report.html")
         assert f"classifies {int(expected.standing().sum())} of 10 images correctly" in done.stdout
-        assert "linf attack-ce (1/4): " in done.stderr
+        assert "linf attack-ce (1/5): " in done.stderr
         assert "\x1b" not in done.stdout + done.stderr
 
     def test_everything_is_in_the_folder_and_can_be_drawn_again(self, tmp_path, capsys):

@@ -63,8 +63,8 @@ def by_hand(name, c, s):
         head = linear(64 * (s // 4) ** 2, 1024) + linear(1024, 10)
         return conv(c, 32, 5) + conv(32, 64, 5) + head
     if name == "mnist_cnn_small":
-        head = linear(32 * (s // 4) ** 2, 256) + linear(256, 10)
-        return conv(c, 16, 5) + conv(16, 32, 5) + head
+        head = linear(32 * (s // 4) ** 2, 100) + linear(100, 10)
+        return conv(c, 16, 4) + conv(16, 32, 4) + head
     return DEEP[name](c)
 
 

@@ -6,17 +6,15 @@ from collections.abc import Callable
 from itertools import pairwise
 
 import torch
-from torch import Tensor
 
-from saddlepoint import streams
 from saddlepoint.doctor.subject import Finding, Subject
-from saddlepoint.losses import cw_margin
 from saddlepoint.problems import Ensemble, Model
 from saddlepoint.projections import LpBall
 from saddlepoint.solver import attack
+from saddlepoint.solver.search import random_search
 from saddlepoint.weights import Average
 
-__all__ = ["CHECKS", "random_search", "transfer"]
+__all__ = ["CHECKS", "transfer"]
 
 _DO = "do not report this robustness; attack a differentiable copy (BPDA) or without gradients."
 
@@ -61,7 +59,16 @@ def unbounded(subject: Subject) -> Finding:
 
 def gradient_free(subject: Subject) -> Finding:
     """Random search knows less than gradients and must not do better."""
-    found = random_search(subject)
+    tried = random_search(
+        subject.call,
+        subject.x,
+        subject.y,
+        subject.eps,
+        queries=subject.queries,
+        seed=subject.seed,
+        rows=torch.arange(len(subject.x), device=subject.x.device),
+    )
+    found = subject.call(tried).argmax(dim=-1) != subject.y
     white = ~subject.standing(subject.eps)
     extra = int((found & ~white).sum())
     share, white_share = float(found.double().mean()), float(white.double().mean())
@@ -112,61 +119,6 @@ def transfer(subject: Subject, name: str, reference: Model) -> Finding | None:
             "evaluate with transfer and gradient-free attacks too; " + _DO,
         )
     return Finding("transfer", "ok", saw, "white-box is the stronger attack, as it should be.")
-
-
-def random_search(subject: Subject) -> Tensor:
-    """Images that fall to random squares of +-eps, (B,): a small form of Square Attack.
-
-    Reference: Andriushchenko et al., ECCV 2020.
-    """
-    x, y, eps = subject.x, subject.y, subject.eps
-    rows = torch.arange(len(x), device=x.device)
-    shape = x.shape[1:]
-    noise = streams.uniform(subject.seed, rows, 0, shape.numel()).reshape(x.shape).to(x)
-    best = (x + eps * (2 * (noise > 0.5).to(x) - 1)).clamp(0, 1)
-    loss, found = _margin(subject, best, y)
-    for query in range(1, subject.queries):
-        left = rows[~found]
-        if len(left) == 0:
-            break
-        draws = streams.uniform(subject.seed, left, query, 4).to(x)
-        trial = _with_square(x[left], best[left], eps, draws, query / subject.queries)
-        value, hit = _margin(subject, trial, y[left])
-        better = value < loss[left]
-        best[left[better]], loss[left[better]] = trial[better], value[better]
-        found[left] |= hit
-    return found
-
-
-def _with_square(x: Tensor, best: Tensor, eps: float, draws: Tensor, progress: float) -> Tensor:
-    """Set a square of every row to x +- eps; without image axes, a stretch of the vector."""
-    flat = x.dim() < 3
-    height, width = (1, x.shape[-1]) if flat else tuple(x.shape[-2:])
-    share = 0.5 * (1 - progress) + 0.05
-    tall, wide = (
-        (1, max(1, int(share * width)))
-        if flat
-        else (
-            max(1, int(share**0.5 * height)),
-            max(1, int(share**0.5 * width)),
-        )
-    )
-    top = (draws[:, 0] * (height - tall + 1)).long()
-    left = (draws[:, 1] * (width - wide + 1)).long()
-    line = torch.arange(height, device=x.device)
-    column = torch.arange(width, device=x.device)
-    rows = (line >= top[:, None]) & (line < top[:, None] + tall)
-    columns = (column >= left[:, None]) & (column < left[:, None] + wide)
-    mask = (rows[:, :, None] & columns[:, None, :]).reshape(
-        len(x), *(1 for _ in x.shape[1:-2]), *((width,) if flat else (height, width))
-    )
-    sign = torch.where(draws[:, 2] > 0.5, 1.0, -1.0).to(x).view(-1, *(1 for _ in x.shape[1:]))
-    return torch.where(mask, (x + eps * sign).clamp(0, 1), best)
-
-
-def _margin(subject: Subject, images: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-    logits = subject.call(images)
-    return cw_margin(logits, y), logits.argmax(dim=-1) != y
 
 
 def _slack(subject: Subject) -> float:

@@ -16,14 +16,8 @@ from torch import Tensor, nn
 from saddlepoint.evaluation.attacks import OutOfTimeError
 from saddlepoint.evaluation.pages import Ledger, Part, Stage, batches_of
 from saddlepoint.evaluation.radii import smallest_radius
-from saddlepoint.evaluation.rates import share, wilson
-from saddlepoint.evaluation.robust import (
-    EvaluationProgress,
-    RobustAccuracy,
-    ThreatLike,
-    as_balls,
-    robust_accuracy,
-)
+from saddlepoint.evaluation.results import DomainAccuracy
+from saddlepoint.evaluation.robust import EvaluationProgress, ThreatLike, as_balls, robust_accuracy
 from saddlepoint.evaluation.suites import Suite, attacks_for
 from saddlepoint.evaluation.verdicts import judge
 from saddlepoint.problems import (
@@ -40,105 +34,12 @@ from saddlepoint.solver import Progress, attack
 from saddlepoint.solver.evaluate import gradients_enabled
 from saddlepoint.transforms import Transform
 
-__all__ = ["DomainAccuracy", "domain_models", "robust_domains"]
+__all__ = ["domain_models", "robust_domains"]
 
 _DESCENTS = 5  # of the min-max attack, as many as the quick suite takes against one domain
 _ALL = (
     "+all"  # where the ledger keeps attacks on all domains; names of domains are quoted, "+" is not
 )
-
-
-@final
-@dataclass(frozen=True)
-class DomainAccuracy:
-    """What K domains withstand, each on its own and all at once.
-
-    Attributes:
-        balls: The threats, by name.
-        per_domain: The suite against each domain alone, by the name of the domain.
-        fooled: For every threat the images for which one perturbation was found that fools all domains at
-            once, (N,), boolean; images that every domain has wrong from the start are among them.
-        broken: For every threat the domains that a perturbation meant for all of them, or for another one,
-            fools inside ball and box, (N, K), boolean.
-        weights: For every threat the domain weights of the min-max attack, (N, K): which domain was hard;
-            1/K for images that were not attacked.
-        eps_min: For every threat the smallest radius at which an attack fooled all domains at once, (N,),
-            float64: 0 if all have the image wrong from the start, inf if no radius was enough. It is at most
-            the threat's radius where `fooled`, and above it elsewhere.
-        nearest: For every threat the smallest perturbation in the ball that fools all domains at once,
-            (N, ...), of those found at the threat's radius; zero where there is none.
-        remarks: What went wrong with the attacks on all domains; `notes` has it all.
-
-    Example:
-        >>> correct = torch.tensor([True, True, True, False])
-        >>> balls = {"linf": LpBall(math.inf, 0.3)}
-        >>> result = DomainAccuracy(
-        ...     balls,
-        ...     {name: RobustAccuracy(balls, correct, ()) for name in ("A", "B")},
-        ...     fooled={"linf": torch.tensor([True, False, False, True])},
-        ...     broken={"linf": torch.tensor([[1, 1], [0, 1], [0, 0], [1, 1]]).bool()},
-        ...     weights={},
-        ...     eps_min={},
-        ... )
-        >>> result.clean, result.union, result.joint
-        (0.75, 0.25, {'linf': 0.5})
-    """
-
-    balls: Mapping[str, LpBall]
-    per_domain: Mapping[str, RobustAccuracy]
-    fooled: Mapping[str, Tensor]
-    broken: Mapping[str, Tensor]
-    weights: Mapping[str, Tensor]
-    eps_min: Mapping[str, Tensor]
-    nearest: Mapping[str, Tensor] = field(default_factory=dict)
-    remarks: tuple[str, ...] = ()
-
-    @property
-    def count(self) -> int:
-        """N, the number of images."""
-        return len(self.correct)
-
-    @property
-    def correct(self) -> Tensor:
-        """Images that every domain has right without attack, (N,), boolean."""
-        return torch.stack([each.correct for each in self.per_domain.values()]).all(dim=0)
-
-    @property
-    def clean(self) -> float:
-        """Share of images that every domain has right without attack."""
-        return share(self.correct)
-
-    @property
-    def union(self) -> float:
-        """Share of images that every domain has right under every attack and threat."""
-        return share(self.standing())
-
-    @property
-    def joint(self) -> dict[str, float]:
-        """For each threat the share of images for which not all domains could be fooled at once."""
-        return {name: share(~table) for name, table in self.fooled.items()}
-
-    @property
-    def notes(self) -> tuple[str, ...]:
-        """What a reader of the numbers has to know."""
-        single = (
-            f"{name}: {note}" for name, each in self.per_domain.items() for note in each.notes
-        )
-        return (*single, *self.remarks)
-
-    def standing(self, threat: str | None = None) -> Tensor:
-        """Images that every domain has right without attack and under a threat, or under all, (N,)."""
-        table = self.correct
-        for each in self.per_domain.values():
-            table &= each.standing(threat)
-        for name, broken in self.broken.items():
-            if threat in (None, name):
-                table &= ~broken.any(dim=1)
-        return table
-
-    def interval(self, threat: str | None = None, level: float = 0.95) -> tuple[float, float]:
-        """Wilson score interval of the share of images that stand under a threat, or under all."""
-        return wilson(int(self.standing(threat).sum()), self.count, level)
 
 
 def robust_domains(

@@ -1,4 +1,4 @@
-"""Our own attack as part of a suite."""
+"""Our own attacks as parts of a suite."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ from saddlepoint.evaluation.attacks import AbstractAttack, Target
 from saddlepoint.losses import Loss, cw_margin
 from saddlepoint.problems import Ensemble
 from saddlepoint.solver import attack
+from saddlepoint.solver.search import random_search
 
-__all__ = ["OurAttack"]
+__all__ = ["OurAttack", "RandomSearch"]
 
 
 @final
@@ -52,3 +53,35 @@ class OurAttack(AbstractAttack):
             seed=target.seed,
         ).finished()
         return target.x + result.delta
+
+
+@final
+@dataclass(frozen=True)
+class RandomSearch(AbstractAttack):
+    """Random squares instead of gradients, for linf: finds what flat losses hide.
+
+    A row's result does not depend on the batch it is in.
+
+    Args:
+        name: In tables.
+        queries: Images shown to the model for every image attacked, at most.
+
+    Example:
+        >>> RandomSearch(queries=100).name
+        'search'
+    """
+
+    name: str = "search"
+    queries: int = 500
+
+    def run(self, target: Target) -> Tensor:
+        """The images of lowest margin."""
+        return random_search(
+            target.model,
+            target.x,
+            target.y,
+            target.eps,
+            queries=self.queries,
+            seed=target.seed,
+            rows=target.rows.to(target.x.device),
+        )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import zlib
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Protocol, final
 
 import torch
@@ -13,7 +13,7 @@ from torch import Tensor
 
 from saddlepoint.evaluation.attacks import AbstractAttack, Target, Watched, sealed
 from saddlepoint.evaluation.pages import Ledger, Page, Stage, Status, batches_of
-from saddlepoint.evaluation.rates import share, wilson
+from saddlepoint.evaluation.results import Outcome, RobustAccuracy
 from saddlepoint.evaluation.suites import Suite, attacks_for
 from saddlepoint.evaluation.verdicts import is_right, judge, pulled_back
 from saddlepoint.problems import Model, check_eval_mode
@@ -23,8 +23,6 @@ from saddlepoint.solver.evaluate import gradients_enabled
 
 __all__ = [
     "EvaluationProgress",
-    "Outcome",
-    "RobustAccuracy",
     "ThreatLike",
     "as_balls",
     "robust_accuracy",
@@ -38,111 +36,6 @@ class _HasBall(Protocol):
 
 ThreatLike = LpBall | _HasBall
 """A ball, or a `Threat`, which has one."""
-
-
-@final
-@dataclass(frozen=True)
-class Outcome:
-    """What one attack did under one threat.
-
-    Attributes:
-        threat: Name of the threat.
-        attack: Name of the attack.
-        attacked: Images it was run on to the end, (N,), boolean.
-        broken: Images it broke, (N,), boolean.
-        distance: Of the nearest misclassified image it found, also outside the ball, and on the way from there
-            back to the image; inf where none; (N,).
-        seconds: Time it took.
-        queries: Images shown to the model.
-        status: "cut short" by the time budget, "failed" with an error, "not needed" if no image was left.
-        notes: What a reader of the numbers has to know.
-        minimal: Whether the attack looks for the nearest adversarial image, whatever the radius.
-    """
-
-    threat: str
-    attack: str
-    attacked: Tensor
-    broken: Tensor
-    distance: Tensor
-    seconds: float = 0.0
-    queries: int = 0
-    status: Status = "complete"
-    notes: tuple[str, ...] = ()
-    minimal: bool = False
-
-
-@final
-@dataclass(frozen=True)
-class RobustAccuracy:
-    """Accuracy without attack, under each threat, and under all of them, as fractions.
-
-    Attributes:
-        balls: The threats, by name.
-        correct: Classified correctly without attack, (N,), boolean.
-        outcomes: One per threat and attack, in the order they were run.
-        nearest: For every threat the perturbation of the nearest misclassified image found, (N, ...); zero
-            where there is none.
-
-    Example:
-        >>> correct = torch.tensor([True, True, True, False])
-        >>> broken = torch.tensor([True, False, False, False])
-        >>> outcome = Outcome("linf", "pgd", correct, broken, torch.full((4,), 0.1))
-        >>> result = RobustAccuracy({"linf": LpBall(math.inf, 0.3)}, correct, (outcome,))
-        >>> result.clean, result.per_threat, result.union
-        (0.75, {'linf': 0.5}, 0.5)
-    """
-
-    balls: Mapping[str, LpBall]
-    correct: Tensor
-    outcomes: tuple[Outcome, ...]
-    nearest: Mapping[str, Tensor] = field(default_factory=dict)
-
-    @property
-    def count(self) -> int:
-        """N, the number of images."""
-        return len(self.correct)
-
-    @property
-    def clean(self) -> float:
-        """Accuracy without attack."""
-        return share(self.correct)
-
-    @property
-    def per_threat(self) -> dict[str, float]:
-        """Accuracy under all attacks of each threat."""
-        return {name: share(self.standing(name)) for name in self.balls}
-
-    @property
-    def union(self) -> float:
-        """Accuracy under all attacks of all threats."""
-        return share(self.standing())
-
-    @property
-    def notes(self) -> tuple[str, ...]:
-        """What a reader of the numbers has to know."""
-        return tuple(
-            f"{each.threat} {each.attack}: {note}" for each in self.outcomes for note in each.notes
-        )
-
-    def standing(self, threat: str | None = None) -> Tensor:
-        """Images classified correctly without attack and under all attacks of a threat, or of all, (N,)."""
-        table = self.correct.clone()
-        for each in self.outcomes:
-            if threat in (None, each.threat):
-                table &= ~each.broken
-        return table
-
-    def distance(self, threat: str) -> Tensor:
-        """Distance to the nearest misclassified image found: 0 if it is the image itself, inf if none; (N,)."""
-        nearest = torch.where(self.correct, math.inf, 0.0).double()
-        for each in self.outcomes:
-            if each.threat == threat:
-                nearest = torch.minimum(nearest, each.distance.double())
-        return nearest
-
-    def interval(self, threat: str | None = None, level: float = 0.95) -> tuple[float, float]:
-        """Wilson score interval of the accuracy under a threat, or under all."""
-        return wilson(int(self.standing(threat).sum()), self.count, level)
 
 
 @final

@@ -149,33 +149,40 @@ def mnist_cnn(channels: int, size: int, classes: int) -> nn.Sequential:
         >>> mnist_cnn(1, 28, 10)(torch.rand(2, 1, 28, 28)).shape
         torch.Size([2, 10])
     """
-    return _two_convolutions(channels, size, classes, 32, 64, 1024)
+    side = size // 2 // 2
+    return nn.Sequential(
+        nn.Conv2d(channels, 32, 5, padding=2),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Conv2d(32, 64, 5, padding=2),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Flatten(),
+        nn.Linear(64 * side * side, 1024),
+        nn.ReLU(),
+        nn.Linear(1024, classes),
+    )
 
 
 def mnist_cnn_small(channels: int, size: int, classes: int) -> nn.Sequential:
-    """`mnist_cnn` with half the filters, 16 and 32, and 256 units: a quarter of the work, for a CPU.
+    """The small network of the certified-defence literature (Wong & Kolter, 2018), for a CPU.
+
+    4x4 convolutions 16 and 32 with stride 2, then 100 units: a twelfth of the work of `mnist_cnn`. Inputs are
+    used as they come, in [0, 1].
 
     Example:
         >>> import torch
         >>> mnist_cnn_small(1, 28, 10)(torch.rand(2, 1, 28, 28)).shape
         torch.Size([2, 10])
     """
-    return _two_convolutions(channels, size, classes, 16, 32, 256)
-
-
-def _two_convolutions(
-    channels: int, size: int, classes: int, first: int, second: int, units: int
-) -> nn.Sequential:
     side = size // 2 // 2
     return nn.Sequential(
-        nn.Conv2d(channels, first, 5, padding=2),
+        nn.Conv2d(channels, 16, 4, stride=2, padding=1),
         nn.ReLU(),
-        nn.MaxPool2d(2),
-        nn.Conv2d(first, second, 5, padding=2),
+        nn.Conv2d(16, 32, 4, stride=2, padding=1),
         nn.ReLU(),
-        nn.MaxPool2d(2),
         nn.Flatten(),
-        nn.Linear(second * side * side, units),
+        nn.Linear(32 * side * side, 100),
         nn.ReLU(),
-        nn.Linear(units, classes),
+        nn.Linear(100, classes),
     )

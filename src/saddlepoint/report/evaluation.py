@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from saddlepoint.evaluation import Ledger, RobustAccuracy, wilson
-from saddlepoint.evaluation.domains import DomainAccuracy
+from saddlepoint.evaluation.results import DomainAccuracy
 from saddlepoint.problems import AbstractProblem
 from saddlepoint.report.ledger import DiskLedger
 from saddlepoint.report.record import Run

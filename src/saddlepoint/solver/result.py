@@ -49,6 +49,16 @@ class AttackResult:
     num_forwards: Tensor
     completed: Tensor
 
+    def __repr__(self) -> str:
+        """What matters, in one line instead of all tensors."""
+        rows, domains = self.fooled.shape
+        every, spent = int(self.fooled.all(dim=1).sum()), self.num_forwards.double().mean().item()
+        stopped = f", interrupted at {int(self.completed.sum())}" if self.interrupted else ""
+        return (
+            f"AttackResult({every} of {rows} rows fool all {domains} domains, "
+            f"{spent:.1f} evaluations per row{stopped})"
+        )
+
     @property
     def interrupted(self) -> bool:
         """Whether the attack was stopped (Ctrl-C) before every row was done."""

@@ -23,30 +23,30 @@ _ENTRIES = 20  # that move at a time for p = 1: the measured optimum for large r
 
 
 def step(
-    problem: AbstractProblem,
     ball: LpBall,
+    box: tuple[Tensor, Tensor],
     delta: Tensor,
     before: Tensor,
     gradient: Tensor,
     length: float,
     momentum: float,
-    spread: float = 0.0,
+    entries: int | Tensor | None = None,
 ) -> Tensor:
     """The next iterate, (B, ...): a projected step, then a mixture with the last displacement.
 
     Args:
-        problem: Gives the box.
         ball: Gives norm and radius.
+        box: Least and largest delta, (B, ...) each.
         delta: This iterate, (B, ...).
         before: The one before it, (B, ...).
         gradient: At delta, (B, ...); the step goes against it.
         length: Of the step, in radii.
         momentum: Share of the last displacement, as in Auto-PGD (Croce & Hein, 2020); 0 is none.
-        spread: For p = 1: how far from the usual number of moving entries, 0, to a tenth of all, 1.
+        entries: How many of a row move for p = 1, one number or (B,); None is as `steepest` chooses.
     """
-    lower, upper = problem.lower, problem.upper
+    lower, upper = box
     # Entries that the box stops would waste the length of the step.
-    direction = steepest(ball, movable(-gradient, delta, lower, upper), spread)
+    direction = steepest(ball, movable(-gradient, delta, lower, upper), entries)
     target = ball._project(delta + length * _radius(ball, delta) * direction, lower, upper)
     if momentum == 0:
         return target
@@ -65,24 +65,22 @@ def movable(motion: Tensor, delta: Tensor, lower: Tensor, upper: Tensor) -> Tens
     return motion.masked_fill(down | up, 0.0)
 
 
-def steepest(ball: LpBall, gradient: Tensor, spread: float = 0.0) -> Tensor:
+def steepest(ball: LpBall, gradient: Tensor, entries: int | Tensor | None = None) -> Tensor:
     """The steepest ascent direction of the ball's norm, (B, ...), of unit length.
 
-    For p = 1 it moves as many of the largest entries as the radius can take from one end of the box to the
-    other, twenty at most: a single one, the steepest in the narrow sense, converges slowly. With `spread` there
-    are more of them, up to a tenth of all entries at 1, on a logarithmic scale.
+    For p = 1 it moves the largest entries by the same amount: `entries` of every row, one number or (B,), or as
+    many as the radius can take from one end of the box to the other, twenty at most. A single one, the steepest
+    in the narrow sense, converges slowly.
     """
     if ball.p != 1:
         return _STEEPEST[ball.p](gradient)
     rows = gradient.flatten(1)
-    least = min(_ENTRIES, rows.shape[1])
-    most = max(least, rows.shape[1] // 10)
-    top = rows.abs().topk(most if spread else least, dim=1).indices  # largest first
-    count = _radius(ball, rows).ceil().clamp(1, least)
-    if spread:
-        count = (count * (most / count) ** spread).round()
-    moving = torch.arange(top.shape[1], device=rows.device) < count
-    signs = rows.gather(1, top).sign() * moving / count
+    if entries is None:
+        entries = _radius(ball, rows).ceil().clamp(1, min(_ENTRIES, rows.shape[1]))
+    counts = torch.as_tensor(entries, device=rows.device).reshape(-1, 1)
+    top = rows.abs().topk(int(counts.max()), dim=1).indices  # largest first
+    moving = torch.arange(top.shape[1], device=rows.device) < counts
+    signs = rows.gather(1, top).sign() * moving / counts
     return torch.zeros_like(rows).scatter(1, top, signs).reshape(gradient.shape)
 
 

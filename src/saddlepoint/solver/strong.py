@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import final
 
@@ -18,17 +17,13 @@ from saddlepoint.solver.best import Best
 from saddlepoint.solver.evaluate import Evaluation, evaluate, gradients_enabled
 from saddlepoint.solver.grid import Grid
 from saddlepoint.solver.result import AttackResult, Callback, History
+from saddlepoint.solver.schedule import Schedule
 from saddlepoint.solver.steps import random_point, step, within_box
 from saddlepoint.weights import AbstractWeightRule, MinMax
 
 __all__ = ["attack"]
 
 _MOMENTUM = 0.25
-
-# Restarts begin in a ball so many times as large, which shrinks to the true one over two thirds of the steps:
-# the way round flat regions that stop a descent inside. Measured on networks trained against several threats.
-_GROWTH: dict[float, float] = {1: 5.0, 2: 3.0}
-_SHRINKING = 2 / 3
 
 
 def attack(
@@ -82,7 +77,7 @@ def attack(
         >>> from saddlepoint.problems import Ensemble
         >>> models = [torch.nn.Linear(4, 3).eval() for _ in range(2)]
         >>> problem = Ensemble(models, torch.rand(5, 4), torch.zeros(5, dtype=torch.long))
-        >>> result = attack(problem, LpBall(p=math.inf, eps=0.3), steps=10)
+        >>> result = attack(problem, LpBall(p=torch.inf, eps=0.3), steps=10)
         >>> bool((result.delta.abs() <= 0.3).all())
         True
     """
@@ -104,7 +99,7 @@ def attack(
                 run = _Run(rule, loss, setup, grid, restart, report)
                 begin = delta
                 if restart:
-                    stream, wide = streams.START + restart, run.ball_at(few_ball, 0)
+                    stream, wide = streams.START + restart, run.schedule.ball(few_ball, 0)
                     begin = random_point(wide, few.lower, few.upper, seed, few.rows, stream)
                 run.descend(few, few_ball, begin, rows, best)
                 rows = best.standing()
@@ -133,22 +128,16 @@ class _Run:
     restart: int
     report: Callback
 
-    def growth(self, ball: LpBall, step_number: int) -> float:
-        """How many times as large as the true ball the one of an iterate is."""
-        most = _GROWTH.get(ball.p, 1.0) if self.restart and self.setup.steps else 1.0
-        passed = min(1.0, step_number / max(_SHRINKING * self.setup.steps, 1.0))
-        return 1.0 + (most - 1.0) * (1.0 - passed)
-
-    def ball_at(self, ball: LpBall, step_number: int) -> LpBall:
-        """The ball an iterate is in."""
-        growth = self.growth(ball, step_number)
-        return ball if growth == 1.0 else LpBall(ball.p, ball.eps * growth, ball.unit)
+    @property
+    def schedule(self) -> Schedule:
+        """Restarts begin in a larger ball."""
+        return Schedule(self.setup.steps, widen=self.restart > 0)
 
     def descend(
         self, problem: AbstractProblem, ball: LpBall, delta: Tensor, rows: Tensor, best: Best
     ) -> None:
         """Descend from delta, (n, ...), updating `best` at `rows`, (n,), the positions of these n rows."""
-        steps = self.setup.steps
+        steps, schedule = self.setup.steps, self.schedule
         log = History(*(delta.new_zeros(steps + 1, *problem.labels.shape) for _ in range(2)))
         here = torch.arange(len(problem), device=delta.device)  # rows of this run that still stand
         gained = torch.zeros_like(here, dtype=torch.bool)
@@ -162,7 +151,7 @@ class _Run:
                 log.weights[step_number:, here] = weights
                 log.losses[step_number:, here] = point.losses
                 best.num_forwards[rows[here]] += problem.samples
-                inside = self.growth(ball, step_number) == 1.0
+                inside = schedule.ball(ball, step_number) is ball
                 # One lucky draw would decide which iterate of a random problem is best: take the last.
                 if inside and (not problem.random or step_number in (0, steps)):
                     gained[here] |= best.offer(rows[here], shown, weights, point)
@@ -177,13 +166,15 @@ class _Run:
                     problem, ball, here = problem.take(keep), ball.take(keep), here[keep]
                     delta, before = delta[keep], before[keep]
                     weights, gradient = weights[keep], gradient[keep]
-                length = 1 + math.cos(math.pi * step_number / steps)  # from 2 radii to almost none
                 momentum = 0.0 if self.restart or step_number == 0 else _MOMENTUM
-                next_ball = self.ball_at(ball, step_number + 1)
-                # Many entries move while the ball is large, few in the end.
-                spread = 1 - step_number / steps if not inside and ball.p == 1 else 0.0
+                length = schedule.length(step_number)
+                entries = schedule.entries(ball, delta[0].numel(), step_number)
+                next_ball, box = (
+                    schedule.ball(ball, step_number + 1),
+                    (problem.lower, problem.upper),
+                )
                 delta, before = (
-                    step(problem, next_ball, delta, before, gradient, length, momentum, spread),
+                    step(next_ball, box, delta, before, gradient, length, momentum, entries),
                     delta,
                 )
         finally:

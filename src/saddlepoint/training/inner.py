@@ -68,13 +68,13 @@ def ascend(
     delta = start.delta(threats, lower, upper)
     weights: Tensor | None = None
     with evaluating(model) as module:
-        for _ in range(steps):
+        for number in range(steps):
             losses, gradient = _gradients(module, x, y, delta, loss)
             if weights is None:
                 weights = start.weights(losses)
                 weights = rule.init(losses) if weights is None else weights
             moved = [
-                threat.ascend(delta[k], gradient[k], weights[:, k], lower, upper, steps)
+                threat.ascend(delta[k], gradient[k], weights[:, k], lower, upper, number, steps)
                 for k, threat in enumerate(threats)
             ]
             weights = rule.update(weights, losses)
@@ -98,10 +98,11 @@ def steepest_of_all(
     one = torch.ones(len(x), dtype=x.dtype, device=x.device)
     with evaluating(model) as module:
         best = _choose(module, x, y, start.delta(threats, lower, upper), loss)
-        for _ in range(steps):
+        for number in range(steps):
             _, (gradient,) = _gradients(module, x, y, best.chosen.unsqueeze(0), loss)
             proposals = [
-                threat.ascend(best.chosen, gradient, one, lower, upper, steps) for threat in threats
+                threat.ascend(best.chosen, gradient, one, lower, upper, number, steps)
+                for threat in threats
             ]
             best = _choose(module, x, y, torch.stack(proposals), loss)
     return best

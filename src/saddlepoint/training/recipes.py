@@ -105,6 +105,8 @@ def recipe_for(name: str, data: str, model: str, *, adversarial: bool = False) -
         >>> [round(recipe.learning_rate_at(epoch), 6) for epoch in (0, 3, 6, 15)]
         [0.0, 0.0005, 0.001, 0.0]
     """
+    if adversarial and (name, model) in _ADVERSARIAL:
+        return _ADVERSARIAL[name, model]
     if adversarial and name in ("fast", "paper"):
         return _ADVERSARIAL[name, "cifar10" if data.startswith("cifar10") else "mnist"]
     if name == "paper":
@@ -166,7 +168,8 @@ _FAST_CIFAR10 = {
     "": _fast(20, 0.001, flip=True),
 }
 
-# The paper's appendix "Adversarial Training Details"; batch sizes are those of the code it builds on.
+# By name and data set or architecture. The paper's are those of its appendix "Adversarial Training Details",
+# with the batch sizes of the code it builds on.
 _ADVERSARIAL = {
     ("paper", "mnist"): Recipe(
         "paper",
@@ -190,4 +193,5 @@ _ADVERSARIAL = {
     ),
     ("fast", "mnist"): _fast(8),
     ("fast", "cifar10"): _fast(10, 0.001, flip=True),
+    ("fast", "mnist_cnn_small"): _fast(8, 0.005),
 }

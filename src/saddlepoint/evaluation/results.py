@@ -1,0 +1,243 @@
+"""What an evaluation found: per attack, per threat, and as a union."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import final
+
+import torch
+from torch import Tensor
+
+from saddlepoint.evaluation.pages import Status
+from saddlepoint.evaluation.rates import share, wilson
+from saddlepoint.projections import LpBall
+
+__all__ = ["DomainAccuracy", "Outcome", "RobustAccuracy"]
+
+
+@final
+@dataclass(frozen=True)
+class Outcome:
+    """What one attack did under one threat.
+
+    Attributes:
+        threat: Name of the threat.
+        attack: Name of the attack.
+        attacked: Images it was run on to the end, (N,), boolean.
+        broken: Images it broke, (N,), boolean.
+        distance: Of the nearest misclassified image it found, also outside the ball, and on the way from there
+            back to the image; inf where none; (N,).
+        seconds: Time it took.
+        queries: Images shown to the model.
+        status: "cut short" by the time budget, "failed" with an error, "not needed" if no image was left.
+        notes: What a reader of the numbers has to know.
+        minimal: Whether the attack looks for the nearest adversarial image, whatever the radius.
+    """
+
+    threat: str
+    attack: str
+    attacked: Tensor
+    broken: Tensor
+    distance: Tensor
+    seconds: float = 0.0
+    queries: int = 0
+    status: Status = "complete"
+    notes: tuple[str, ...] = ()
+    minimal: bool = False
+
+    def __repr__(self) -> str:
+        """What matters, in one line instead of all tensors."""
+        return (
+            f"Outcome({self.threat} {self.attack}: broke {int(self.broken.sum())} of "
+            f"{int(self.attacked.sum())} in {self.seconds:.1f} s, {self.status})"
+        )
+
+
+@final
+@dataclass(frozen=True)
+class RobustAccuracy:
+    """Accuracy without attack, under each threat, and under all of them, as fractions.
+
+    Attributes:
+        balls: The threats, by name.
+        correct: Classified correctly without attack, (N,), boolean.
+        outcomes: One per threat and attack, in the order they were run.
+        nearest: For every threat the perturbation of the nearest misclassified image found, (N, ...); zero
+            where there is none.
+
+    Example:
+        >>> correct = torch.tensor([True, True, True, False])
+        >>> broken = torch.tensor([True, False, False, False])
+        >>> outcome = Outcome("linf", "pgd", correct, broken, torch.full((4,), 0.1))
+        >>> result = RobustAccuracy({"linf": LpBall(math.inf, 0.3)}, correct, (outcome,))
+        >>> result
+        RobustAccuracy(4 images: clean 75.0 %, linf 50.0 %, union 50.0 %)
+        >>> result.clean, result.per_threat, result.union
+        (0.75, {'linf': 0.5}, 0.5)
+    """
+
+    balls: Mapping[str, LpBall]
+    correct: Tensor
+    outcomes: tuple[Outcome, ...]
+    nearest: Mapping[str, Tensor] = field(default_factory=dict)
+
+    def __repr__(self) -> str:
+        """What matters, in one line instead of all tensors."""
+        shares = {"clean": self.clean, **self.per_threat, "union": self.union}
+        shown = ", ".join(f"{name} {100 * value:.1f} %" for name, value in shares.items())
+        return f"RobustAccuracy({self.count} images: {shown})"
+
+    @property
+    def count(self) -> int:
+        """N, the number of images."""
+        return len(self.correct)
+
+    @property
+    def clean(self) -> float:
+        """Accuracy without attack."""
+        return share(self.correct)
+
+    @property
+    def per_threat(self) -> dict[str, float]:
+        """Accuracy under all attacks of each threat."""
+        return {name: share(self.standing(name)) for name in self.balls}
+
+    @property
+    def union(self) -> float:
+        """Accuracy under all attacks of all threats."""
+        return share(self.standing())
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What a reader of the numbers has to know."""
+        return tuple(
+            f"{each.threat} {each.attack}: {note}" for each in self.outcomes for note in each.notes
+        )
+
+    def standing(self, threat: str | None = None) -> Tensor:
+        """Images classified correctly without attack and under all attacks of a threat, or of all, (N,)."""
+        table = self.correct.clone()
+        for each in self.outcomes:
+            if threat in (None, each.threat):
+                table &= ~each.broken
+        return table
+
+    def distance(self, threat: str) -> Tensor:
+        """Distance to the nearest misclassified image found: 0 if it is the image itself, inf if none; (N,)."""
+        nearest = torch.where(self.correct, math.inf, 0.0).double()
+        for each in self.outcomes:
+            if each.threat == threat:
+                nearest = torch.minimum(nearest, each.distance.double())
+        return nearest
+
+    def interval(self, threat: str | None = None, level: float = 0.95) -> tuple[float, float]:
+        """Wilson score interval of the accuracy under a threat, or under all."""
+        return wilson(int(self.standing(threat).sum()), self.count, level)
+
+
+@final
+@dataclass(frozen=True)
+class DomainAccuracy:
+    """What K domains withstand, each on its own and all at once.
+
+    Attributes:
+        balls: The threats, by name.
+        per_domain: The suite against each domain alone, by the name of the domain.
+        fooled: For every threat the images for which one perturbation was found that fools all domains at
+            once, (N,), boolean; images that every domain has wrong from the start are among them.
+        broken: For every threat the domains that a perturbation meant for all of them, or for another one,
+            fools inside ball and box, (N, K), boolean.
+        weights: For every threat the domain weights of the min-max attack, (N, K): which domain was hard;
+            1/K for images that were not attacked.
+        eps_min: For every threat the smallest radius at which an attack fooled all domains at once, (N,),
+            float64: 0 if all have the image wrong from the start, inf if no radius was enough. It is at most
+            the threat's radius where `fooled`, and above it elsewhere.
+        nearest: For every threat the smallest perturbation in the ball that fools all domains at once,
+            (N, ...), of those found at the threat's radius; zero where there is none.
+        remarks: What went wrong with the attacks on all domains; `notes` has it all.
+
+    Example:
+        >>> correct = torch.tensor([True, True, True, False])
+        >>> balls = {"linf": LpBall(math.inf, 0.3)}
+        >>> result = DomainAccuracy(
+        ...     balls,
+        ...     {name: RobustAccuracy(balls, correct, ()) for name in ("A", "B")},
+        ...     fooled={"linf": torch.tensor([True, False, False, True])},
+        ...     broken={"linf": torch.tensor([[1, 1], [0, 1], [0, 0], [1, 1]]).bool()},
+        ...     weights={},
+        ...     eps_min={},
+        ... )
+        >>> result
+        DomainAccuracy(4 images, 2 domains: clean 75.0 %, linf fools all at once 50.0 %, union 25.0 %)
+        >>> result.clean, result.union, result.joint
+        (0.75, 0.25, {'linf': 0.5})
+    """
+
+    balls: Mapping[str, LpBall]
+    per_domain: Mapping[str, RobustAccuracy]
+    fooled: Mapping[str, Tensor]
+    broken: Mapping[str, Tensor]
+    weights: Mapping[str, Tensor]
+    eps_min: Mapping[str, Tensor]
+    nearest: Mapping[str, Tensor] = field(default_factory=dict)
+    remarks: tuple[str, ...] = ()
+
+    def __repr__(self) -> str:
+        """What matters, in one line instead of all tensors."""
+        joint = "".join(
+            f"{name} fools all at once {100 * (1 - value):.1f} %, "
+            for name, value in self.joint.items()
+        )
+        return (
+            f"DomainAccuracy({self.count} images, {len(self.per_domain)} domains: "
+            f"clean {100 * self.clean:.1f} %, {joint}union {100 * self.union:.1f} %)"
+        )
+
+    @property
+    def count(self) -> int:
+        """N, the number of images."""
+        return len(self.correct)
+
+    @property
+    def correct(self) -> Tensor:
+        """Images that every domain has right without attack, (N,), boolean."""
+        return torch.stack([each.correct for each in self.per_domain.values()]).all(dim=0)
+
+    @property
+    def clean(self) -> float:
+        """Share of images that every domain has right without attack."""
+        return share(self.correct)
+
+    @property
+    def union(self) -> float:
+        """Share of images that every domain has right under every attack and threat."""
+        return share(self.standing())
+
+    @property
+    def joint(self) -> dict[str, float]:
+        """For each threat the share of images for which not all domains could be fooled at once."""
+        return {name: share(~table) for name, table in self.fooled.items()}
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What a reader of the numbers has to know."""
+        single = (
+            f"{name}: {note}" for name, each in self.per_domain.items() for note in each.notes
+        )
+        return (*single, *self.remarks)
+
+    def standing(self, threat: str | None = None) -> Tensor:
+        """Images that every domain has right without attack and under a threat, or under all, (N,)."""
+        table = self.correct
+        for each in self.per_domain.values():
+            table &= each.standing(threat)
+        for name, broken in self.broken.items():
+            if threat in (None, name):
+                table &= ~broken.any(dim=1)
+        return table
+
+    def interval(self, threat: str | None = None, level: float = 0.95) -> tuple[float, float]:
+        """Wilson score interval of the share of images that stand under a threat, or under all."""
+        return wilson(int(self.standing(threat).sum()), self.count, level)

@@ -1,0 +1,159 @@
+"""Random search, and the schedule of a descent."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from saddlepoint import data, models
+from saddlepoint.evaluation import robust_accuracy
+from saddlepoint.evaluation.ours import OurAttack, RandomSearch
+from saddlepoint.projections import LpBall
+from saddlepoint.solver.schedule import Schedule
+from saddlepoint.solver.search import random_search
+
+
+class Steps(nn.Module):
+    """A network behind a staircase: right almost everywhere, gradient zero everywhere."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.network = models.load("mnist-a")
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.network((x * 6).round() / 6 + 0 * x)
+
+
+@pytest.fixture(scope="module")
+def digits() -> tuple[Tensor, Tensor]:
+    return data.sample("mnist", limit=40)
+
+
+class TestRandomSearch:
+    def test_stays_in_ball_and_box_and_lowers_the_margin(self, digits):
+        x, y = digits
+        network, rows, margins = models.load("mnist-a"), torch.arange(40), []
+        for queries in (
+            1,
+            60,
+        ):  # with one query there is nothing but the start, which is the same for both
+            seen = []
+
+            def watched(images, seen=seen):
+                seen.append(len(images))
+                return network(images)
+
+            found = random_search(watched, x, y, 0.03, queries=queries, seed=1, rows=rows)
+            assert len(seen) == queries
+            assert (found - x).abs().max() <= 0.03 + 1e-6
+            assert found.min() >= 0
+            assert found.max() <= 1
+            logits = network(found).detach()
+            others = logits.scatter(1, y[:, None], -math.inf).amax(dim=1)
+            margins.append(logits[rows, y] - others)
+        assert (margins[1] <= margins[0]).all()
+        assert (margins[1] < margins[0]).float().mean() > 0.9
+
+    def test_a_row_does_not_depend_on_the_others(self, digits):
+        x, y = digits
+        network = models.load("mnist-a").double()
+        whole = random_search(
+            network, x.double(), y, 0.1, queries=40, seed=2, rows=torch.arange(40)
+        )
+        few = torch.tensor([31, 4, 17])
+        part = random_search(network, x[few].double(), y[few], 0.1, queries=40, seed=2, rows=few)
+        assert torch.equal(part, whole[few])
+        other = random_search(network, x[few].double(), y[few], 0.1, queries=40, seed=3, rows=few)
+        assert not torch.equal(other, part)
+
+    def test_stops_at_the_first_misclassified_image(self, digits):
+        x, y = digits
+        shown = torch.zeros(len(x), dtype=torch.long)
+        first: dict[int, Tensor] = {}
+        network = models.load("mnist-a")
+
+        def watched(images):
+            logits = network(images)
+            # Rows that still stand come in order, all of them.
+            left = [row for row in range(len(x)) if row not in first]
+            assert len(images) == len(left)
+            for row, image, said in zip(left, images, logits.argmax(dim=1), strict=True):
+                shown[row] += 1
+                if said != y[row]:
+                    first[row] = image.clone()
+            return logits
+
+        found = random_search(watched, x, y, 0.25, queries=50, seed=0, rows=torch.arange(40))
+        assert 5 < len(first) < 40
+        for row, image in first.items():
+            assert torch.equal(found[row], image)
+        assert shown.max() == 50
+
+    def test_colour_images_get_a_sign_per_channel_and_vectors_stretches(self):
+        def bright(images: Tensor) -> Tensor:
+            red = (
+                images.flatten(2)[:, 0].mean(dim=1) if images.dim() == 4 else images[:, :3].mean(1)
+            )
+            blue = (
+                images.flatten(2)[:, 2].mean(dim=1) if images.dim() == 4 else images[:, 3:].mean(1)
+            )
+            return torch.stack([red, blue], dim=1)
+
+        rows, y = torch.arange(6), torch.zeros(6, dtype=torch.long)
+        for shape in ((6, 3, 8, 8), (6, 6)):
+            x = torch.full(shape, 0.5)
+            x[:, 0] += 0.05  # the first class, but not for long
+            found = random_search(bright, x, y, 0.2, queries=200, seed=0, rows=rows)
+            assert (bright(found).argmax(dim=1) == 1).all()
+
+    def test_finds_what_gradients_cannot(self, digits):
+        x, y = digits
+        model = Steps().eval()
+        threats = {"linf": LpBall(math.inf, 0.2)}
+        blind = robust_accuracy(model, x, y, threats, {math.inf: [OurAttack(steps=10)]})
+        quick = robust_accuracy(model, x, y, threats)
+        broken = {each.attack: int(each.broken.sum()) for each in quick.outcomes}
+        assert broken["search"] > 10
+        assert quick.union < blind.union - 0.25
+
+    def test_queries_are_counted(self, digits):
+        x, y = digits
+        suite = {math.inf: [RandomSearch(queries=7)]}
+        result = robust_accuracy(
+            models.load("mnist-a"), x, y, {"linf": LpBall(math.inf, 1e-4)}, suite
+        )
+        # Seven for every image that is classified correctly.
+        assert result.outcomes[0].queries == 7 * int(result.correct.sum())
+
+
+class TestSchedule:
+    @pytest.mark.parametrize("steps", [1, 2, 7, 50])
+    @pytest.mark.parametrize(("p", "most"), [(0, 1), (1, 5), (2, 3), (math.inf, 1)])
+    def test_the_ball_shrinks_to_the_true_one(self, steps, p, most):
+        ball, plan = LpBall(p, 4.0), Schedule(steps, widen=True)
+        radii = [plan.ball(ball, number).eps for number in range(steps + 1)]
+        assert radii == sorted(radii, reverse=True)
+        assert radii[0] == 4.0 * most
+        late = [number for number in range(steps + 1) if number >= max(1, 2 * steps / 3)]
+        assert all(plan.ball(ball, number) is ball for number in late)
+        assert all(Schedule(steps, widen=False).ball(ball, n) is ball for n in range(steps + 1))
+
+    def test_every_row_has_its_own_radius(self):
+        plan = Schedule(9, widen=True)
+        eps = torch.tensor([1.0, 40.0])
+        torch.testing.assert_close(plan.ball(LpBall(1, eps), 3).eps, 3 * eps)
+        assert plan.entries(LpBall(1, eps), 784, 0).tolist() == [78, 78]
+        assert plan.entries(LpBall(1, eps), 784, 8).tolist() == [1, 20]
+        for row in range(2):
+            alone = [plan.entries(LpBall(1, eps[row].item()), 784, n) for n in range(9)]
+            assert alone == [plan.entries(LpBall(1, eps), 784, n)[row].item() for n in range(9)]
+
+    def test_entries_only_for_p_1_and_never_more_than_there_are(self):
+        plan = Schedule(9, widen=True)
+        assert plan.entries(LpBall(2, 2.0), 784, 3) is None
+        assert Schedule(9, widen=False).entries(LpBall(1, 2.0), 784, 3) is None
+        assert plan.entries(LpBall(1, 500.0), 12, 0) == 12
+        assert Schedule(1, widen=True).entries(LpBall(1, 10.0), 784, 0) == 78
