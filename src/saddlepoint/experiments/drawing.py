@@ -119,8 +119,22 @@ def _panel(axes: Any, panel: Panel) -> None:
     axes.set_xlabel(panel.x_label)
     axes.set_ylabel(panel.y_label)
     if axes.get_legend_handles_labels()[1]:
-        beside = {"loc": "upper left", "bbox_to_anchor": (1.02, 1.0)} if _wide(panel) else {}
-        axes.legend(framealpha=0.85, **beside)
+        axes.legend(framealpha=0.85, **_place(panel))
+
+
+def _place(panel: Panel) -> dict[str, Any]:
+    """Where the legend is: beside wide labels, below many curves, which leave no room among them."""
+    if _wide(panel):
+        return {"loc": "upper left", "bbox_to_anchor": (1.02, 1.0)}
+    if len(panel.curves) > 3:
+        row = {
+            "ncols": len(panel.curves),
+            "columnspacing": 1.0,
+            "handlelength": 1.8,
+            "frameon": False,
+        }
+        return {"loc": "upper center", "bbox_to_anchor": (0.5, -0.16), **row}
+    return {}
 
 
 def _line(number: int, points: int) -> dict[str, Any]:
