@@ -235,7 +235,7 @@ def test_keys_are_unique_and_names_are_plain() -> None:
 @pytest.mark.parametrize("name", [n for n in EXPERIMENTS if n != "ensemble-cifar10-deep"])
 def test_every_experiment_runs_and_publishes(name: str, tmp_path: Path, weights: Path) -> None:
     experiment = tiny(EXPERIMENTS[name])
-    method = "attack" if len(name) % 2 else "apgda"
+    method = experiment.methods[len(name) % len(experiment.methods)]
     setup = experiments.Setup(method, weights=weights, reports=False)
     steps: list[experiments.Step] = []
     experiments.reproduce(experiment, tmp_path, setup, callback=steps.append)
@@ -363,6 +363,14 @@ def test_a_measurement_of_other_settings_is_not_continued(tmp_path: Path) -> Non
     assert path.read_text() == before
     with pytest.raises(ValueError, match="got others; choose another --out"):
         experiments.reproduce(experiment, tmp_path, experiments.Setup(limit=3), resume=True)
+
+
+def test_an_experiment_about_one_method_is_not_run_with_the_other(tmp_path: Path) -> None:
+    assert EXPERIMENTS["convergence"].methods == ("apgda",)
+    setup = experiments.Setup(method="attack")
+    with pytest.raises(ValueError, match=r"`method` must be apgda for convergence, .* got 'attack'"):
+        experiments.reproduce(EXPERIMENTS["convergence"], tmp_path, setup)
+    assert not any(tmp_path.iterdir())
 
 
 def test_static_weights_are_those_min_max_ends_with(tmp_path: Path) -> None:

@@ -40,7 +40,8 @@ def reproduce(
         show_list: List the experiments with what they cost on this machine.
         limit: Use the first so many test images. [default: for at most ten minutes on two cores]
         full: Use all 10,000 test images.
-        method: apgda (the paper's algorithm and step sizes), attack (ours), or both in turn.
+        method: apgda (the paper's algorithm and step sizes), attack (ours), or both in turn where the
+            experiment is not about one of them.
         out: Folder for results, tables and figures; the methods share it. [default: runs/NAME]
         resume: Continue what is in the folder; finished rows are not run again.
         figures: Folder for the figures. [default: the folder of the results]
@@ -61,7 +62,7 @@ def reproduce(
     with usage():
         experiment = room.find(name)
     folder = Path("runs") / name if out is None else out
-    chosen: tuple[Method, ...] = room.METHODS if method == "both" else (method,)
+    chosen: tuple[Method, ...] = experiment.methods if method == "both" else (method,)
     limit = room.FULL if full else limit
     reasons = list(dict.fromkeys(room.skipped(experiment, weights).values()))
     for way in chosen:

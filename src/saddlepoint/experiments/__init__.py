@@ -7,8 +7,17 @@
 from saddlepoint.experiments.building import FULL
 from saddlepoint.experiments.catalogue import EXPERIMENTS, find
 from saddlepoint.experiments.costs import Estimate, estimate
-from saddlepoint.experiments.methods import METHODS, Method, frugal_attack
-from saddlepoint.experiments.plan import Block, Experiment, Measurement, Reported, Row, Strategy
+from saddlepoint.experiments.methods import frugal_attack
+from saddlepoint.experiments.plan import (
+    METHODS,
+    Block,
+    Experiment,
+    Measurement,
+    Method,
+    Reported,
+    Row,
+    Strategy,
+)
 from saddlepoint.experiments.publishing import publish
 from saddlepoint.experiments.ranks import spearman
 from saddlepoint.experiments.results import Results, collect

@@ -131,6 +131,7 @@ _CONVERGENCE = Experiment(
     "G_delta = (delta - proj(delta - alpha g)) / alpha and G_w = (proj(w + beta h) - w) / beta the projected "
     "gradients at (delta_t, w_t). The slope is fitted from step 10 on; -1 is the rate of Theorem 1, which asks "
     "for smooth losses; margins of networks with ReLU are not.",
+    methods=("apgda",),
 )
 
 

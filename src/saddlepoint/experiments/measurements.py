@@ -17,8 +17,8 @@ from saddlepoint.experiments.distances import (
     carlini_wagner_distance,
     smallest_radius,
 )
-from saddlepoint.experiments.methods import Method, solver
-from saddlepoint.experiments.plan import Measurement
+from saddlepoint.experiments.methods import solver
+from saddlepoint.experiments.plan import Measurement, Method
 from saddlepoint.experiments.stationarity import log_log_slope, residuals
 from saddlepoint.problems import AbstractProblem, Universal
 from saddlepoint.weights import AbstractWeightRule, MinMax

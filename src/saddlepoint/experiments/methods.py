@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Literal
 
 from torch import Tensor
 
+from saddlepoint.experiments.plan import METHODS, Method
 from saddlepoint.losses import Loss
 from saddlepoint.problems import AbstractProblem
 from saddlepoint.projections import LpBall
@@ -15,11 +15,7 @@ from saddlepoint.solver import AttackResult, History, Progress, apgda, attack
 from saddlepoint.solver.best import improves
 from saddlepoint.weights import AbstractWeightRule
 
-__all__ = ["METHODS", "Method", "Solve", "frugal_attack", "solver"]
-
-Method = Literal["apgda", "attack"]
-METHODS: tuple[Method, ...] = ("apgda", "attack")
-"""`apgda` is Algorithm 1 with the paper's step sizes, `attack` is ours."""
+__all__ = ["Solve", "frugal_attack", "solver"]
 
 Solve = Callable[[AbstractProblem, AbstractWeightRule, Callable[[Progress], None]], AttackResult]
 

@@ -15,11 +15,13 @@ from saddlepoint.weights import AbstractWeightRule, Average, MinMax
 
 __all__ = [
     "AVERAGE",
+    "METHODS",
     "UNREPORTED",
     "Block",
     "Experiment",
     "Groups",
     "Measurement",
+    "Method",
     "Models",
     "Reported",
     "Row",
@@ -29,6 +31,10 @@ __all__ = [
     "minmax",
     "norm_name",
 ]
+
+Method = Literal["apgda", "attack"]
+METHODS: tuple[Method, ...] = ("apgda", "attack")
+"""`apgda` is Algorithm 1 with the paper's step sizes, `attack` is ours."""
 
 _NORMS: dict[float, str] = {0: "l0", 1: "l1", 2: "l2", math.inf: "linf"}
 
@@ -220,6 +226,7 @@ class Experiment:
         measurements: Other things to measure.
         figure: Which figure is drawn, if any.
         note: What has to be said about the whole.
+        methods: What it can be run with; fewer where it is about one of them.
     """
 
     name: str
@@ -230,6 +237,7 @@ class Experiment:
     measurements: tuple[Measurement, ...] = ()
     figure: Literal["", "steps", "eps", "gamma", "images", "convergence"] = ""
     note: str = ""
+    methods: tuple[Method, ...] = METHODS
 
 
 def norm_name(p: float) -> str:

@@ -9,8 +9,7 @@ from typing import Any, final
 
 from torch import Tensor
 
-from saddlepoint.experiments.methods import METHODS
-from saddlepoint.experiments.plan import AVERAGE, Block, Experiment, Measurement, Row
+from saddlepoint.experiments.plan import AVERAGE, METHODS, Block, Experiment, Measurement, Row
 from saddlepoint.report import TENSORS, Run, lift, read_tensors
 
 __all__ = ["Attacked", "Measured", "Results", "collect"]

@@ -19,8 +19,16 @@ from saddlepoint import report
 from saddlepoint.data.files import write_atomically
 from saddlepoint.experiments import building
 from saddlepoint.experiments.measurements import measure
-from saddlepoint.experiments.methods import METHODS, Method, solver
-from saddlepoint.experiments.plan import Block, Experiment, Measurement, Row, Static
+from saddlepoint.experiments.methods import solver
+from saddlepoint.experiments.plan import (
+    METHODS,
+    Block,
+    Experiment,
+    Measurement,
+    Method,
+    Row,
+    Static,
+)
 from saddlepoint.report.record import versions
 from saddlepoint.weights import AbstractWeightRule, Fixed
 
@@ -96,6 +104,11 @@ def reproduce(
         saddlepoint.report.Interrupted: Ctrl-C; finished rows, and chunks of the one under way, are on disk.
     """
     setup = Setup() if setup is None else setup
+    if setup.method not in experiment.methods:
+        raise ValueError(
+            f"`method` must be {' or '.join(experiment.methods)} for {experiment.name}, which is about that, "
+            f"got {setup.method!r}."
+        )
     missing = skipped(experiment, setup.weights)
     blocks = [block for block in experiment.blocks if block.key not in missing]
     measurements = [m for m in experiment.measurements if m.block.key not in missing]
