@@ -368,7 +368,9 @@ def test_a_measurement_of_other_settings_is_not_continued(tmp_path: Path) -> Non
 def test_an_experiment_about_one_method_is_not_run_with_the_other(tmp_path: Path) -> None:
     assert EXPERIMENTS["convergence"].methods == ("apgda",)
     setup = experiments.Setup(method="attack")
-    with pytest.raises(ValueError, match=r"`method` must be apgda for convergence, .* got 'attack'"):
+    with pytest.raises(
+        ValueError, match=r"`method` must be apgda for convergence, .* got 'attack'"
+    ):
         experiments.reproduce(EXPERIMENTS["convergence"], tmp_path, setup)
     assert not any(tmp_path.iterdir())
 

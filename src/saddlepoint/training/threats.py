@@ -44,9 +44,10 @@ class Threat:
             `directions.raw` is the plain gradient of the paper's appendix and needs a `step_size`.
 
     Example:
-        >>> threat = Threat(LpBall(p=math.inf, eps=0.3))
-        >>> threat.step_length(steps=10)
-        0.075
+        >>> strong = Threat(LpBall(p=1, eps=10.0))
+        >>> plain = Threat(LpBall(p=1, eps=10.0), step_size=2.0)
+        >>> plain.step_length(steps=10)
+        2.0
     """
 
     ball: LpBall
