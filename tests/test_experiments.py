@@ -19,7 +19,7 @@ from saddlepoint.experiments.image_groups import IMAGE_GROUPS
 from saddlepoint.experiments.methods import METHODS, frugal_attack, solver
 from saddlepoint.experiments.plan import AVERAGE, Block, Experiment
 from saddlepoint.experiments.ranks import average_ranks, spearman
-from saddlepoint.experiments.tables import Column, Table, to_csv, to_latex, to_markdown
+from saddlepoint.report.tables import Column, Table, to_csv, to_latex, to_markdown
 
 EXPERIMENTS = experiments.EXPERIMENTS
 DEEP = ("cifar10-e", "cifar10-f", "cifar10-h")

@@ -4,9 +4,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from saddlepoint.experiments import Table
-    from saddlepoint.experiments.tables import Cell
     from saddlepoint.report import Run
+    from saddlepoint.report.tables import Cell, Table
 
 __all__ = ["evaluation_table", "write_tables"]
 
@@ -14,7 +13,7 @@ __all__ = ["evaluation_table", "write_tables"]
 def write_tables(run: "Run", folder: Path) -> None:
     """Write `table.md`, `table.csv` and `table.tex` of a finished evaluation."""
     from saddlepoint.data.files import write_atomically
-    from saddlepoint.experiments.tables import to_csv, to_latex, to_markdown
+    from saddlepoint.report.tables import to_csv, to_latex, to_markdown
 
     table = evaluation_table(run)
     for suffix, write in (("md", to_markdown), ("csv", to_csv), ("tex", to_latex)):
@@ -23,7 +22,7 @@ def write_tables(run: "Run", folder: Path) -> None:
 
 def evaluation_table(run: "Run") -> "Table":
     """One line per domain, threat and attack, then what all attacks leave, then the union."""
-    from saddlepoint.experiments.tables import Column, Table
+    from saddlepoint.report.tables import Column, Table
 
     metrics = run.metrics
     several = "domains" in metrics

@@ -23,7 +23,7 @@ from saddlepoint.experiments.ranks import spearman
 from saddlepoint.experiments.results import Results, collect
 from saddlepoint.experiments.runner import Setup, Step, reproduce, skipped
 from saddlepoint.experiments.stationarity import log_log_slope, residuals
-from saddlepoint.experiments.tables import Table, to_csv, to_latex, to_markdown
+from saddlepoint.report.tables import Table, to_csv, to_latex, to_markdown
 
 __all__ = [
     "EXPERIMENTS",

@@ -13,7 +13,7 @@ from saddlepoint.experiments.figures import Sheet, sheets
 from saddlepoint.experiments.plan import Experiment
 from saddlepoint.experiments.results import collect
 from saddlepoint.experiments.summary import summarise
-from saddlepoint.experiments.tables import Table, to_csv, to_latex, to_markdown
+from saddlepoint.report.tables import Table, to_csv, to_latex, to_markdown
 
 __all__ = ["publish"]
 

@@ -10,7 +10,7 @@ from saddlepoint.experiments.image_groups import IMAGE_GROUPS
 from saddlepoint.experiments.plan import UNREPORTED, Block, Experiment, Row
 from saddlepoint.experiments.ranks import spearman_within
 from saddlepoint.experiments.results import Attacked, Measured, Results
-from saddlepoint.experiments.tables import Cell, Column, Table
+from saddlepoint.report.tables import Cell, Column, Table
 
 __all__ = ["NORMS", "group_weights", "summarise"]
 
