@@ -753,6 +753,22 @@ def test_the_command_runs_both_methods_into_one_table(
     assert record.command == "saddlepoint reproduce ensemble-mnist --method attack --limit 4"
 
 
+def test_settings_can_be_run_one_by_one_into_one_table(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    both = replace(small(), blocks=tuple(replace(small().blocks[0], key=k, label=k) for k in "ab"))
+    monkeypatch.setattr("saddlepoint.experiments.find", lambda name: replace(both, name=name))
+    words = ("reproduce", "ensemble-mnist", "--resume", "--out", tmp_path)
+    assert command(*words, "--only", "a", "--limit", 4) == 0
+    assert "| b | min-max | apgda |" not in capsys.readouterr().out
+    assert command(*words, "--only", "b", "--limit", 3) == 0
+    shown = capsys.readouterr().out
+    assert "| a | min-max | apgda | 4 |" in shown
+    assert "| b | min-max | apgda | 3 |" in shown
+    assert command(*words, "--only", "c") == 2
+    assert "`only` must be a setting of ensemble-mnist: a; b; got 'c'" in capsys.readouterr().err
+
+
 def test_the_list_shows_every_experiment_with_its_cost(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,5 +1,6 @@
 """`saddlepoint reproduce`: an experiment of the paper, with our numbers beside the paper's."""
 
+import shlex
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -26,6 +27,7 @@ def reproduce(
     limit: int | None = None,
     full: Flag = False,
     method: Literal["apgda", "attack", "both"] = "apgda",
+    only: tuple[str, ...] = (),
     out: Path | None = None,
     resume: Flag = False,
     figures: Path | None = None,
@@ -42,6 +44,8 @@ def reproduce(
         full: Use all 10,000 test images.
         method: apgda (the paper's algorithm and step sizes), attack (ours), or both in turn where the
             experiment is not about one of them.
+        only: Run this setting only, as the table names it, such as "l2, eps 3"; give it once per setting. The
+            table shows whatever is in the folder.
         out: Folder for results, tables and figures; the methods share it. [default: runs/NAME]
         resume: Continue what is in the folder; finished rows are not run again.
         figures: Folder for the figures. [default: the folder of the results]
@@ -61,15 +65,16 @@ def reproduce(
         raise UsageError("`reproduce` must be given the name of an experiment; --list shows them.")
     with usage():
         experiment = room.find(name)
+        part = room.settings(experiment, only)
     folder = Path("runs") / name if out is None else out
     chosen: tuple[Method, ...] = experiment.methods if method == "both" else (method,)
     limit = room.FULL if full else limit
     reasons = list(dict.fromkeys(room.skipped(experiment, weights).values()))
     for way in chosen:
         try:
-            _run(experiment, folder, way, limit, seed, weights, resume=resume, quiet=quiet)
+            _run(part, folder, way, limit, seed, weights, resume=resume, quiet=quiet)
         except KeyboardInterrupt:
-            again = " ".join(_words(name, method, limit, full, folder, seed, weights))
+            again = shlex.join(_words(name, method, limit, full, folder, seed, weights, only))
             print(f"stopped; continue with: {again} --resume", file=sys.stderr)
             return 130
     tables, files = room.publish(experiment, folder, figures=figures, skipped=reasons)
@@ -161,6 +166,7 @@ def _words(
     folder: Path,
     seed: int,
     weights: Path | None,
+    only: tuple[str, ...],
 ) -> list[str]:
     """The command line of this run."""
     words = ["saddlepoint", "reproduce", name, "--method", method, "--out", str(folder)]
@@ -168,5 +174,6 @@ def _words(
         words.append("--full")
     elif limit is not None:
         words += ["--limit", str(limit)]
+    words += [word for label in only for word in ("--only", label)]
     words += ["--seed", str(seed)] if seed else []
     return words + (["--weights", str(weights)] if weights is not None else [])

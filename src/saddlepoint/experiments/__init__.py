@@ -17,6 +17,7 @@ from saddlepoint.experiments.plan import (
     Reported,
     Row,
     Strategy,
+    settings,
 )
 from saddlepoint.experiments.publishing import publish
 from saddlepoint.experiments.ranks import spearman
@@ -49,6 +50,7 @@ __all__ = [
     "publish",
     "reproduce",
     "residuals",
+    "settings",
     "skipped",
     "spearman",
     "to_csv",

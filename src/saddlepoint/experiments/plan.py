@@ -7,7 +7,8 @@ strategies compared there, each with what the paper reports. Nothing here loads 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from typing import Literal, final
 
 from saddlepoint.projections import LpBall
@@ -30,6 +31,7 @@ __all__ = [
     "Views",
     "minmax",
     "norm_name",
+    "settings",
 ]
 
 Method = Literal["apgda", "attack"]
@@ -238,6 +240,33 @@ class Experiment:
     figure: Literal["", "steps", "eps", "gamma", "images", "convergence"] = ""
     note: str = ""
     methods: tuple[Method, ...] = METHODS
+
+
+def settings(experiment: Experiment, labels: Sequence[str]) -> Experiment:
+    """The experiment with the settings of these labels only; with all of them if there is no label.
+
+    Raises:
+        ValueError: There is no such setting.
+
+    Example:
+        >>> from saddlepoint.experiments import find
+        >>> [block.label for block in settings(find("transform"), ["A", "D"]).blocks]
+        ['A', 'D']
+    """
+    there = [block.label for block in experiment.blocks]
+    there += [measurement.label for measurement in experiment.measurements]
+    for label in labels:
+        if label not in there:
+            raise ValueError(
+                f"`only` must be a setting of {experiment.name}: {'; '.join(there)}; got {label!r}."
+            )
+    if not labels:
+        return experiment
+    return replace(
+        experiment,
+        blocks=tuple(each for each in experiment.blocks if each.label in labels),
+        measurements=tuple(each for each in experiment.measurements if each.label in labels),
+    )
 
 
 def norm_name(p: float) -> str:
