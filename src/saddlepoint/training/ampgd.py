@@ -11,7 +11,9 @@ Iterates. In every inner step r = 1 ... R both players move from the same point 
     w_r       = rule.update( w_{r-1}, f(delta_{r-1}) )
     delta_i,r = proj_i( delta_i,r-1 + step_i * direction_i( w_i,r-1 * grad f(delta_i,r-1) ) )
 
-so that one forward and one backward pass serve both. Then theta moves once on sum_i w_i,R f(theta, delta_i,R).
+so that one forward and one backward pass serve both. While the ball of a threat is still larger than the true
+one (see `Threat`) w waits: losses outside X_i are not those the weights are about. Then theta moves once on
+sum_i w_i,R f(theta, delta_i,R).
 The paper counts the same alternation from theta: its step t descends on what step t - 1 found.
 
 Batch norm and dropout. The inner attack runs with the whole model in evaluation mode: rows do not influence

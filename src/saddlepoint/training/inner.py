@@ -77,7 +77,9 @@ def ascend(
                 threat.ascend(delta[k], gradient[k], weights[:, k], lower, upper, number, steps)
                 for k, threat in enumerate(threats)
             ]
-            weights = rule.update(weights, losses)
+            if all(threat.inside(number, steps) for threat in threats):
+                # Losses outside the balls are not those the weights are about.
+                weights = rule.update(weights, losses)
             delta = torch.stack(moved)
     assert weights is not None
     return Attack(delta, weights)

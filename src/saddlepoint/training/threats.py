@@ -94,7 +94,7 @@ class Threat:
             number: Of this step, from 0.
             steps: How many there are.
         """
-        if self.step_size is None and self.direction is None:
+        if self._scheduled:
             plan = Schedule(steps, widen=True)
             return step(
                 plan.ball(self.ball, number + 1),
@@ -115,6 +115,15 @@ class Threat:
         if direction is raw:
             length = length * _column(weight, delta)
         return self.ball._project(delta + length * move, lower, upper)
+
+    def inside(self, number: int, steps: int) -> bool:
+        """Whether iterate `number` of `steps` is in the ball, as starts and all of plain ascent are."""
+        plan = Schedule(steps, widen=True)
+        return number == 0 or not self._scheduled or plan.ball(self.ball, number) is self.ball
+
+    @property
+    def _scheduled(self) -> bool:
+        return self.step_size is None and self.direction is None
 
     def describe(self) -> list[str | float | None]:
         """The threat as plain data, equal for equal threats in any process."""
