@@ -280,6 +280,18 @@ class TestValidation:
         assert [line["validation"]["union"] for line in lines] == [0.2, 0.5, 0.5, 0.3]
         assert lines[0]["stats"] == history[0].stats
 
+    def test_of_epochs_that_withstand_nothing_the_most_accurate_is_kept(self, monkeypatch):
+        accuracies, seen = iter([0.8, 0.95, 0.9]), []
+
+        def validation(model, *arguments, **options):
+            seen.append(bits(model))
+            return {"clean": next(accuracies), "linf": 0.0, "l2": 0.1, "union": 0.0}
+
+        monkeypatch.setattr(training.session, "validate", validation)
+        model = network()
+        fit(model, epochs=3, validation=held_out())
+        assert_equal_bits(bits(model), seen[1])
+
     def test_the_last_call_of_an_epoch_knows_the_accuracy(self):
         calls = []
         fit(network(), epochs=2, validation=held_out(), callback=calls.append)

@@ -193,7 +193,7 @@ class Session:
     def _keep(self) -> None:
         """Remember the epoch that has just ended. The checkpoint is written last: it says what is done."""
         scores = self._scores()
-        if scores and scores[-1] > max(scores[:-1], default=-1.0):
+        if scores and scores[-1] > max(scores[:-1], default=(-1.0, -1.0)):
             self.best = {key: value.clone() for key, value in self.model.state_dict().items()}
             if self.folder is not None and self.world.rank == 0:
                 record = {"epoch": len(self.history), "validation": self.history[-1].validation}
@@ -214,9 +214,10 @@ class Session:
             write_checkpoint(self.folder / CHECKPOINT, self.model, self.optimizer, record, extra)
         self.world.wait()
 
-    def _scores(self) -> list[float]:
-        """Union accuracy of the epochs that were validated."""
-        return [each.validation["union"] for each in self.history if each.validation is not None]
+    def _scores(self) -> list[tuple[float, float]]:
+        """Union accuracy of validated epochs, and clean accuracy, which decides between equals."""
+        found = (each.validation for each in self.history)
+        return [(each["union"], each["clean"]) for each in found if each is not None]
 
 
 @contextmanager
