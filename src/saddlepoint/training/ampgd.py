@@ -249,7 +249,7 @@ def perturb(
     start: AbstractStart | None = None,
     loss: TrainingLoss = cross_entropy,
 ) -> Tensor:
-    """The perturbations a training step would meet, without the step: plain PGD for every threat.
+    """The perturbations a training step would meet, without the step: every threat attacks on its own.
 
     Returns:
         (B, K, ...), feasible.

@@ -31,7 +31,7 @@ class Threat:
 
     With neither `step_size` nor `direction` the steps are those of a restart of `attack`: they shorten from two
     radii to none, and for p = 1 and 2 the first iterates are in a larger ball, which shrinks to the true one
-    over two thirds of the steps. Networks soon learn to hide from ten plain l1 steps; from these they did not.
+    over two thirds of the steps. Networks soon learn to hide from ten plain l1 steps, and less from these.
     With either of them it is plain projected gradient ascent, as in the paper: equal steps in one ball.
 
     Args:

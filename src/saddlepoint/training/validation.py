@@ -25,7 +25,7 @@ def validate(
     restarts: int = 1,
     batch_size: int = 250,
 ) -> dict[str, float]:
-    """Accuracy of a network on held-out images, against plain PGD for every threat.
+    """Accuracy of a network on held-out images, against the steps of every threat, as in training.
 
     Fast enough to follow training with; for numbers to publish, evaluate the finished network with many steps
     and restarts, and with other attacks.
