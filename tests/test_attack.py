@@ -297,6 +297,21 @@ def test_restarts_begin_in_a_larger_ball_and_what_fools_only_there_does_not_coun
     assert all(length <= 0.2 + 1e-6 for length in lengths[-5:])
 
 
+@pytest.mark.parametrize(("p", "growth"), [(1, [0, 5, 10, 20, 5]), (2, [0, 3, 6, 12, 3])])
+def test_restarts_begin_in_balls_of_three_sizes_in_turn(p: float, growth: list[int]) -> None:
+    def model(images: Tensor) -> Tensor:
+        lengths.append((images - x).norm(p=p, dim=1))
+        return torch.stack([images.sum(dim=1), torch.zeros_like(images[:, 0])], dim=1)
+
+    x = torch.full((2, 400), 0.5, dtype=torch.float64)
+    problem = sp.Ensemble([model], x, torch.zeros(2, dtype=torch.long))
+    eps = torch.tensor([0.1, 0.3], dtype=torch.float64)
+    lengths: list[Tensor] = []
+    sp.attack(problem, sp.LpBall(p, eps), steps=6, restarts=5, batch_size=2)
+    starts = torch.stack(lengths[-5 * 7 :: 7]).detach()
+    torch.testing.assert_close(starts, torch.tensor(growth).outer(eps), rtol=1e-6, atol=0)
+
+
 def test_restarts_escape_a_flat_start() -> None:
     # Between -0.1 and 0.1 the loss does not move: only a random start finds the slope.
     def model(images: Tensor) -> Tensor:

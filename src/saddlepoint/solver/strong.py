@@ -47,9 +47,9 @@ def attack(
     The min-max iteration of `apgda` with what makes attacks strong: steepest steps in the ball's own norm
     among the entries that can still move, a step length that falls from twice the radius to zero along a
     cosine, momentum, the best iterate kept (most domains fooled, then lowest worst loss), and restarts, which
-    for p = 1 and 2 begin in a larger ball that shrinks (as in l1-APGD, Croce & Hein, 2021). And
-    with what makes it cheap: a row leaves the batch as soon as it fools every domain, and only rows that still
-    stand are restarted. There is no step size to tune.
+    for p = 1 and 2 begin in larger balls, of three sizes in turn, that shrink (as in l1-APGD, Croce & Hein,
+    2021). And with what makes it cheap: a row leaves the batch as soon as it fools every domain, and only rows
+    that still stand are restarted. There is no step size to tune.
 
     Costs at most restarts * (steps + 1) forward and restarts * steps backward passes per row;
     `result.num_forwards` says what each row took.
@@ -130,8 +130,8 @@ class _Run:
 
     @property
     def schedule(self) -> Schedule:
-        """Restarts begin in a larger ball."""
-        return Schedule(self.setup.steps, widen=self.restart > 0)
+        """Restarts begin in larger balls."""
+        return Schedule(self.setup.steps, turn=self.restart)
 
     def descend(
         self, problem: AbstractProblem, ball: LpBall, delta: Tensor, rows: Tensor, best: Best

@@ -95,7 +95,7 @@ class Threat:
             steps: How many there are.
         """
         if self._scheduled:
-            plan = Schedule(steps, widen=True)
+            plan = Schedule(steps, turn=1)
             return step(
                 plan.ball(self.ball, number + 1),
                 (lower, upper),
@@ -118,7 +118,7 @@ class Threat:
 
     def inside(self, number: int, steps: int) -> bool:
         """Whether iterate `number` of `steps` is in the ball, as starts and all of plain ascent are."""
-        plan = Schedule(steps, widen=True)
+        plan = Schedule(steps, turn=1)
         return number == 0 or not self._scheduled or plan.ball(self.ball, number) is self.ball
 
     @property
