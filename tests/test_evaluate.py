@@ -24,7 +24,7 @@ from saddlepoint.cli import parse
 from saddlepoint.evaluation import Page, RobustAccuracy
 from saddlepoint.report import charts
 from saddlepoint.report.evaluation import evaluation_metrics, evaluation_tensors
-from saddlepoint.solver.batches import rows_that_fit
+from saddlepoint.solver.batches import look
 from test_cli import ENVIRONMENT, SLOW_MODEL, inside, run
 
 THREATS = ("--threat", "linf:0.2", "--threat", "l2:2.5")
@@ -262,9 +262,9 @@ class TestCommand:
                 return (wide.exp() * wide).reshape(len(x), 4, -1).mean(dim=2)
 
         x, y = torch.rand(4, 1, 64, 64), torch.zeros(4, dtype=torch.long)
-        assert rows_that_fit(sp.Ensemble([Hungry().eval()], x, y)) < 16
+        assert look(sp.Ensemble([Hungry().eval()], x, y)).rows(accumulate=False) < 16
         small = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(4096, 4)).eval()
-        assert rows_that_fit(sp.Ensemble([small], x, y)) == 128
+        assert look(sp.Ensemble([small], x, y)).rows(accumulate=False) == 128
 
 
 class TestResume:

@@ -22,6 +22,7 @@ from saddlepoint.evaluation import (
     OurAttack,
     Outcome,
     Page,
+    Suite,
     Target,
     judge,
     wilson,
@@ -655,6 +656,54 @@ def test_random_states_and_warnings_of_the_process_are_left_alone() -> None:
     assert draws[:4] == draws[4:8]  # an evaluation can be repeated
     assert len(set(draws[:4])) == 4  # and its batches and restarts differ
     assert draws[8] not in draws[:8]
+
+
+class TestModelsThatHide:
+    """Gradient attacks on these say nothing, whoever calls from Python has no doctor, and hears of it once."""
+
+    @staticmethod
+    def saturated(images: Tensor) -> Tensor:
+        return (1e4 * LINE(images)).tanh() * 50
+
+    @staticmethod
+    def probabilities(images: Tensor) -> Tensor:
+        return LINE(images).softmax(dim=1)
+
+    @staticmethod
+    def detached(images: Tensor) -> Tensor:
+        return LINE(images.detach()).detach()
+
+    @pytest.mark.parametrize("chosen", ["quick", {math.inf: [OurAttack(steps=3)]}])
+    def test_one_warning_for_a_fault(self, chosen: Suite) -> None:
+        for model, fault in (
+            (self.saturated, "gradient is zero in all"),
+            (self.detached, "gradient is zero in all"),
+            (self.probabilities, "look like probabilities"),
+        ):
+            with pytest.warns(UserWarning, match=fault) as caught:
+                result = robust_accuracy(model, X, Y, LINF, chosen, batch_size=1)
+            assert len(caught) == 1
+            assert caught[0].filename == __file__  # where the caller can do something about it
+            assert result.clean == 1.0
+
+    def test_none_if_no_attack_of_ours_needs_a_gradient(self) -> None:
+        result = robust_accuracy(self.saturated, X, Y, LINF, suite(honest()))
+        assert result.union < 1.0
+
+    def test_none_if_no_image_is_right(self) -> None:
+        assert robust_accuracy(self.saturated, X, 1 - Y, LINF).clean == 0.0
+
+    def test_a_model_that_breaks_on_the_way_back_is_left_to_the_attacks(self) -> None:
+        def brittle(images: Tensor) -> Tensor:
+            logits = LINE(images)
+            if logits.requires_grad:
+                logits.register_hook(lambda _: 1 / 0)
+            return logits
+
+        result = robust_accuracy(brittle, X, Y, LINF)
+        status = {each.attack: each.status for each in result.outcomes}
+        assert status == {"attack-ce": "failed", "attack": "failed", "search": "complete"}
+        assert "ZeroDivisionError" in " ".join(result.notes)
 
 
 def test_an_attack_gets_gradients_whatever_mode_the_caller_is_in() -> None:

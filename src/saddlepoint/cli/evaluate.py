@@ -229,7 +229,7 @@ def _problem(
 ) -> "tuple[Ensemble | Product, tuple[str, ...]]":
     """Images and domains, and what the library has to say about the models; completes the batch size."""
     from saddlepoint import Ensemble
-    from saddlepoint.solver.batches import rows_that_fit
+    from saddlepoint.solver.batches import look
 
     from .runner import on_device, views
 
@@ -245,12 +245,10 @@ def _problem(
                 "`--transforms` must be deterministic for evaluate, got random ones, under which an image is "
                 "neither right nor wrong; take paper, or names such as identity,hflip,rotate:30."
             )
-    with library(), warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always", UserWarning)
-        rows = rows_that_fit(problem)
-    config["batch_size"] = config["batch_size"] or rows
-    found = [str(each.message) for each in caught if issubclass(each.category, UserWarning)]
-    return problem, tuple(dict.fromkeys(found))
+    with library():
+        seen = look(problem)
+    config["batch_size"] = config["batch_size"] or seen.rows(seen.accumulate)
+    return problem, seen.faults
 
 
 def _evaluate(
@@ -265,12 +263,14 @@ def _evaluate(
 
     options: Any = {name: config[name] for name in ("every_attack", "batch_size", "budget", "seed")}
     options |= {"ledger": ledger, "callback": callback}
-    if problem.num_domains > 1:
-        return robust_domains(problem, balls, config["suite"], **options)
-    (model,) = domain_models(problem).values()
-    return robust_accuracy(
-        model, problem.x, problem.labels[:, 0], balls, config["suite"], **options
-    )
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # `_problem` has collected them
+        if problem.num_domains > 1:
+            return robust_domains(problem, balls, config["suite"], **options)
+        (model,) = domain_models(problem).values()
+        return robust_accuracy(
+            model, problem.x, problem.labels[:, 0], balls, config["suite"], **options
+        )
 
 
 def _examine(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 import zlib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -12,13 +13,15 @@ import torch
 from torch import Tensor
 
 from saddlepoint.evaluation.attacks import AbstractAttack, Target, Watched, sealed
+from saddlepoint.evaluation.ours import OurAttack
 from saddlepoint.evaluation.pages import Ledger, Page, Stage, Status, batches_of
 from saddlepoint.evaluation.results import Outcome, RobustAccuracy
 from saddlepoint.evaluation.suites import Suite, attacks_for
 from saddlepoint.evaluation.verdicts import is_right, judge, pulled_back
-from saddlepoint.problems import Model, check_eval_mode
+from saddlepoint.problems import Ensemble, Model, check_eval_mode
 from saddlepoint.problems.inputs import check_images, check_labels, plain
 from saddlepoint.projections import LpBall
+from saddlepoint.solver.batches import look
 from saddlepoint.solver.evaluate import gradients_enabled
 
 __all__ = [
@@ -81,7 +84,8 @@ def robust_accuracy(
 
     Cheap attacks come first, and an image that is broken under a threat is not attacked again for it. Verdicts
     do not rely on what an attack says of itself, see `judge`. An attack that raises is reported
-    in `notes`, and the others go on.
+    in `notes`, and the others go on. There is a warning if the model gives probabilities or no gradient: for
+    attacks that need gradients the numbers would then say nothing.
 
     Args:
         model: From images in [0, 1] to logits, in evaluation mode; left as it was.
@@ -124,6 +128,11 @@ def robust_accuracy(
     with gradients_enabled():
         x = plain(x)
         correct = is_right(model, x, y, batch_size).cpu()
+        if not isinstance(suite, Mapping) or any(
+            isinstance(attack, OurAttack) for attacks in plan.values() for attack in attacks
+        ):
+            for fault in _faults(model, x, y, correct, seed):
+                warnings.warn(fault, stacklevel=2)
         evaluation = _Evaluation(model, x, y, seed, batch_size, budget, ledger, callback)
         outcomes: list[Outcome] = []
         nearest: dict[str, Tensor] = {}
@@ -138,6 +147,18 @@ def robust_accuracy(
                 standing &= ~outcome.broken
             nearest[name] = best.delta
     return RobustAccuracy(balls, correct, tuple(outcomes), nearest)
+
+
+def _faults(model: Model, x: Tensor, y: Tensor, correct: Tensor, seed: int) -> tuple[str, ...]:
+    """Why gradient attacks would say nothing about this model; the attacks themselves are sealed off."""
+    rows = correct.nonzero().flatten()[:4].to(x.device)
+    if len(rows) == 0:
+        return ()
+    try:
+        with sealed(model, seed):
+            return look(Ensemble([model], x[rows], y.to(x.device)[rows])).faults
+    except Exception:  # every attack that fails for the same reason has it in its notes
+        return ()
 
 
 @dataclass

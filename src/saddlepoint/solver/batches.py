@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import math
 import warnings
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import final
 
@@ -20,7 +19,7 @@ from saddlepoint.solver.evaluate import evaluate, gradients_enabled, typed_loss
 from saddlepoint.solver.result import AttackResult, Callback, History, Progress, concatenate
 from saddlepoint.streams import JUDGE
 
-__all__ = ["Interrupted", "Plan", "Solve", "in_batches", "plan", "rows_that_fit"]
+__all__ = ["Interrupted", "Look", "Plan", "Solve", "in_batches", "look", "plan"]
 
 _GRAPH_BYTES = 2**30  # what the graph of one batch may hold
 _ROWS = 128  # the batch size at which the networks of the paper run fastest on a CPU
@@ -77,29 +76,12 @@ def plan(
         raise ValueError(
             f"`ball.eps` must have one radius per row, ({len(problem)},), got ({len(ball.eps)},)."
         )
-    check_eval_mode(problem.models)
-    with gradients_enabled():
-        row_bytes = _probe(problem, loss, targeted)
-    if accumulate is None:
-        accumulate = 16 * row_bytes > _GRAPH_BYTES
-    if batch_size is None:
-        held = row_bytes / problem.num_domains if accumulate else row_bytes
-        batch_size = max(1, min(_ROWS, int(_GRAPH_BYTES / max(held, 1))))
+    seen = look(problem, loss, targeted)
+    for fault in seen.faults:
+        warnings.warn(fault, stacklevel=3)  # where the solver was called
+    accumulate = seen.accumulate if accumulate is None else accumulate
+    batch_size = seen.rows(accumulate) if batch_size is None else batch_size
     return Plan(len(problem), steps, targeted, batch_size, accumulate)
-
-
-def rows_that_fit(problem: AbstractProblem, loss: Loss = cw_margin) -> int:
-    """How many rows can be attacked at once within the memory a graph may hold; 128 at most.
-
-    The first rows are looked at as before an attack, with the same errors and warnings.
-
-    Example:
-        >>> from saddlepoint.problems import Ensemble
-        >>> model = nn.Linear(4, 3).eval()
-        >>> rows_that_fit(Ensemble([model], torch.rand(5, 4), torch.zeros(5, dtype=torch.long)))
-        128
-    """
-    return plan(problem, LpBall(math.inf, 0.0), loss, 0, None, False, None, None).batch_size
 
 
 def in_batches(
@@ -173,8 +155,51 @@ def _untouched(problem: AbstractProblem, steps: int) -> AttackResult:
 # ------------------------------------------------------------------------------------------------ checks
 
 
-def _probe(problem: AbstractProblem, loss: Loss, targeted: bool) -> float:
-    """Look at the first rows: shapes, finiteness, logits, gradients. Returns graph bytes per row."""
+@final
+@dataclass(frozen=True)
+class Look:
+    """What a look at the first rows of a problem has shown.
+
+    Attributes:
+        num_domains: K.
+        row_bytes: What the graph of a row takes, all domains together.
+        faults: Why an attack on these models would say nothing about robustness; sentences.
+    """
+
+    num_domains: int
+    row_bytes: float
+    faults: tuple[str, ...]
+
+    @property
+    def accumulate(self) -> bool:
+        """Whether even few rows are too much for one graph of all domains."""
+        return 16 * self.row_bytes > _GRAPH_BYTES
+
+    def rows(self, accumulate: bool) -> int:
+        """How many rows can be attacked at once within the memory a graph may hold; 128 at most.
+
+        Args:
+            accumulate: Whether there is one graph per domain, one at a time.
+        """
+        held = self.row_bytes / self.num_domains if accumulate else self.row_bytes
+        return max(1, min(_ROWS, int(_GRAPH_BYTES / max(held, 1))))
+
+
+@gradients_enabled()
+def look(problem: AbstractProblem, loss: Loss = cw_margin, targeted: bool = False) -> Look:
+    """Look at the first rows, as before every attack: shapes, finiteness, logits, gradients, memory.
+
+    Raises:
+        ValueError: The models or the loss cannot be attacked.
+
+    Example:
+        >>> from saddlepoint.problems import Ensemble
+        >>> model = nn.Sequential(nn.Linear(4, 3), nn.Softmax(dim=1)).eval()
+        >>> seen = look(Ensemble([model], torch.rand(5, 4), torch.zeros(5, dtype=torch.long)))
+        >>> seen.rows(accumulate=False), [fault[-24:] for fault in seen.faults]
+        (128, [' come out far too small.'])
+    """
+    check_eval_mode(problem.models)
     few = problem.take(torch.arange(min(4, len(problem)), device=problem.lower.device))
     delta = few.zeros()
     with torch.no_grad():
@@ -190,7 +215,7 @@ def _probe(problem: AbstractProblem, loss: Loss, targeted: bool) -> float:
             f"got {int(problem.labels.max())}."
         )
     _check_finite(logits)
-    _warn_of_probabilities(few, logits)
+    faults = list(_probabilities(few, logits))
     saved = _SavedBytes()
     with torch.autograd.graph.saved_tensors_hooks(saved.pack, saved.unpack):
         # Domain by domain: a look at a problem that is too large for one graph must not be the graph.
@@ -200,8 +225,8 @@ def _probe(problem: AbstractProblem, loss: Loss, targeted: bool) -> float:
                 f"`loss` must return one number per row and domain, {tuple(few.labels.shape)}, "
                 f"got {tuple(point.losses.shape)}."
             )
-        _warn_of_zero_gradients(few, point.gradient(torch.full_like(point.losses, 1.0)))
-    return saved.total / len(few)
+        faults += _zero_gradients(few, point.gradient(torch.full_like(point.losses, 1.0)))
+    return Look(few.num_domains, saved.total / len(few), tuple(faults))
 
 
 class _SavedBytes:
@@ -230,21 +255,19 @@ def _check_finite(values: Tensor) -> None:
         )
 
 
-def _warn_of_probabilities(problem: AbstractProblem, logits: Tensor) -> None:
+def _probabilities(problem: AbstractProblem, logits: Tensor) -> Iterator[str]:
     sums = logits.detach().sum(dim=-1)
     likely = (logits.detach() >= 0).all(dim=-1) & ((sums - 1).abs() < 1e-4)
     for k in likely.all(dim=0).nonzero().flatten().tolist():
-        warnings.warn(
+        yield (
             f"domain {k} ({problem.names[k]}) returns values that look like probabilities; give logits, "
-            "or margins and gradients come out far too small.",
-            stacklevel=6,
+            "or margins and gradients come out far too small."
         )
 
 
-def _warn_of_zero_gradients(problem: AbstractProblem, gradient: Tensor) -> None:
+def _zero_gradients(problem: AbstractProblem, gradient: Tensor) -> Iterator[str]:
     if not bool(gradient.any()):
-        warnings.warn(
+        yield (
             f"the gradient is zero in all of the first {len(problem)} rows: the model may hide it "
-            "(quantisation, argmax, saturation), and this attack then says nothing about robustness.",
-            stacklevel=6,
+            "(quantisation, argmax, saturation), and this attack then says nothing about robustness."
         )
