@@ -19,6 +19,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from saddlepoint import LpBall, MinMax, WorstCase, ampgd_step, cli, data, models, training
+from saddlepoint.solver.schedule import Schedule
 from saddlepoint.training import (
     METHODS,
     Batches,
@@ -131,6 +132,23 @@ class TestMethods:
         monkeypatch.setattr(training.methods, "ampgd_step", spy)
         fit(network(), epochs=3, ramp=2.0)
         assert seen == pytest.approx([i / 8 for i in range(1, 9)] + [1.0] * 4)
+
+    @pytest.mark.parametrize("method", ["ampgd", "avg", "max", "msd", "l2"])
+    def test_balls_have_three_sizes_in_turn_whatever_the_epoch(self, monkeypatch, method):
+        seen = []
+
+        def spy(self, delta, *arguments):
+            if self.ball.p == 2 and arguments[-2] == 0:
+                seen.append(self.turn)
+            return ascend(self, delta, *arguments)
+
+        ascend = Threat.ascend
+        monkeypatch.setattr(Threat, "ascend", spy)
+        fit(network(), method, epochs=2, ramp=1.0)
+        assert seen == list(range(1, 9))  # four steps per epoch
+        ball = LpBall(2, 1.0)
+        sizes = [Schedule(6, turn).ball(ball, 0).eps for turn in seen]
+        assert sizes == [3, 6, 12, 3, 6, 12, 3, 6]
 
     def test_a_random_start_is_another_one_at_every_step(self, monkeypatch):
         seen = []

@@ -32,6 +32,7 @@ THREATS = {
 }
 # By default the ball shrinks and the steps shorten.
 SCHEDULED = {name: Threat(threat.ball) for name, threat in THREATS.items()}
+TURNED = {name: threat.turned(2) for name, threat in SCHEDULED.items()}
 RAW = {
     "linf": Threat(LpBall(math.inf, 0.2), 0.3, directions.raw),
     "l2": Threat(LpBall(2, 0.5), 0.7, directions.raw),
@@ -95,7 +96,8 @@ def literal_growth(threat, r, steps):
     """How many times as large as the true ball the one of iterate r >= 1 is."""
     if threat.step_size is not None or threat.direction is not None:
         return 1.0
-    most = {math.inf: 1.0, 2: 3.0, 1: 5.0}[threat.ball.p]
+    sizes = {math.inf: [1.0], 2: [3.0, 6.0, 12.0], 1: [5.0, 10.0, 20.0]}[threat.ball.p]
+    most = sizes[(threat.turn - 1) % len(sizes)]
     return 1 + (most - 1) * max(0.0, 1 - r / (2 * steps / 3))
 
 
@@ -184,7 +186,9 @@ def minmax(step_size, gamma):
 
 class TestAlgorithm2:
     @pytest.mark.parametrize(
-        "threats", [THREATS, RAW, SCHEDULED], ids=["steepest", "plain gradient", "scheduled"]
+        "threats",
+        [THREATS, RAW, SCHEDULED, TURNED],
+        ids=["steepest", "plain gradient", "scheduled", "scheduled, third size"],
     )
     @pytest.mark.parametrize(("beta", "gamma"), [(0.3, 0.5), (0.1, 0.0), (4.0, 1.0)])
     @pytest.mark.parametrize("mix", [1.0, 0.5])

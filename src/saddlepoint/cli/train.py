@@ -96,7 +96,7 @@ def train(
     device: str = "cpu",
     test_images: int = 1000,
     test_steps: int = 50,
-    test_restarts: int = 1,
+    test_restarts: int = 3,
 ) -> int:
     """Train a network; keep weights, card, history, report and checkpoints in a folder.
 

@@ -56,11 +56,13 @@ class Moment:
     """What a step may depend on besides its batch: the same in every run, and in every process.
 
     Attributes:
+        number: Of the step, from 0, over all epochs.
         time: Epochs passed at the end of the step.
         seed: Of this step's random numbers.
         rows: Positions of the rows in the whole batch, (B,).
     """
 
+    number: int
     time: float
     seed: int
     rows: Tensor
@@ -164,7 +166,7 @@ class _Adversarial(AbstractMethod):
         moment: Moment,
     ) -> Mapping[str, float]:
         factor = min(1.0, moment.time / self.ramp) if self.ramp else 1.0
-        threats = self.threats
+        threats = {name: threat.turned(moment.number) for name, threat in self.threats.items()}
         if factor < 1:
             threats = {name: threat.scaled(factor) for name, threat in threats.items()}
         start: AbstractStart = ZeroStart()

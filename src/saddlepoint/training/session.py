@@ -29,6 +29,10 @@ CHECKPOINT = "checkpoint.safetensors"
 BEST = "best.safetensors"
 HISTORY = "history.jsonl"
 
+_RESTARTS = (
+    3  # of validation: one round of the sizes of balls, or the epoch that hides best would be kept
+)
+
 
 @final
 @dataclass(frozen=True)
@@ -157,7 +161,7 @@ class Session:
         if self.validation is None:
             return progress
         v = self.validation
-        accuracy = validate(self.model, v.x, v.y, v.threats, steps=v.steps)
+        accuracy = validate(self.model, v.x, v.y, v.threats, steps=v.steps, restarts=_RESTARTS)
         return Progress(
             progress.epoch, progress.epochs, progress.step, steps, progress.stats, accuracy
         )
@@ -168,6 +172,7 @@ class Session:
         count = len(rows)
         self.world.share = count / len(x)
         moment = Moment(
+            number=epoch * len(self.loader) + index,
             time=epoch + (index + 1) / len(self.loader),
             seed=(self.seed * 2**20 + epoch) * 2**32 + index,
             rows=rows,

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import final
 
@@ -31,8 +31,9 @@ class Threat:
 
     With neither `step_size` nor `direction` the steps are those of a restart of `attack`: they shorten from two
     radii to none, and for p = 1 and 2 the first iterates are in a larger ball, which shrinks to the true one
-    over two thirds of the steps. Networks soon learn to hide from ten plain l1 steps, and less from these.
-    With either of them it is plain projected gradient ascent, as in the paper: equal steps in one ball.
+    over two thirds of the steps. Networks soon learn to hide from ten plain l1 steps, and also from balls of
+    one size: `train` takes all three sizes in turn. With either of them it is plain projected gradient ascent,
+    as in the paper: equal steps in one ball.
 
     Args:
         ball: Where the perturbation may be.
@@ -42,6 +43,7 @@ class Threat:
         direction: What the gradient becomes. None is the steepest ascent of the ball's norm, as in `attack`:
             signs for linf, unit length for l2, the largest entries for l1, and unit linf length for p = 0.
             `directions.raw` is the plain gradient of the paper's appendix and needs a `step_size`.
+        turn: Which restart of `attack` it is, from 1, if neither of both is given. See `turned`.
 
     Example:
         >>> strong = Threat(LpBall(p=1, eps=10.0))
@@ -53,8 +55,11 @@ class Threat:
     ball: LpBall
     step_size: float | None = None
     direction: Direction | None = None
+    turn: int = 1
 
     def __post_init__(self) -> None:
+        if self.turn < 1:
+            raise ValueError(f"`turn` must be >= 1, got {self.turn}.")
         if self.step_size is not None and not 0 < self.step_size < math.inf:
             raise ValueError(f"`step_size` must be positive and finite, got {self.step_size}.")
         if self.direction is raw and self.step_size is None:
@@ -95,7 +100,7 @@ class Threat:
             steps: How many there are.
         """
         if self._scheduled:
-            plan = Schedule(steps, turn=1)
+            plan = Schedule(steps, self.turn)
             return step(
                 plan.ball(self.ball, number + 1),
                 (lower, upper),
@@ -118,7 +123,7 @@ class Threat:
 
     def inside(self, number: int, steps: int) -> bool:
         """Whether iterate `number` of `steps` is in the ball, as starts and all of plain ascent are."""
-        plan = Schedule(steps, turn=1)
+        plan = Schedule(steps, self.turn)
         return number == 0 or not self._scheduled or plan.ball(self.ball, number) is self.ball
 
     @property
@@ -138,7 +143,17 @@ class Threat:
         if self.ball.p == 0:
             eps = eps.ceil() if isinstance(eps, Tensor) else float(math.ceil(eps))
         size = None if self.step_size is None else self.step_size * factor
-        return Threat(LpBall(self.ball.p, eps, self.ball.unit), size, self.direction)
+        return replace(self, ball=LpBall(self.ball.p, eps, self.ball.unit), step_size=size)
+
+    def turned(self, number: int) -> Threat:
+        """The threat as step `number` of training, from 0, meets it: another size of ball every time.
+
+        Example:
+            >>> threat = Threat(LpBall(1, 10.0))
+            >>> [threat.turned(number).turn for number in range(3)]
+            [1, 2, 3]
+        """
+        return replace(self, turn=number + 1)
 
 
 class AbstractStart(ABC):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
@@ -37,7 +38,7 @@ def validate(
         threats: Named threats; none gives the clean accuracy only.
         steps: Of every attack.
         restarts: Attacks per threat: the first starts from zero, further ones from random points, for rows that
-            some threat has not fooled yet.
+            some threat has not fooled yet; three of them are one round of the sizes of balls.
         batch_size: Images at a time; it changes no result. Several processes share the batches.
 
     Returns:
@@ -89,8 +90,8 @@ def _robust(
             break
         start = RandomStart(restart, rows[left]) if restart else ZeroStart()
         part = {
-            name: Threat(t.ball.take(rows[left]), t.step_size, t.direction)
-            for name, t in threats.items()
+            name: replace(threat.turned(restart), ball=threat.ball.take(rows[left]))
+            for name, threat in threats.items()
         }
         delta = perturb(model, x[left], y[left], part, steps=steps, start=start)
         standing[left] &= _right(model, x[left].unsqueeze(1) + delta, y[left])
