@@ -12,6 +12,7 @@ from saddlepoint.evaluation.foolbox_attacks import FoolboxAttack
 from saddlepoint.evaluation.libraries import library
 from saddlepoint.evaluation.ours import OurAttack, RandomSearch
 from saddlepoint.losses import neg_cross_entropy
+from saddlepoint.solver.schedule import SIZES
 
 __all__ = ["SUITES", "Suite", "attacks_for"]
 
@@ -55,9 +56,9 @@ def attacks_for(suite: Suite, p: float) -> tuple[AbstractAttack, ...]:
 def _named(suite: str, p: float) -> tuple[AbstractAttack, ...]:
     if suite == "quick":
         # Cross-entropy breaks more with few steps, the margin what is left of robust networks, and random
-        # search what stands because the loss is flat: seen with networks trained against linf. Six of the
-        # descents for l1 and l2 are two rounds of the three sizes of balls that restarts begin in.
-        descents = 7 if p in (1, 2) else 3
+        # search what stands because the loss is flat: seen with networks trained against linf. For l1 and l2
+        # the descents after the first are two rounds of the sizes of balls that restarts begin in.
+        descents = 1 + 2 * SIZES if p in (1, 2) else 3
         ours = (
             OurAttack("attack-ce", neg_cross_entropy, steps=50, descents=2),
             OurAttack("attack", steps=50, descents=descents),

@@ -11,14 +11,14 @@ from torch import Tensor
 
 from saddlepoint.projections import LpBall
 
-__all__ = ["Schedule"]
+__all__ = ["SIZES", "Schedule"]
 
 # A widened descent begins in a ball so many times as large, which shrinks to the true one over two thirds of
 # the steps: the way round flat regions that stop a descent inside. Every turn's is twice as large as the last
 # one's, three sizes in all. Measured on networks trained against several threats: they learn to hide from the
 # one size they were trained with, and no size is the best for all of them.
 _GROWTH: dict[float, float] = {1: 5.0, 2: 3.0}
-_SIZES = 3
+SIZES = 3
 _SHRINKING = 2 / 3
 
 
@@ -49,7 +49,7 @@ class Schedule:
         """The ball that iterate `number` is in; the true one in the end."""
         most = 1.0
         if self.turn and self.steps and ball.p in _GROWTH:
-            most = _GROWTH[ball.p] * 2 ** ((self.turn - 1) % _SIZES)
+            most = _GROWTH[ball.p] * 2 ** ((self.turn - 1) % SIZES)
         passed = min(1.0, number / max(_SHRINKING * self.steps, 1.0))
         growth = 1.0 + (most - 1.0) * (1.0 - passed)
         return ball if growth == 1.0 else LpBall(ball.p, ball.eps * growth, ball.unit)

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from saddlepoint.data.files import write_atomically
+from saddlepoint.solver.schedule import SIZES
 
 from .batches import Loader, Progress
 from .checkpoints import read_checkpoint, read_model, write_checkpoint
@@ -28,10 +29,6 @@ __all__ = ["BEST", "CHECKPOINT", "HISTORY", "Session", "Validation"]
 CHECKPOINT = "checkpoint.safetensors"
 BEST = "best.safetensors"
 HISTORY = "history.jsonl"
-
-_RESTARTS = (
-    3  # of validation: one round of the sizes of balls, or the epoch that hides best would be kept
-)
 
 
 @final
@@ -161,7 +158,8 @@ class Session:
         if self.validation is None:
             return progress
         v = self.validation
-        accuracy = validate(self.model, v.x, v.y, v.threats, steps=v.steps, restarts=_RESTARTS)
+        # One round of the sizes of balls: with a single one the epoch that hides best would be kept.
+        accuracy = validate(self.model, v.x, v.y, v.threats, steps=v.steps, restarts=SIZES)
         return Progress(
             progress.epoch, progress.epochs, progress.step, steps, progress.stats, accuracy
         )

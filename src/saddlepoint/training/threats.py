@@ -43,7 +43,7 @@ class Threat:
         direction: What the gradient becomes. None is the steepest ascent of the ball's norm, as in `attack`:
             signs for linf, unit length for l2, the largest entries for l1, and unit linf length for p = 0.
             `directions.raw` is the plain gradient of the paper's appendix and needs a `step_size`.
-        turn: Which restart of `attack` it is, from 1, if neither of both is given. See `turned`.
+        turn: Which restart of `attack` the default steps are those of, from 1; see `turned`.
 
     Example:
         >>> strong = Threat(LpBall(p=1, eps=10.0))
