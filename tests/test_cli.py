@@ -458,8 +458,10 @@ class TestParsing:
         assert parse.rule("worst") == sp.WorstCase()
 
     def test_losses(self):
-        logits, labels = torch.tensor([[90.0, 0.0]]), torch.tensor([0])
-        assert parse.loss("clipped:40")(logits, labels).item() == 40
+        logits, labels = torch.tensor([[90.0, 0.0], [0.0, 90.0], [0.0, 4.0]]), torch.zeros(3).long()
+        assert parse.loss("clipped:-10")(logits, labels).tolist() == [90, -10, -4]
+        with pytest.raises(ValueError, match="`loss`"):
+            parse.loss("clipped")
         assert parse.loss("cw") is sp.cw_margin
         assert parse.loss("cross-entropy") is sp.neg_cross_entropy
 

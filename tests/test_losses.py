@@ -16,7 +16,7 @@ LOSSES = {
     "cw_margin": cw_margin,
     "neg_cross_entropy": neg_cross_entropy,
     "dlr": dlr,
-    "clipped": clipped(cw_margin, 1.5),
+    "clipped": clipped(cw_margin, -1.5),
 }
 LOGITS = torch.tensor([[3.0, 1.0, 2.0], [0.5, 4.0, -1.0], [-2.0, 0.0, 7.0]], dtype=torch.float64)
 LABELS = torch.tensor([0, 2, 1])
@@ -79,15 +79,33 @@ def test_dlr_of_equal_logits_is_finite() -> None:
     assert value.item() == 0.0
 
 
-def test_clipping_caps_the_loss_from_above_only() -> None:
-    loss = clipped(cw_margin, 0.25)
-    assert loss(LOGITS, LABELS).tolist() == [0.25, -5.0, -7.0]
-    assert loss(LOGITS, LABELS, targeted=True).tolist() == [-1.0, 0.25, 0.25]
+def test_clipping_cuts_the_loss_off_from_below_only() -> None:
+    # The margins are 1, -5 and -7: the domain that is not fooled keeps its loss.
+    loss = clipped(cw_margin, -6.0)
+    assert loss(LOGITS, LABELS).tolist() == [1.0, -5.0, -6.0]
+    assert loss(LOGITS, LABELS, targeted=True).tolist() == [-1.0, 5.0, 7.0]
+    assert clipped(cw_margin, 0.25)(LOGITS, LABELS).tolist() == [1.0, 0.25, 0.25]
+
+
+def test_a_domain_that_is_fooled_by_enough_stops_pulling() -> None:
+    logits = LOGITS.clone().requires_grad_()
+    loss = clipped(cw_margin, -6.0)(logits, LABELS)
+    (gradient,) = torch.autograd.grad(loss.sum(), logits)
+    assert gradient.tolist() == [[1, 0, -1], [0, -1, 1], [0, 0, 0]]
+
+
+def test_the_thresholds_of_the_paper_are_of_a_margin_shifted_by_kappa() -> None:
+    # Their code: loss = max(margin + kappa, 0) with kappa = 50, then a cut at 40.
+    margins = torch.linspace(-80, 20, 21, dtype=torch.float64)
+    logits = torch.stack([margins, torch.zeros_like(margins)], dim=1)
+    shifted = (margins + 50).clamp_min(0).clamp_min(40)
+    ours = clipped(cw_margin, -10.0)(logits, torch.zeros(21, dtype=torch.long))
+    assert torch.equal(ours + 50, shifted)
 
 
 def test_clipping_wraps_a_loss_that_knows_no_targets() -> None:
     loss = clipped(lambda logits, labels: logits.sum(dim=-1), 1.0)
-    assert loss(torch.tensor([[3.0, 4.0], [-1.0, 0.5]]), torch.tensor([0, 0])).tolist() == [1, -0.5]
+    assert loss(torch.tensor([[3.0, 4.0], [-1.0, 0.5]]), torch.tensor([0, 0])).tolist() == [7, 1]
 
 
 @pytest.mark.parametrize("targeted", [False, True])

@@ -105,19 +105,29 @@ def dlr(logits: Tensor, labels: Tensor, *, targeted: bool = False) -> Tensor:
 
 
 def clipped(loss: Loss, threshold: float) -> Callable[..., Tensor]:
-    """A loss that counts no more than `threshold`: the paper's w_clip heuristic, with threshold 40.
+    """A loss cut off from below: a domain that is fooled by enough stops pulling. The paper's w_clip.
 
-    Domains whose loss is above the threshold stop pulling, so that none dominates the average.
+        max(loss, threshold)
+
+    At and below the threshold the loss is constant, so that the perturbation works for the domains that are
+    not fooled yet. The work that the paper cites says it with the other sign: its attacker maximises
+    min(loss, beta).
+
+    Args:
+        loss: Small = fooled.
+        threshold: A value of that loss. The paper's code adds kappa = 50 to its margins: its threshold 40 is
+            -10 for `cw_margin` (misclassified by 10), and 50, which stands in a comment there, is 0 (just
+            misclassified).
 
     Example:
-        >>> loss = clipped(cw_margin, 40.0)
-        >>> loss(torch.tensor([[90.0, 0.0]]), torch.tensor([0]))
-        tensor([40.])
+        >>> loss = clipped(cw_margin, -10.0)
+        >>> loss(torch.tensor([[0.0, 90.0], [0.0, 3.0], [90.0, 0.0]]), torch.tensor([0, 0, 0]))
+        tensor([-10.,  -3.,  90.])
     """
 
     def clipped_loss(logits: Tensor, labels: Tensor, *, targeted: bool = False) -> Tensor:
         value = loss(logits, labels, targeted=True) if targeted else loss(logits, labels)
-        return value.clamp_max(threshold)
+        return value.clamp_min(threshold)
 
     return clipped_loss
 

@@ -43,7 +43,8 @@ class Settings:
     baseline: str | None = None
     """A rule to compare with, such as average."""
     loss: str | None = None
-    """cw, cross-entropy, dlr or clipped:40. [default: cw]"""
+    """cw, cross-entropy, dlr, or clipped:THRESHOLD, the C&W margin by which a domain is fooled enough and stops
+    pulling: clipped:0 or clipped:-10. [default: cw]"""
     steps: int | None = None
     """Updates per run. [default: 50 for ensemble, 20 otherwise]"""
     method: str | None = None

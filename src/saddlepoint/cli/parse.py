@@ -107,7 +107,7 @@ def rule(text: str) -> "AbstractWeightRule":
 
 
 def loss(text: str) -> "Loss":
-    """A loss: cw, cross-entropy, dlr, or clipped:40 for the margin cut off at 40.
+    """A loss: cw, cross-entropy, dlr, or clipped:0 for the margin cut off from below at 0.
 
     Example:
         >>> loss("dlr").__name__
@@ -116,9 +116,8 @@ def loss(text: str) -> "Loss":
     from saddlepoint import losses
 
     name, _, rest = text.partition(":")
-    if name == "clipped":
-        threshold = number(rest, "loss") if rest else 40.0
-        return losses.clipped(losses.cw_margin, threshold)
+    if name == "clipped" and rest:
+        return losses.clipped(losses.cw_margin, number(rest, "loss"))
     if name not in _LOSS_NAMES or rest:
         raise ValueError(f"`loss` must be one of {', '.join(LOSSES)}, got {text!r}.")
     function: Loss = getattr(losses, _LOSS_NAMES[name])

@@ -237,7 +237,7 @@ def saturation(subject: Subject) -> Finding:
             "saturation",
             "warn",
             f"the median margin between the two largest logits is {margin:.3g}.",
-            "losses that are clipped (clipped:40, kappa = 50) are cut off for many images.",
+            "the C&W margin is cut off at kappa = 50, which an attack may reach for many images.",
             "use --loss dlr, which ignores the scale of the logits.",
         )
     return Finding(

@@ -86,7 +86,7 @@ def _heuristics(data: str, eps: float, reported: dict[str, Reported], first: Str
         AVERAGE,
         first,
         Strategy("a+c+d", "w_a+c+d", Fixed((1, 0, 1, 1))),
-        Strategy("clip", "w_clip", Average(), clip=40.0),
+        Strategy("clip", "w_clip", Average(), clip=-10.0),
         Strategy("prior", "w_prior", Fixed((0.2, 0.1, 0.4, 0.3))),
         Strategy("static", "w_static", Static("minmax")),
         minmax(beta, gamma),

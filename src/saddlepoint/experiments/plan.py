@@ -80,7 +80,8 @@ class Strategy:
         key: Names the folder of its results.
         label: In tables.
         rule: A weight rule, or `Static`.
-        clip: Losses count no more than this; the paper's w_clip.
+        clip: Margins below this count as this: a domain that is fooled by enough stops pulling; the paper's
+            w_clip.
     """
 
     key: str
