@@ -154,12 +154,26 @@ def test_lowering_the_loss_lowers_the_true_class_and_raises_the_target() -> None
         assert towards[0, 1] < 0
 
 
-@pytest.mark.parametrize(("value", "label"), [(math.nan, 0), (math.inf, 1), (-math.inf, 0)])
-def test_rows_without_finite_logits_are_never_fooled(value: float, label: int) -> None:
-    logits = torch.tensor([[value, 5.0, 1.0], [0.0, 5.0, 1.0]])
-    for targeted in (False, True):
-        assert not fooled(logits, torch.tensor([label, 0]), targeted=targeted)[0]
-    assert fooled(logits, torch.tensor([label, 0]))[1]
+@pytest.mark.parametrize("label", [0, 1, 2])
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+def test_logits_that_are_not_finite_are_a_wrong_answer_and_no_target(
+    value: float, label: int
+) -> None:
+    logits = torch.tensor([[value, 5.0, 1.0], [1.0, 5.0, value]])
+    labels = torch.tensor([label, label])
+    assert fooled(logits, labels).tolist() == [True, True]
+    assert fooled(logits, labels, targeted=True).tolist() == [False, False]
+
+
+def test_the_judge_is_right_about_every_finite_answer() -> None:
+    logits = torch.tensor([[3.0, 1.0, 2.0], [3.0, 1.0, 2.0], [2.0, 2.0, 1.0], [2.0, 2.0, 1.0]])
+    labels = torch.tensor([0, 2, 0, 1])
+    assert fooled(logits, labels).tolist() == [False, True, False, True]
+    assert fooled(logits, labels, targeted=True).tolist() == [True, False, True, False]
+    assert fooled(logits.reshape(2, 2, 3), labels.reshape(2, 2)).tolist() == [
+        [False, True],
+        [False, True],
+    ]
 
 
 @pytest.mark.parametrize("name", LOSSES)

@@ -57,6 +57,17 @@ class TestRandomSearch:
         assert (margins[1] <= margins[0]).all()
         assert (margins[1] < margins[0]).float().mean() > 0.9
 
+    def test_an_answer_that_is_not_a_number_is_wrong_and_ends_the_search(self):
+        asked = []
+
+        def broken(images):
+            asked.append(len(images))
+            return torch.tensor([[math.nan, 1.0], [2.0, 1.0]])[: len(images)]
+
+        x, y = torch.full((2, 1, 4, 4), 0.5), torch.tensor([0, 0])
+        random_search(broken, x, y, 0.1, queries=3, seed=0, rows=torch.arange(2))
+        assert asked == [2, 1]  # whoever is asked first answers NaN and is done
+
     def test_a_row_does_not_depend_on_the_others(self, digits):
         x, y = digits
         network = models.load("mnist-a").double()

@@ -133,16 +133,28 @@ def clipped(loss: Loss, threshold: float) -> Callable[..., Tensor]:
 
 
 def fooled(logits: Tensor, labels: Tensor, *, targeted: bool = False) -> Tensor:
-    """Whether each row is misclassified, or, targeted, classified as the target. Boolean, (...).
+    """The judge: whether each row is misclassified, or, targeted, classified as the target.
 
-    A row whose logits are not finite is never counted as fooled.
+    An answer is a class only if every logit is finite. NaN or infinity anywhere is a wrong answer to an
+    untargeted attack, and not the target's to a targeted one. Of equal largest logits the first one counts.
+
+    Args:
+        logits: (..., C).
+        labels: True classes, or targets, (...).
+        targeted: Whether labels are classes to reach.
+
+    Returns:
+        Boolean, (...).
 
     Example:
-        >>> fooled(torch.tensor([[1.0, 2.0], [2.0, 1.0]]), torch.tensor([0, 0]))
-        tensor([ True, False])
+        >>> logits = torch.tensor([[1.0, 2.0], [2.0, 1.0], [2.0, float("nan")]])
+        >>> fooled(logits, torch.tensor([0, 0, 0]))
+        tensor([ True, False,  True])
+        >>> fooled(logits, torch.tensor([1, 1, 1]), targeted=True)
+        tensor([ True, False, False])
     """
-    hit = logits.argmax(dim=-1) == labels
-    return (hit if targeted else ~hit) & logits.isfinite().all(dim=-1)
+    hit = (logits.argmax(dim=-1) == labels) & logits.isfinite().all(dim=-1)
+    return hit if targeted else ~hit
 
 
 def _margin(logits: Tensor, labels: Tensor) -> Tensor:
