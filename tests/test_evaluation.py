@@ -9,7 +9,16 @@ import torch
 from scipy.stats import binomtest
 from torch import Tensor
 
-from saddlepoint import Ensemble, SuccessRates, Transformed, Universal, success_rates
+from saddlepoint import (
+    Ensemble,
+    LpBall,
+    SuccessRates,
+    Transformed,
+    Universal,
+    apgda,
+    attack,
+    success_rates,
+)
 from saddlepoint import transforms as T
 from saddlepoint.evaluation import wilson
 
@@ -95,6 +104,35 @@ def test_targeted_success_is_reaching_the_class() -> None:
     # predictions at delta: (1, 0), (1, 0), (0, 1); before: (0, 1), (1, 0), (2, 2)
     assert rates.fooled.tolist() == [[True, False], [True, False], [True, False]]
     assert rates.correct.tolist() == [[True, False], [False, True], [True, True]]
+
+
+def test_attacks_on_the_models_own_answers_are_counted_against_the_truth() -> None:
+    problem = Ensemble([first_three, last_three], X, Y, labels="predicted")
+    assert problem.labels.tolist() == [[0, 1], [1, 0], [2, 2]]
+    rates = success_rates(problem, DELTA)
+    # The same table as for true labels: row 0 was wrong in the second model and is right now.
+    assert rates.fooled.tolist() == [[True, False], [False, True], [True, True]]
+    assert rates.correct.tolist() == [[True, False], [True, False], [True, True]]
+    assert rates.clean_accuracy == pytest.approx((1, 1 / 3))
+
+
+def test_the_solvers_judge_the_models_own_answers() -> None:
+    problem = Ensemble([first_three, last_three], X, Y, labels="predicted")
+    for solve in (attack, apgda):
+        result = solve(problem, LpBall(math.inf, 0.6), steps=20)
+        said = problem.logits(result.delta).argmax(dim=-1)
+        assert torch.equal(result.fooled, said != problem.labels)
+        assert torch.equal(success_rates(problem, result.delta).fooled, said != problem.truth)
+    assert not torch.equal(said != problem.labels, said != problem.truth)
+
+
+def test_a_target_cannot_be_what_the_models_answer_anyway() -> None:
+    problem = Ensemble([first_three, last_three], X, Y, labels="predicted")
+    with pytest.raises(ValueError, match="give the targets as `y`"):
+        success_rates(problem, DELTA, targeted=True)
+    for solve in (attack, apgda):
+        with pytest.raises(ValueError, match="give the targets as `y`"):
+            solve(problem, LpBall(math.inf, 0.1), targeted=True)
 
 
 def test_groups_are_counted_image_by_image() -> None:

@@ -298,7 +298,75 @@ def test_wrong_arguments_are_refused_by_name() -> None:
         Ensemble(MODELS, X[:, 0, 0, 0], Y)
     with pytest.raises(ValueError, match="at least 3 axes"):
         Universal(MODELS[0], X[:, 0, 0], LABELS)
-    with pytest.raises(ValueError, match=r"`labels` must have shape \(5, 3\)"):
+    with pytest.raises(ValueError, match=r"`y` must have shape \(5, 3\)"):
         Universal(MODELS[0], GROUPS, Y)
     with pytest.raises(ValueError, match="`box` must be"):
         Universal(MODELS[0], GROUPS, LABELS, box="union")
+
+
+class TestPredictedLabels:
+    def test_labels_are_each_models_own_answer_and_the_truth_is_kept(self) -> None:
+        problem = Ensemble(MODELS, X, Y, labels="predicted")
+        answers = torch.stack([model(X).argmax(dim=1) for model in MODELS], dim=1)
+        assert torch.equal(problem.labels, answers)
+        assert not torch.equal(answers, Y[:, None].expand(B, K))
+        assert torch.equal(problem.truth, Y[:, None].expand(B, K))
+        assert problem.labels.dtype == torch.int64
+        assert not problem.labels.requires_grad
+
+    def test_every_image_of_a_group_has_its_own_answer(self) -> None:
+        problem = Universal(MODELS[0], GROUPS, LABELS, labels="predicted")
+        answers = MODELS[0](GROUPS.flatten(0, 1)).argmax(dim=1).reshape(B, K)
+        assert torch.equal(problem.labels, answers)
+        assert torch.equal(problem.truth, LABELS)
+
+    def test_every_view_has_its_own_answer(self) -> None:
+        problem = Product(MODELS[:2], [T.identity, T.hflip], X, Y, labels="predicted")
+        answers = [model(view).argmax(dim=1) for model in MODELS[:2] for view in (X, X.flip(-1))]
+        assert torch.equal(problem.labels, torch.stack(answers, dim=1))
+
+    def test_a_random_view_has_the_answer_to_the_image_itself(self) -> None:
+        problem = Transformed(MODELS[0], [T.random_hflip(0.5), T.hflip], X, Y, labels="predicted")
+        assert torch.equal(problem.labels[:, 0], MODELS[0](X).argmax(dim=1))
+        assert torch.equal(problem.labels[:, 1], MODELS[0](X.flip(-1)).argmax(dim=1))
+        assert problem.random
+        assert [t.num_draws for t in problem.transforms] == [1, 0]
+
+    @pytest.mark.parametrize("kind", ["true", "predicted"])
+    def test_rows_that_are_taken_keep_their_labels_and_truth(self, kind: str) -> None:
+        for problem in (
+            Ensemble(MODELS, X, Y, labels=kind),
+            Universal(MODELS[0], GROUPS, LABELS, labels=kind),
+        ):
+            part = problem.take(torch.tensor([4, 1, 2])).take(torch.tensor([2, 0]))
+            assert torch.equal(part.labels, problem.labels[[2, 4]])
+            assert torch.equal(part.truth, problem.truth[[2, 4]])
+
+    def test_true_labels_are_the_default(self) -> None:
+        for problem in PROBLEMS.values():
+            assert problem.truth is problem.labels
+
+    def test_models_are_asked_once_in_batches_and_without_gradient(self) -> None:
+        asked: list[tuple[int, bool]] = []
+
+        def model(pictures: Tensor) -> Tensor:
+            asked.append((len(pictures), torch.is_grad_enabled()))
+            return pictures.flatten(1)[:, :CLASSES]
+
+        x = images(300, 1, 3, 4)
+        with torch.inference_mode():
+            problem = Ensemble([model], x, torch.zeros(300, dtype=torch.long), labels="predicted")
+        assert asked == [(128, False), (128, False), (44, False)]
+        assert torch.equal(problem.labels[:, 0], x.flatten(1)[:, :CLASSES].argmax(dim=1))
+
+    def test_a_model_in_training_mode_is_not_asked(self) -> None:
+        norm = nn.BatchNorm2d(1).double()
+        with pytest.raises(ValueError, match="training mode"):
+            Ensemble([nn.Sequential(norm, nn.Flatten())], X, Y, labels="predicted")
+        assert norm.num_batches_tracked == 0
+
+    def test_other_words_and_class_numbers_are_refused(self) -> None:
+        with pytest.raises(ValueError, match='`labels` must be "true" or "predicted", got \'own\''):
+            Ensemble(MODELS, X, Y, labels="own")
+        with pytest.raises(ValueError, match="got Tensor; class numbers are given as `y`"):
+            Universal(MODELS[0], GROUPS, LABELS, labels=LABELS)

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from saddlepoint.losses import fooled as is_fooled
-from saddlepoint.problems import AbstractProblem, check_eval_mode
+from saddlepoint.problems import AbstractProblem, check_eval_mode, check_targets
 from saddlepoint.streams import JUDGE
 
 __all__ = ["SuccessRates", "share", "success_rates", "wilson"]
@@ -97,7 +97,8 @@ def success_rates(
 ) -> SuccessRates:
     """Evaluate perturbations afresh and count.
 
-    Random transforms are judged on one fresh draw per row and domain, which the attack has not seen.
+    Random transforms are judged on one fresh draw per row and domain, which the attack has not seen. Success is
+    counted against the true classes, `problem.truth`, also where the models' own answers were attacked.
 
     Args:
         problem: B rows, K domains.
@@ -118,6 +119,7 @@ def success_rates(
         1.0
     """
     check_eval_mode(problem.models)
+    check_targets(problem, targeted)
     if delta.shape != problem.lower.shape:
         raise ValueError(
             f"`delta` must have shape {tuple(problem.lower.shape)}, got {tuple(delta.shape)}."
@@ -136,8 +138,8 @@ def success_rates(
             part = problem.take(rows)
             tables.append(
                 (
-                    is_fooled(part.logits(delta[rows], JUDGE), part.labels, targeted=targeted),
-                    is_fooled(part.logits(part.zeros(), JUDGE), part.labels, targeted=targeted),
+                    is_fooled(part.logits(delta[rows], JUDGE), part.truth, targeted=targeted),
+                    is_fooled(part.logits(part.zeros(), JUDGE), part.truth, targeted=targeted),
                 )
             )
     fooled, before = (torch.cat(column) for column in zip(*tables, strict=True))

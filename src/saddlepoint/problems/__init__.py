@@ -4,7 +4,8 @@ The contract of the whole library. B rows are independent problems, K is the num
 
     delta            (B, ...)        one perturbation per row
     problem.logits   (B, K, C)       what every domain says about the perturbed row
-    problem.labels   (B, K)          true classes (or targets, in a targeted attack)
+    problem.labels   (B, K)          what is attacked: true classes, targets, or the models' own answers
+    problem.truth    (B, K)          what success is counted against; differs only from the models' own answers
     problem.lower, problem.upper     the box, broadcastable to delta, lower <= 0 <= upper
     loss(logits, labels)  (B, K)     small = fooled; delta descends, the weights ascend
     weights          (B, K)          on the simplex, one vector per row
@@ -14,7 +15,7 @@ called, never changed.
 """
 
 from saddlepoint.problems.abstract import AbstractProblem, Model
-from saddlepoint.problems.inputs import check_eval_mode
+from saddlepoint.problems.inputs import check_eval_mode, check_targets
 from saddlepoint.problems.universal import Universal
 from saddlepoint.problems.views import Ensemble, Product, Transformed
 
@@ -26,4 +27,5 @@ __all__ = [
     "Transformed",
     "Universal",
     "check_eval_mode",
+    "check_targets",
 ]

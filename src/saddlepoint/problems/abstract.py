@@ -18,7 +18,7 @@ class AbstractProblem(ABC):
     """B rows, K domains. A new kind of domain sets the attributes and implements the four abstract members.
 
     Attributes:
-        labels: (B, K), int64.
+        labels: What is attacked, (B, K), int64.
         lower, upper: The box of delta, (B, ...).
         rows: Row numbers, (B,): they follow a row through batching and name its random stream.
         samples: Random draws per evaluation; losses are averaged over them (expectation over
@@ -29,6 +29,7 @@ class AbstractProblem(ABC):
     """
 
     labels: Tensor
+    _truth: Tensor | None = None  # where labels are something else
     lower: Tensor
     upper: Tensor
     rows: Tensor
@@ -58,6 +59,11 @@ class AbstractProblem(ABC):
     def num_domains(self) -> int:
         """K."""
         return self.labels.shape[1]
+
+    @property
+    def truth(self) -> Tensor:
+        """What success is counted against, (B, K): `labels`, or true classes where labels are predicted."""
+        return self.labels if self._truth is None else self._truth
 
     def __len__(self) -> int:
         return self.labels.shape[0]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TypeVar
+from typing import Literal, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -11,18 +11,24 @@ from torch import Tensor, nn
 from saddlepoint.problems.abstract import AbstractProblem, Model
 
 __all__ = [
+    "Labels",
     "as_models",
     "call",
     "check_eval_mode",
     "check_images",
     "check_labels",
+    "check_labels_kind",
+    "check_targets",
     "domain_names",
     "model_names",
     "plain",
+    "predictions",
     "take_rows",
 ]
 
 P = TypeVar("P", bound=AbstractProblem)
+Labels = Literal["true", "predicted"]
+_ROWS = 128  # asked at a time for predictions
 
 
 def check_eval_mode(models: Sequence[Model]) -> None:
@@ -46,9 +52,40 @@ def take_rows(problem: P, rows: Tensor, names: Sequence[str]) -> P:
     """A copy of the problem in which the named tensors keep only some rows."""
     part = object.__new__(type(problem))
     part.__dict__.update(problem.__dict__)
+    if problem._truth is not None:
+        names = (*names, "_truth")
     for name in names:
         setattr(part, name, getattr(problem, name)[rows])
     return part
+
+
+def predictions(problem: AbstractProblem) -> Tensor:
+    """What every domain answers to the images as they are, (B, K), asked without gradient, in batches."""
+    check_eval_mode(problem.models)
+    answers = []
+    with torch.inference_mode(False), torch.no_grad():
+        for rows in torch.arange(len(problem), device=problem.lower.device).split(_ROWS):
+            part = problem.take(rows)
+            answers.append(part.logits(part.zeros()).argmax(dim=-1))
+    return torch.cat(answers)
+
+
+def check_targets(problem: AbstractProblem, targeted: bool) -> None:
+    """Refuse a targeted attack on what the models answer anyway."""
+    if targeted and problem.truth is not problem.labels:
+        raise ValueError(
+            '`targeted` must be False for a problem with labels="predicted", whose labels are what the models '
+            'answer already; give the targets as `y` and leave labels="true".'
+        )
+
+
+def check_labels_kind(labels: Labels) -> None:
+    """Refuse what is neither of the two words."""
+    if not isinstance(labels, str) or labels not in ("true", "predicted"):
+        got = repr(labels) if isinstance(labels, str) else type(labels).__name__
+        raise ValueError(
+            f'`labels` must be "true" or "predicted", got {got}; class numbers are given as `y`.'
+        )
 
 
 def call(model: Model, images: Tensor) -> Tensor:

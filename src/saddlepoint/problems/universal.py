@@ -10,12 +10,15 @@ from torch import Tensor
 
 from saddlepoint.problems.abstract import AbstractProblem, Model
 from saddlepoint.problems.inputs import (
+    Labels,
     as_models,
     call,
     check_images,
     check_labels,
+    check_labels_kind,
     domain_names,
     plain,
+    predictions,
     take_rows,
 )
 
@@ -29,11 +32,12 @@ class Universal(AbstractProblem):
     Args:
         model: A callable from images to logits.
         groups: (B, K, ...), in [0, 1].
-        labels: (B, K).
+        y: True classes, (B, K), or targets in a targeted attack.
         box: "intersection" keeps every image of the group in [0, 1] by the box of delta itself; "clip" lets
             delta go further and clips each perturbed image, which allows stronger perturbations where the
             images of a group differ.
         names: One per position in the group, for reports.
+        labels: What is attacked, as in `Ensemble`.
 
     Example:
         >>> from torch import nn
@@ -47,18 +51,20 @@ class Universal(AbstractProblem):
         self,
         model: Model,
         groups: Tensor,
-        labels: Tensor,
+        y: Tensor,
         box: Literal["intersection", "clip"] = "intersection",
         *,
         names: Sequence[str] | None = None,
+        labels: Labels = "true",
     ) -> None:
         check_images("groups", groups, 3)
-        check_labels("labels", labels, tuple(groups.shape[:2]))
+        check_labels("y", y, tuple(groups.shape[:2]))
+        check_labels_kind(labels)
         if box not in ("intersection", "clip"):
             raise ValueError(f'`box` must be "intersection" or "clip", got {box!r}.')
         self._models = as_models([model])
         self.groups = plain(groups)
-        self.labels = labels.to(groups.device)
+        self.labels = y.to(groups.device)
         self.box = box
         # max_k(-x_k) <= delta <= min_k(1 - x_k) keeps all images inside; with clipping, nothing beyond
         # min_k(-x_k) or max_k(1 - x_k) changes any image.
@@ -68,6 +74,8 @@ class Universal(AbstractProblem):
         self.upper = 1 - (largest if inner else smallest)
         self.rows = torch.arange(groups.shape[0], device=groups.device)
         self.names = domain_names(names, [f"image {k + 1}" for k in range(groups.shape[1])])
+        if labels == "predicted":
+            self._truth, self.labels = self.labels, predictions(self)
 
     def domain_logits(self, delta: Tensor, domain: int, stream: int = 0) -> Tensor:
         """Logits for one position of every group, (B, C)."""

@@ -11,13 +11,16 @@ from torch import Tensor
 from saddlepoint import streams
 from saddlepoint.problems.abstract import AbstractProblem, Model
 from saddlepoint.problems.inputs import (
+    Labels,
     as_models,
     call,
     check_images,
     check_labels,
+    check_labels_kind,
     domain_names,
     model_names,
     plain,
+    predictions,
     take_rows,
 )
 from saddlepoint.transforms import Transform, from_callable, identity
@@ -37,9 +40,11 @@ class _Views(AbstractProblem):
         samples: int,
         seed: int,
         names: Sequence[str] | None,
+        labels: Labels,
     ) -> None:
         check_images("x", x, 2)
         check_labels("y", y, (x.shape[0],))
+        check_labels_kind(labels)
         self._models = as_models(models)
         self.transforms = tuple(
             t if isinstance(t, Transform) else from_callable(t) for t in transforms
@@ -59,6 +64,8 @@ class _Views(AbstractProblem):
         self.samples = samples if self.random else 1
         self.seed = seed
         self.names = domain_names(names, self._default_names())
+        if labels == "predicted":
+            self._truth, self.labels = self.labels, predictions(self._without_chance())
 
     def domain_logits(self, delta: Tensor, domain: int, stream: int = 0) -> Tensor:
         model, view = self.pairs[domain]
@@ -79,6 +86,12 @@ class _Views(AbstractProblem):
     def models(self) -> Sequence[Model]:
         return self._models
 
+    def _without_chance(self) -> Self:
+        """The same views without random transforms: the answer to one of their draws would be chance."""
+        part = take_rows(self, self.rows, ())
+        part.transforms = tuple(identity if t.num_draws else t for t in self.transforms)
+        return part
+
     def _default_names(self) -> list[str]:
         models, views = model_names(self._models), [t.name for t in self.transforms]
         if views == [identity.name]:
@@ -98,6 +111,9 @@ class Ensemble(_Views):
         x: Images, (B, ...), in [0, 1].
         y: True classes, (B,), or targets in a targeted attack.
         names: One per model, for reports.
+        labels: What is attacked. "true" is `y`. "predicted" is what each model answers to the image as it is,
+            as in the paper's code: an image that was wrong may become right. Success is counted against `y`
+            all the same, see `truth`.
 
     Example:
         >>> from torch import nn
@@ -108,9 +124,15 @@ class Ensemble(_Views):
     """
 
     def __init__(
-        self, models: Sequence[Model], x: Tensor, y: Tensor, *, names: Sequence[str] | None = None
+        self,
+        models: Sequence[Model],
+        x: Tensor,
+        y: Tensor,
+        *,
+        names: Sequence[str] | None = None,
+        labels: Labels = "true",
     ) -> None:
-        super().__init__(models, [identity], x, y, samples=1, seed=0, names=names)
+        super().__init__(models, [identity], x, y, 1, 0, names, labels)
 
 
 @final
@@ -122,10 +144,12 @@ class Transformed(_Views):
         transforms: K transforms, deterministic or random, from `saddlepoint.transforms` or plain callables
             (which are taken to be deterministic).
         x: Images, (B, C, H, W), in [0, 1].
-        y: True classes, (B,).
+        y: True classes, (B,), or targets in a targeted attack.
         samples: Draws per step for random transforms; the loss is their mean.
         seed: Of the random draws.
         names: One per transform, for reports.
+        labels: What is attacked, as in `Ensemble`. "predicted" asks the model about each transformed image, and
+            about the image itself where the transform is random: one draw's answer would be chance.
 
     Example:
         >>> from torch import nn
@@ -147,9 +171,10 @@ class Transformed(_Views):
         *,
         seed: int = 0,
         names: Sequence[str] | None = None,
+        labels: Labels = "true",
     ) -> None:
         check_images("x", x, 4)
-        super().__init__([model], transforms, x, y, samples=samples, seed=seed, names=names)
+        super().__init__([model], transforms, x, y, samples, seed, names, labels)
 
 
 @final
@@ -157,7 +182,7 @@ class Product(_Views):
     """One image, all pairs of models and transformations: K = models x transforms, model by model.
 
     Args:
-        models, transforms, x, y, samples, seed, names: As in `Ensemble` and `Transformed`.
+        models, transforms, x, y, samples, seed, names, labels: As in `Ensemble` and `Transformed`.
 
     Example:
         >>> from torch import nn
@@ -178,6 +203,7 @@ class Product(_Views):
         *,
         seed: int = 0,
         names: Sequence[str] | None = None,
+        labels: Labels = "true",
     ) -> None:
         check_images("x", x, 4)
-        super().__init__(models, transforms, x, y, samples=samples, seed=seed, names=names)
+        super().__init__(models, transforms, x, y, samples, seed, names, labels)

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from saddlepoint.losses import Loss, cw_margin
 from saddlepoint.losses import fooled as is_fooled
-from saddlepoint.problems import AbstractProblem, check_eval_mode
+from saddlepoint.problems import AbstractProblem, check_eval_mode, check_targets
 from saddlepoint.projections import LpBall
 from saddlepoint.solver.evaluate import evaluate, gradients_enabled, typed_loss
 from saddlepoint.solver.result import AttackResult, Callback, History, Progress, concatenate
@@ -67,6 +67,7 @@ def plan(
         raise ValueError(f"`steps` must be >= 0, got {steps}.")
     if batch_size is not None and batch_size < 1:
         raise ValueError(f"`batch_size` must be >= 1, got {batch_size}.")
+    check_targets(problem, targeted)
     shape = tuple(problem.lower.shape)
     if start is not None and tuple(start.shape) != shape:
         raise ValueError(

@@ -35,7 +35,8 @@ class AttackResult:
         delta: (B, ...), inside ball and box.
         weights: Domain weights at delta, (B, K): which domain was hard.
         losses: F(delta), (B, K).
-        fooled: Whether each domain is fooled at delta, (B, K), boolean.
+        fooled: Whether each domain is fooled at delta, (B, K), boolean: whether its answer is not
+            `problem.labels` (targeted: is). `success_rates` counts against the truth.
         history: Weights and losses per step.
         num_forwards: Evaluations of the K domains spent on each row, (B,), int64.
         completed: Rows that were attacked to the end, (B,), boolean; all of them unless interrupted.
