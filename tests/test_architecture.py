@@ -16,6 +16,7 @@ import saddlepoint
 ROOT = Path(saddlepoint.__file__).parent
 # A module imports only from lower levels; a folder counts as one room.
 LEVELS = {
+    "calls": 0,
     "projections": 0,
     "losses": 0,
     "transforms": 0,
@@ -34,6 +35,7 @@ LEVELS = {
     "cli": 6,
 }
 MATHEMATICS = [
+    "calls",
     "projections",
     "losses",
     "transforms",

@@ -274,8 +274,13 @@ def test_wrong_arguments_are_refused_by_name() -> None:
         Ensemble(MODELS, X, Y[:4])
     with pytest.raises(ValueError, match=r"`y` must have shape"):
         Ensemble(MODELS, X, F.one_hot(Y, CLASSES))
-    with pytest.raises(TypeError, match="`y` must be int64"):
+    with pytest.raises(TypeError, match=r"`y` must be integer class numbers, .*; write y.long\(\)"):
         Ensemble(MODELS, X, Y.float())
+    for half in (torch.float16, torch.bfloat16):
+        with pytest.raises(TypeError, match=r"`x` must be float32 or float64.*; write x.float\(\)"):
+            Ensemble(MODELS, X.to(half), Y)
+    with pytest.raises(TypeError, match="`x` must be a tensor, an array or a list of numbers"):
+        Ensemble(MODELS, "images", Y)
     with pytest.raises(ValueError, match="`y` must be >= 0"):
         Ensemble(MODELS, X, Y - 1)
     with pytest.raises(TypeError, match=r"write \[model\]"):

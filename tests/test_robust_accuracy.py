@@ -968,9 +968,9 @@ def test_unusable_suites_models_and_labels_are_refused() -> None:
         evaluate(honest(), threats={"a": 0.3})  # type: ignore[dict-item]
     with pytest.raises(ValueError, match="`suite` must be one of"):
         robust_accuracy(LINE, X, Y, LINF, "slow")  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match=r"`model` must return logits \(n, C\)"):
+    with pytest.raises(ValueError, match=r"models must return logits \(B, C\)"):
         robust_accuracy(lambda images: images[:, 0], X, Y, LINF)
-    with pytest.raises(ValueError, match=r"`model` must return logits \(n, C\)"):
+    with pytest.raises(ValueError, match=r"models must return logits \(B, C\)"):
         robust_accuracy(lambda images: images.repeat(2, 1), X, Y, LINF)
     with pytest.raises(ValueError, match="`y` must be below the number of classes, 2, got 2"):
         robust_accuracy(LINE, X, Y + 2, LINF)

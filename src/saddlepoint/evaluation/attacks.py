@@ -15,8 +15,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from saddlepoint.calls import call
 from saddlepoint.problems import Model
-from saddlepoint.problems.inputs import call
 from saddlepoint.projections import LpBall
 from saddlepoint.solver.evaluate import gradients_enabled
 

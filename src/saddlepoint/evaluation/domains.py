@@ -13,6 +13,7 @@ from urllib.parse import quote
 import torch
 from torch import Tensor, nn
 
+from saddlepoint.calls import call
 from saddlepoint.evaluation.attacks import OutOfTimeError
 from saddlepoint.evaluation.pages import Ledger, Part, Stage, batches_of
 from saddlepoint.evaluation.radii import smallest_radius
@@ -28,7 +29,6 @@ from saddlepoint.problems import (
     Transformed,
     check_eval_mode,
 )
-from saddlepoint.problems.inputs import call
 from saddlepoint.projections import LpBall
 from saddlepoint.solver import Progress, attack
 from saddlepoint.solver.evaluate import gradients_enabled

@@ -10,6 +10,7 @@ from typing import final
 import torch
 from torch import Tensor
 
+from saddlepoint.calls import full_precision
 from saddlepoint.losses import fooled as is_fooled
 from saddlepoint.problems import AbstractProblem, check_eval_mode, check_targets
 from saddlepoint.streams import JUDGE
@@ -133,7 +134,7 @@ def success_rates(
             f"got {int(outside.sum())} entries outside or NaN."
         )
     tables: list[tuple[Tensor, Tensor]] = []
-    with torch.no_grad():
+    with torch.no_grad(), full_precision():
         for rows in torch.arange(len(problem), device=delta.device).split(batch_size):
             part = problem.take(rows)
             tables.append(

@@ -19,7 +19,7 @@ from saddlepoint.evaluation.results import Outcome, RobustAccuracy
 from saddlepoint.evaluation.suites import Suite, attacks_for
 from saddlepoint.evaluation.verdicts import is_right, judge, pulled_back
 from saddlepoint.problems import Ensemble, Model, check_eval_mode
-from saddlepoint.problems.inputs import check_images, check_labels, plain
+from saddlepoint.problems.inputs import as_images, as_labels, plain
 from saddlepoint.projections import LpBall
 from saddlepoint.solver.batches import look
 from saddlepoint.solver.evaluate import gradients_enabled
@@ -116,8 +116,8 @@ def robust_accuracy(
         >>> [round(value, 2) for value in (robust.clean, robust.per_threat["linf"], robust.union)]
         [0.67, 0.33, 0.33]
     """
-    check_images("x", x, 2)
-    check_labels("y", y, (x.shape[0],))
+    x = as_images("x", x, 2)
+    y = as_labels("y", y, (x.shape[0],))
     check_eval_mode([model])
     if batch_size < 1:
         raise ValueError(f"`batch_size` must be >= 1, got {batch_size}.")

@@ -14,8 +14,8 @@ from typing import final
 import torch
 from torch import Tensor
 
+from saddlepoint.calls import call
 from saddlepoint.problems import Model
-from saddlepoint.problems.inputs import call
 from saddlepoint.projections import LpBall
 
 __all__ = ["Verdict", "is_right", "judge", "pulled_back"]

@@ -14,8 +14,9 @@ Nothing is ever averaged over B. Models map inputs in [0, 1] to logits and do th
 called, never changed.
 """
 
-from saddlepoint.problems.abstract import AbstractProblem, Model
-from saddlepoint.problems.inputs import check_eval_mode, check_targets
+from saddlepoint.calls import Model, check_eval_mode
+from saddlepoint.problems.abstract import AbstractProblem
+from saddlepoint.problems.inputs import check_targets
 from saddlepoint.problems.universal import Universal
 from saddlepoint.problems.views import Ensemble, Product, Transformed
 

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Self
 
 import torch
 from torch import Tensor
 
-__all__ = ["AbstractProblem", "Model"]
+from saddlepoint.calls import Model
 
-Model = Callable[[Tensor], Tensor]
+__all__ = ["AbstractProblem"]
 
 
 class AbstractProblem(ABC):

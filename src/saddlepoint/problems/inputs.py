@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal, TypeVar
+from typing import Any, Literal, Protocol, TypeVar
 
 import torch
 from torch import Tensor, nn
 
-from saddlepoint.problems.abstract import AbstractProblem, Model
+from saddlepoint.calls import Model, check_eval_mode
+from saddlepoint.problems.abstract import AbstractProblem
 
 __all__ = [
+    "Array",
     "Labels",
+    "Numbers",
+    "as_images",
+    "as_labels",
     "as_models",
-    "call",
-    "check_eval_mode",
-    "check_images",
-    "check_labels",
     "check_labels_kind",
     "check_targets",
     "domain_names",
@@ -31,21 +32,15 @@ Labels = Literal["true", "predicted"]
 _ROWS = 128  # asked at a time for predictions
 
 
-def check_eval_mode(models: Sequence[Model]) -> None:
-    """Refuse models in training mode: their answers depend on the batch and on chance.
+class Array(Protocol):
+    """What NumPy arrays and their like have in common."""
 
-    Example:
-        >>> check_eval_mode([nn.Dropout().eval()])
-    """
-    for index, model in enumerate(models):
-        # An exported program has no modes, although its shell says otherwise.
-        if not isinstance(model, nn.Module) or isinstance(model, torch.fx.GraphModule):
-            continue
-        if any(module.training for module in model.modules()):
-            raise ValueError(
-                f"models[{index}] ({type(model).__name__}) is in training mode, which makes its answers "
-                "depend on the batch and on chance; call model.eval() first."
-            )
+    def __array__(self, *args: Any, **options: Any) -> Any:
+        """The numbers as a NumPy array."""
+        ...
+
+
+Numbers = Tensor | Array | Sequence[Any]
 
 
 def take_rows(problem: P, rows: Tensor, names: Sequence[str]) -> P:
@@ -88,14 +83,6 @@ def check_labels_kind(labels: Labels) -> None:
         )
 
 
-def call(model: Model, images: Tensor) -> Tensor:
-    """Logits on the device of the images, wherever the model lives."""
-    parameter = next(model.parameters(), None) if isinstance(model, nn.Module) else None
-    if parameter is None or parameter.device == images.device:
-        return model(images)
-    return model(images.to(parameter.device)).to(images.device)
-
-
 def plain(x: Tensor) -> Tensor:
     """Images without graph, in [0, 1] to the last bit, usable by autograd even if made in inference mode."""
     with torch.inference_mode(False):
@@ -134,8 +121,14 @@ def domain_names(names: Sequence[str] | None, default: list[str]) -> tuple[str, 
     return tuple(names)
 
 
-def check_images(name: str, x: Tensor, rank: int) -> None:
-    """Refuse what is not a floating-point tensor in [0, 1] with enough axes."""
+def as_images(name: str, x: Numbers, rank: int) -> Tensor:
+    """Images as a tensor in [0, 1], float32 or float64, with enough axes; or an error that says what is wrong.
+
+    Example:
+        >>> as_images("x", [[0.0, 0.5], [1.0, 0.25]], 2).dtype
+        torch.float32
+    """
+    x = _as_tensor(name, x)
     if x.dim() < rank or x.shape[0] == 0 or x.numel() == 0:
         raise ValueError(
             f"`{name}` must have at least {rank} axes and one row, got shape {tuple(x.shape)}."
@@ -145,19 +138,51 @@ def check_images(name: str, x: Tensor, rank: int) -> None:
             f"`{name}` must be a floating-point tensor in [0, 1], got {x.dtype}; "
             "divide 8-bit images by 255."
         )
-    low, high = x.aminmax()
+    if x.dtype not in (torch.float32, torch.float64):
+        raise TypeError(
+            f"`{name}` must be float32 or float64, got {x.dtype}; write {name}.float()."
+        )
+    low, high = x.detach().aminmax()
     if not bool((low >= -1e-6) & (high <= 1 + 1e-6)):  # also catches NaN
         raise ValueError(
             f"`{name}` must be finite and in [0, 1], got values from {low.item():.4g} to "
             f"{high.item():.4g}; undo any normalisation and let the model do it."
         )
+    return x
 
 
-def check_labels(name: str, labels: Tensor, shape: tuple[int, ...]) -> None:
-    """Refuse what is not class numbers of the given shape."""
+def as_labels(name: str, labels: Numbers, shape: tuple[int, ...]) -> Tensor:
+    """Class numbers of the given shape, int64, from any integers; or an error that says what is wrong.
+
+    Example:
+        >>> as_labels("y", [3, 1], (2,))
+        tensor([3, 1])
+    """
+    labels = _as_tensor(name, labels)
     if tuple(labels.shape) != shape:
         raise ValueError(f"`{name}` must have shape {shape}, got {tuple(labels.shape)}.")
-    if labels.dtype != torch.int64:
-        raise TypeError(f"`{name}` must be int64 class numbers, got {labels.dtype}.")
+    if labels.is_floating_point() or labels.is_complex() or labels.dtype == torch.bool:
+        raise TypeError(
+            f"`{name}` must be integer class numbers, got {labels.dtype}; write {name}.long()."
+        )
+    labels = labels.long()
     if bool((labels < 0).any()):
         raise ValueError(f"`{name}` must be >= 0, got a minimum of {labels.min().item()}.")
+    return labels
+
+
+def _as_tensor(name: str, value: object) -> Tensor:
+    """A tensor from what plainly is one: arrays, numbers in lists, tensors or arrays in a list."""
+    if isinstance(value, Tensor):
+        return value
+    try:
+        leaf: Any = value
+        while isinstance(leaf, list | tuple) and leaf:
+            leaf = leaf[0]
+        if isinstance(value, list | tuple) and hasattr(leaf, "shape"):
+            return torch.stack([_as_tensor(name, part) for part in value])
+        return torch.tensor(value)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise TypeError(
+            f"`{name}` must be a tensor, an array or a list of numbers, got {type(value).__name__} ({error})."
+        ) from error

@@ -8,13 +8,14 @@ from typing import Literal, Self, final
 import torch
 from torch import Tensor
 
-from saddlepoint.problems.abstract import AbstractProblem, Model
+from saddlepoint.calls import Model, call
+from saddlepoint.problems.abstract import AbstractProblem
 from saddlepoint.problems.inputs import (
     Labels,
+    Numbers,
+    as_images,
+    as_labels,
     as_models,
-    call,
-    check_images,
-    check_labels,
     check_labels_kind,
     domain_names,
     plain,
@@ -50,15 +51,15 @@ class Universal(AbstractProblem):
     def __init__(
         self,
         model: Model,
-        groups: Tensor,
-        y: Tensor,
+        groups: Numbers,
+        y: Numbers,
         box: Literal["intersection", "clip"] = "intersection",
         *,
         names: Sequence[str] | None = None,
         labels: Labels = "true",
     ) -> None:
-        check_images("groups", groups, 3)
-        check_labels("y", y, tuple(groups.shape[:2]))
+        groups = as_images("groups", groups, 3)
+        y = as_labels("y", y, tuple(groups.shape[:2]))
         check_labels_kind(labels)
         if box not in ("intersection", "clip"):
             raise ValueError(f'`box` must be "intersection" or "clip", got {box!r}.')
@@ -80,13 +81,13 @@ class Universal(AbstractProblem):
     def domain_logits(self, delta: Tensor, domain: int, stream: int = 0) -> Tensor:
         """Logits for one position of every group, (B, C)."""
         del stream  # nothing is random here
-        return call(self._models[0], self._clip(self.groups[:, domain] + delta))
+        return call(self._models[0], self._clip(self.groups[:, domain] + delta), fresh=True)
 
     def logits(self, delta: Tensor, stream: int = 0) -> Tensor:
         """Logits of every image, (B, K, C), in one call of the model."""
         del stream
         images = self.images(delta)
-        flat = call(self._models[0], images.flatten(0, 1))
+        flat = call(self._models[0], images.flatten(0, 1), fresh=True)
         return flat.reshape(*images.shape[:2], *flat.shape[1:])
 
     def take(self, rows: Tensor) -> Self:

@@ -9,13 +9,14 @@ import torch
 from torch import Tensor
 
 from saddlepoint import streams
-from saddlepoint.problems.abstract import AbstractProblem, Model
+from saddlepoint.calls import Model, call
+from saddlepoint.problems.abstract import AbstractProblem
 from saddlepoint.problems.inputs import (
     Labels,
+    Numbers,
+    as_images,
+    as_labels,
     as_models,
-    call,
-    check_images,
-    check_labels,
     check_labels_kind,
     domain_names,
     model_names,
@@ -35,15 +36,15 @@ class _Views(AbstractProblem):
         self,
         models: Sequence[Model],
         transforms: Sequence[Transform | Callable[[Tensor], Tensor]],
-        x: Tensor,
-        y: Tensor,
+        x: Numbers,
+        y: Numbers,
         samples: int,
         seed: int,
         names: Sequence[str] | None,
         labels: Labels,
     ) -> None:
-        check_images("x", x, 2)
-        check_labels("y", y, (x.shape[0],))
+        x = as_images("x", x, 2)
+        y = as_labels("y", y, (x.shape[0],))
         check_labels_kind(labels)
         self._models = as_models(models)
         self.transforms = tuple(
@@ -74,7 +75,9 @@ class _Views(AbstractProblem):
         if transform.num_draws:
             draw = stream * len(self.pairs) + domain
             uniforms = streams.uniform(self.seed, self.rows, draw, transform.num_draws)
-        return call(self._models[model], transform(self.x + delta, uniforms))
+        images = transform(self.x + delta, uniforms)
+        # What a transform returns it may need again for its gradient; the sum is nobody else's.
+        return call(self._models[model], images, fresh=transform is identity)
 
     def take(self, rows: Tensor) -> Self:
         return take_rows(self, rows, ("x", "labels", "lower", "upper", "rows"))
@@ -108,7 +111,7 @@ class Ensemble(_Views):
     Args:
         models: K callables from images to logits. They may differ in input handling, share layers and live
             on different devices.
-        x: Images, (B, ...), in [0, 1].
+        x: Images, (B, ...), in [0, 1], float32 or float64; a tensor, a NumPy array or lists of numbers.
         y: True classes, (B,), or targets in a targeted attack.
         names: One per model, for reports.
         labels: What is attacked. "true" is `y`. "predicted" is what each model answers to the image as it is,
@@ -126,8 +129,8 @@ class Ensemble(_Views):
     def __init__(
         self,
         models: Sequence[Model],
-        x: Tensor,
-        y: Tensor,
+        x: Numbers,
+        y: Numbers,
         *,
         names: Sequence[str] | None = None,
         labels: Labels = "true",
@@ -165,15 +168,15 @@ class Transformed(_Views):
         self,
         model: Model,
         transforms: Sequence[Transform | Callable[[Tensor], Tensor]],
-        x: Tensor,
-        y: Tensor,
+        x: Numbers,
+        y: Numbers,
         samples: int = 1,
         *,
         seed: int = 0,
         names: Sequence[str] | None = None,
         labels: Labels = "true",
     ) -> None:
-        check_images("x", x, 4)
+        x = as_images("x", x, 4)
         super().__init__([model], transforms, x, y, samples, seed, names, labels)
 
 
@@ -197,13 +200,13 @@ class Product(_Views):
         self,
         models: Sequence[Model],
         transforms: Sequence[Transform | Callable[[Tensor], Tensor]],
-        x: Tensor,
-        y: Tensor,
+        x: Numbers,
+        y: Numbers,
         samples: int = 1,
         *,
         seed: int = 0,
         names: Sequence[str] | None = None,
         labels: Labels = "true",
     ) -> None:
-        check_images("x", x, 4)
+        x = as_images("x", x, 4)
         super().__init__(models, transforms, x, y, samples, seed, names, labels)

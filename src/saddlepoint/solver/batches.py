@@ -18,6 +18,7 @@ from saddlepoint.projections import LpBall
 from saddlepoint.solver.evaluate import evaluate, gradients_enabled, typed_loss
 from saddlepoint.solver.result import AttackResult, Callback, History, Progress, concatenate
 from saddlepoint.streams import JUDGE
+from saddlepoint.weights import AbstractWeightRule
 
 __all__ = ["Interrupted", "Look", "Plan", "Solve", "in_batches", "look", "plan"]
 
@@ -55,6 +56,7 @@ Solve = Callable[[AbstractProblem, LpBall, Tensor, Callback], AttackResult]
 def plan(
     problem: AbstractProblem,
     ball: LpBall,
+    rule: AbstractWeightRule,
     loss: Loss,
     steps: int,
     start: Tensor | None,
@@ -63,6 +65,7 @@ def plan(
     accumulate: bool | None,
 ) -> Plan:
     """Check everything once, on a few rows, and choose batch size and differentiation by memory."""
+    _check_kinds(problem, ball, rule, loss)
     if steps < 0:
         raise ValueError(f"`steps` must be >= 0, got {steps}.")
     if batch_size is not None and batch_size < 1:
@@ -154,6 +157,27 @@ def _untouched(problem: AbstractProblem, steps: int) -> AttackResult:
 
 
 # ------------------------------------------------------------------------------------------------ checks
+
+
+def _check_kinds(problem: object, ball: object, rule: object, loss: object) -> None:
+    """Refuse names and numbers in place of the things they mean."""
+    kinds = "an Ensemble, Universal, Transformed or Product"
+    fits = isinstance(problem, AbstractProblem)
+    _check_kind("problem", problem, fits, kinds, "Ensemble([model], x, y)")
+    _check_kind("ball", ball, isinstance(ball, LpBall), "an LpBall", "LpBall(p=math.inf, eps=0.2)")
+    fits = isinstance(rule, AbstractWeightRule)
+    _check_kind("rule", rule, fits, "a rule for the weights", "MinMax()")
+    fits = callable(loss) and not isinstance(loss, type)
+    _check_kind("loss", loss, fits, "a function", "cw_margin")
+
+
+def _check_kind(name: str, value: object, fits: bool, needed: str, remedy: str) -> None:
+    if not fits:
+        kind = f"the class {value.__name__}" if isinstance(value, type) else type(value).__name__
+        given = f" {value!r}" if isinstance(value, str | int | float) else ""
+        raise TypeError(
+            f"`{name}` must be {needed}, got {kind}{given}; write {name}=saddlepoint.{remedy}."
+        )
 
 
 @final

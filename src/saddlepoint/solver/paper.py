@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from saddlepoint.calls import full_precision
 from saddlepoint.directions import Direction, raw
 from saddlepoint.losses import Loss, cw_margin
 from saddlepoint.problems import AbstractProblem
@@ -70,12 +71,12 @@ def apgda(
     if not step_size > 0:
         raise ValueError(f"`step_size` must be positive, got {step_size}.")
     rule = MinMax() if rule is None else rule
-    setup = plan(problem, ball, loss, steps, start, targeted, batch_size, accumulate)
 
     def solve(part: AbstractProblem, ball: LpBall, delta: Tensor, report: Callback) -> AttackResult:
         return _apgda(part, ball, rule, loss, step_size, direction, delta, setup, report)
 
-    with gradients_enabled():
+    with full_precision(), gradients_enabled():
+        setup = plan(problem, ball, rule, loss, steps, start, targeted, batch_size, accumulate)
         return in_batches(problem, ball, start, loss, setup, solve, callback)
 
 

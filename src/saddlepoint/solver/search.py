@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from saddlepoint import streams
+from saddlepoint.calls import call
 from saddlepoint.losses import cw_margin, fooled
 
 __all__ = ["random_search"]
@@ -75,7 +76,7 @@ def random_search(
 
 def _judge(model: Callable[[Tensor], Tensor], images: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
     """Margins, and whether the images are classified correctly, (n,) each."""
-    logits = model(images)
+    logits = call(model, images)
     wrong = fooled(logits, y)
     # A tie may be misclassified at margin zero: it must count as an improvement on everything that is not.
     return cw_margin(logits, y).masked_fill(wrong, -math.inf), ~wrong

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from saddlepoint import streams
+from saddlepoint.calls import full_precision
 from saddlepoint.losses import Loss, cw_margin
 from saddlepoint.problems import AbstractProblem
 from saddlepoint.projections import LpBall
@@ -83,12 +84,8 @@ def attack(
     """
     if restarts < 1:
         raise ValueError(f"`restarts` must be >= 1, got {restarts}.")
-    grid = None if quantize is None else Grid(quantize)
-    if grid is not None:
-        grid.check(problem.images(problem.zeros()))
     rule = MinMax() if rule is None else rule
-    setup = plan(problem, ball, loss, steps, start, targeted, batch_size, accumulate)
-    ball = within_box(ball, problem)
+    grid = None if quantize is None else Grid(quantize)
 
     def solve(part: AbstractProblem, ball: LpBall, delta: Tensor, report: Callback) -> AttackResult:
         best = Best.none(part, setup.steps)
@@ -112,7 +109,11 @@ def attack(
             raise Interrupted(best.result()) from stop
         return best.result()
 
-    with gradients_enabled():
+    with full_precision(), gradients_enabled():
+        setup = plan(problem, ball, rule, loss, steps, start, targeted, batch_size, accumulate)
+        if grid is not None:
+            grid.check(problem.images(problem.zeros()))
+        ball = within_box(ball, problem)
         return in_batches(problem, ball, start, loss, setup, solve, callback)
 
 

@@ -1,0 +1,457 @@
+"""How models are called: what they get, what they may return, what is left as it was."""
+
+from __future__ import annotations
+
+import functools
+import math
+import time
+from collections import namedtuple
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+import saddlepoint as sp
+from saddlepoint.calls import call, check_eval_mode, full_precision, logits_of, modules_behind
+from saddlepoint.solver.search import random_search
+
+BALL = sp.LpBall(math.inf, 0.1)
+SOLVERS = [sp.attack, sp.apgda]
+
+
+@pytest.fixture(scope="module")
+def network() -> nn.Module:
+    return sp.models.load("mnist-a")
+
+
+@pytest.fixture(scope="module")
+def digits() -> tuple[Tensor, Tensor]:
+    return sp.data.sample("mnist", limit=12)
+
+
+class Wrapped(nn.Module):
+    """A network behind a function of images, as users write it."""
+
+    def __init__(self, network: nn.Module, forward) -> None:
+        super().__init__()
+        self.network, self.function = network, forward
+        self.eval()
+
+    def forward(self, images):
+        return self.function(self.network, images)
+
+
+def in_place(network: nn.Module, images: Tensor) -> Tensor:
+    return network(images.mul_(0.5).add_(0.1))
+
+
+def out_of_place(network: nn.Module, images: Tensor) -> Tensor:
+    return network(images * 0.5 + 0.1)
+
+
+def same(result: sp.AttackResult, other: sp.AttackResult, tolerance: float = 0.0) -> None:
+    for name in ("delta", "weights", "losses"):
+        torch.testing.assert_close(
+            getattr(result, name), getattr(other, name), rtol=0, atol=tolerance
+        )
+    assert torch.equal(result.fooled, other.fooled)
+
+
+# --------------------------------------------------------------------------- a tensor of its own
+
+
+class TestInPlace:
+    def test_what_a_model_does_to_its_images_reaches_nobody(self, network, digits):
+        x = digits[0].clone()
+        for fresh in (False, True):
+            given = x.clone() if fresh else x
+            expected = out_of_place(network, x)
+            torch.testing.assert_close(
+                call(Wrapped(network, in_place), given, fresh=fresh), expected
+            )
+        assert torch.equal(x, digits[0])
+
+    @pytest.mark.parametrize("solver", SOLVERS)
+    def test_attacks_on_models_that_write_into_their_images_are_the_same(
+        self, solver, network, digits
+    ):
+        spoiled, plain = (
+            solver(sp.Ensemble([Wrapped(network, f), network], *digits), BALL, steps=5)
+            for f in (in_place, out_of_place)
+        )
+        same(spoiled, plain)
+        assert spoiled.fooled.any()
+
+    def test_so_are_groups_and_views_and_success_rates(self, network, digits):
+        groups, labels = sp.data.group(*digits, size=3)
+        views = [sp.transforms.identity, torch.sigmoid, sp.transforms.gamma(1.3)]
+        makers = [
+            lambda model: sp.Universal(model, groups, labels),
+            lambda model: sp.Universal(model, groups, labels, box="clip"),
+            lambda model: sp.Transformed(model, views, *digits),
+        ]
+        for make in makers:
+            spoiled, plain = (make(Wrapped(network, f)) for f in (in_place, out_of_place))
+            results = [sp.attack(problem, BALL, steps=3) for problem in (spoiled, plain)]
+            same(*results)
+            rates = [sp.success_rates(problem, results[1].delta) for problem in (spoiled, plain)]
+            assert torch.equal(rates[0].fooled, rates[1].fooled)
+            assert torch.equal(rates[0].correct, rates[1].correct)
+
+    def test_so_is_random_search(self, network, digits):
+        found = [
+            random_search(
+                Wrapped(network, f), *digits, 0.1, queries=20, seed=0, rows=torch.arange(12)
+            )
+            for f in (in_place, out_of_place)
+        ]
+        assert torch.equal(*found)
+
+    def test_a_tensor_that_is_nobody_elses_is_not_copied(self):
+        seen: list[int] = []
+
+        def model(images: Tensor) -> Tensor:
+            seen.append(images.data_ptr())
+            return images
+
+        x = torch.rand(2, 3)
+        call(model, x, fresh=True)
+        call(model, x)
+        assert (seen[0] == x.data_ptr(), seen[1] == x.data_ptr()) == (True, False)
+
+    def test_the_call_itself_costs_next_to_nothing(self, network, digits):
+        x = digits[0].repeat(10, 1, 1, 1)
+
+        def seconds(function) -> float:
+            times = []
+            for _ in range(7):
+                start = time.perf_counter()
+                function()
+                times.append(time.perf_counter() - start)
+            return min(times)
+
+        with torch.no_grad():
+            whole = seconds(lambda: network(x))
+            around = seconds(lambda: call(lambda images: images.flatten(1), x, fresh=True))
+        assert around < 0.05 * whole  # of a forward pass alone; measured: well below one hundredth
+
+
+# ------------------------------------------------------------------------------ what comes back
+
+Output = namedtuple("Output", ["hidden", "logits"])
+
+
+class TestOutputs:
+    @pytest.mark.parametrize(
+        "pack",
+        [
+            lambda logits: (logits, None),
+            lambda logits: [logits],
+            lambda logits: {"loss": None, "logits": logits},
+            lambda logits: SimpleNamespace(loss=None, logits=logits),
+            lambda logits: Output(torch.zeros(3), logits),
+        ],
+        ids=["tuple", "list", "dictionary", "object", "named tuple"],
+    )
+    def test_logits_are_found_in_what_models_return(self, network, digits, pack):
+        plain = sp.attack(sp.Ensemble([network], *digits), BALL, steps=3)
+        packed = sp.Ensemble([lambda images: pack(network(images))], *digits)
+        same(sp.attack(packed, BALL, steps=3), plain)
+        same(
+            sp.apgda(packed, BALL, steps=0),
+            sp.apgda(sp.Ensemble([network], *digits), BALL, steps=0),
+        )
+
+    @pytest.mark.parametrize(
+        ("output", "match"),
+        [
+            (None, "got NoneType; wrap it in a function that returns the tensor alone"),
+            ((), "got tuple"),
+            (("logits",), "got tuple"),
+            ({"out": torch.zeros(2, 3)}, r"got dict with keys \['out'\]; wrap it"),
+            (np.zeros((2, 3)), "got ndarray"),
+            (torch.zeros(2, 3).long(), "got int64; return scores of all classes"),
+            (3.0, "got float"),
+        ],
+    )
+    def test_anything_else_is_refused_in_one_sentence(self, output, match):
+        with pytest.raises(TypeError, match=r"models must return logits \(B, C\).*" + match):
+            logits_of(output)
+        problem = sp.Ensemble([lambda images: output], torch.rand(2, 4), torch.tensor([0, 1]))
+        for solver in SOLVERS:
+            with pytest.raises(TypeError, match=match):
+                solver(problem, BALL)
+        with pytest.raises(TypeError, match=match):
+            sp.success_rates(problem, problem.zeros())
+
+    def test_logits_of_another_shape_are_refused(self):
+        with pytest.raises(ValueError, match=r"one row for each of 2 images, got \(3,\)"):
+            call(lambda images: images.sum(dim=0), torch.rand(2, 3))
+
+
+# ------------------------------------------------------------------------------ precision
+
+
+class TestPrecision:
+    def test_float64_images_and_a_float32_model(self, network, digits):
+        x, y = digits
+        problem = sp.Ensemble([network], x.double(), y)
+        logits = problem.logits(problem.zeros())
+        assert logits.dtype == torch.float64
+        torch.testing.assert_close(logits[:, 0].float(), network(x), rtol=0, atol=0)
+        result = sp.attack(problem, BALL, steps=5)
+        assert result.delta.dtype == result.losses.dtype == torch.float64
+        single = sp.attack(sp.Ensemble([network], x, y), BALL, steps=5)
+        assert torch.equal(result.fooled, single.fooled)
+        assert torch.equal(sp.success_rates(problem, result.delta).fooled, result.fooled)
+
+    def test_a_float64_model_and_float32_images(self, digits):
+        x, y = digits
+        network = sp.models.load("mnist-a").double()
+        problem = sp.Ensemble([network], x, y)
+        logits = problem.logits(problem.zeros())[:, 0]
+        assert torch.equal(logits, network(x.double()).float())
+        assert sp.attack(problem, BALL, steps=3).delta.dtype == torch.float32
+
+    def test_half_precision_models_are_asked_in_their_own_dtype(self, digits):
+        x, y = digits
+        network = sp.models.load("mnist-a").to(torch.bfloat16)
+        problem = sp.Ensemble([network], x, y)
+        logits = problem.logits(problem.zeros())[:, 0]
+        assert torch.equal(logits, network(x.bfloat16()).float())
+        result = sp.attack(problem, BALL, steps=5)
+        said = network((x + result.delta).bfloat16()).argmax(dim=1)
+        assert torch.equal(result.fooled[:, 0], said != y)
+        assert result.fooled.any()
+
+    def test_a_module_that_converts_for_itself_is_left_to_it(self, digits):
+        x, _ = digits
+
+        class Normalised(nn.Module):
+            def __init__(self) -> None:
+                super().__init__()
+                self.network = sp.models.load("mnist-a").to(torch.bfloat16)
+                self.register_buffer("mean", torch.tensor(0.1307))
+
+            def forward(self, images: Tensor) -> Tensor:
+                assert images.dtype == torch.float32
+                return self.network((images - self.mean).bfloat16())
+
+        model = Normalised().eval()
+        assert torch.equal(call(model, x), model(x).float())
+
+    @pytest.mark.parametrize("kind", ["half", "double", "autocast"])
+    def test_verdicts_do_not_depend_on_the_dtype_of_the_logits(self, network, digits, kind):
+        def rounded(images: Tensor) -> Tensor:
+            if kind == "autocast":
+                with torch.autocast("cpu", dtype=torch.bfloat16):
+                    return network(images)
+            logits = network(images)
+            return logits.bfloat16() if kind == "half" else logits.double()
+
+        problem = sp.Ensemble([rounded], *digits)
+        result = sp.attack(problem, BALL, steps=10)
+        assert result.losses.dtype == torch.float32
+        said = rounded(digits[0] + result.delta).argmax(dim=1)
+        assert torch.equal(result.fooled[:, 0], said != digits[1])
+        plain = sp.attack(sp.Ensemble([network], *digits), BALL, steps=10)
+        assert torch.equal(result.fooled, plain.fooled)
+
+    def test_a_function_that_cannot_take_float64_says_so(self, network, digits):
+        problem = sp.Ensemble([lambda images: network(images)], digits[0].double(), digits[1])
+        with pytest.raises(ValueError, match=r"float64 images.*x\.float\(\)"):
+            sp.attack(problem, BALL)
+
+    @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+    def test_errors_of_the_model_are_its_own(self, digits, dtype):
+        def broken(images: Tensor) -> Tensor:
+            raise RuntimeError("out of paper")
+
+        with pytest.raises(RuntimeError, match="out of paper"):
+            sp.attack(sp.Ensemble([broken], digits[0].to(dtype), digits[1]), BALL)
+
+
+class TestAutocast:
+    @pytest.mark.parametrize("solver", SOLVERS)
+    def test_solvers_and_rates_work_inside_autocast_in_full_precision(
+        self, solver, network, digits
+    ):
+        problem = sp.Ensemble([network, lambda images: network(images)], *digits)
+        plain = solver(problem, BALL, steps=5)
+        rates = sp.success_rates(problem, plain.delta)
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            inside = solver(problem, BALL, steps=5)
+            again = sp.success_rates(problem, plain.delta)
+            assert torch.is_autocast_enabled("cpu")
+        same(inside, plain)
+        assert torch.equal(rates.fooled, again.fooled)
+
+    def test_problems_made_inside_autocast_predict_in_full_precision(self, network, digits):
+        plain = sp.Ensemble([network], *digits, labels="predicted")
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            inside = sp.Ensemble([network], *digits, labels="predicted")
+            logits = inside.logits(inside.zeros())
+        assert torch.equal(inside.labels, plain.labels)
+        assert torch.equal(logits, plain.logits(plain.zeros()))
+
+    def test_full_precision_ends_where_it_began(self):
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            with full_precision():
+                assert not torch.is_autocast_enabled("cpu")
+            assert torch.is_autocast_enabled("cpu")
+
+
+# --------------------------------------------------------------------------------- what is given
+
+
+class TestObviousInputs:
+    @pytest.mark.parametrize("integers", [np.uint8, np.int16, np.int32, np.int64, np.uint16])
+    def test_numpy_arrays_and_any_integers(self, network, digits, integers):
+        x, y = (part.numpy() for part in digits)
+        x.setflags(write=False)
+        given = sp.Ensemble([network], x, y.astype(integers))
+        expected = sp.Ensemble([network], *digits)
+        assert torch.equal(given.x, expected.x)
+        assert torch.equal(given.labels, expected.labels)
+        assert given.labels.dtype == torch.int64
+        same(sp.attack(given, BALL, steps=2), sp.attack(expected, BALL, steps=2))
+
+    def test_lists_of_numbers_images_and_arrays(self, digits):
+        x, y = digits
+        model = nn.Flatten()
+        for images in (x.tolist(), list(x), [image.numpy() for image in x], tuple(x)):
+            problem = sp.Ensemble([model.eval()], images, y.tolist())
+            assert torch.equal(problem.x, x)
+            assert torch.equal(problem.labels[:, 0], y)
+        groups = sp.Universal(model, [list(x[:3]), list(x[3:6])], [[0, 1, 2], [3, 4, 5]])
+        assert torch.equal(groups.groups, x[:6].reshape(2, 3, 1, 28, 28))
+
+    @pytest.mark.parametrize("solver", SOLVERS)
+    @pytest.mark.parametrize(
+        ("arguments", "options", "match"),
+        [
+            (
+                (0.2,),
+                {},
+                r"`ball` must be an LpBall, got float 0.2; write ball=saddlepoint\.LpBall",
+            ),
+            (("linf",), {}, "`ball` must be an LpBall, got str 'linf'"),
+            ((BALL,), {"rule": "minmax"}, r"`rule` .* got str 'minmax'; write rule=.*MinMax\(\)"),
+            ((BALL,), {"rule": sp.MinMax}, "`rule` .* got the class MinMax"),
+            ((BALL,), {"rule": 0.5}, "`rule` .* got float 0.5"),
+            ((BALL,), {"loss": "cw"}, "`loss` must be a function, got str 'cw'; write .*cw_margin"),
+        ],
+    )
+    def test_names_and_numbers_are_refused_with_what_to_write(
+        self, solver, arguments, options, match
+    ):
+        problem = sp.Ensemble([nn.Flatten().eval()], torch.rand(2, 4), torch.tensor([0, 1]))
+        with pytest.raises(TypeError, match=match):
+            solver(problem, *arguments, **options)
+
+    @pytest.mark.parametrize("solver", SOLVERS)
+    def test_a_model_is_not_a_problem(self, solver, network):
+        with pytest.raises(TypeError, match=r"`problem` .*Ensemble\(\[model\], x, y\)"):
+            solver(network, BALL)
+
+
+# --------------------------------------------------------------------- networks behind functions
+
+GLOBAL = nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3))
+
+
+def uses_a_global(images: Tensor) -> Tensor:
+    return GLOBAL(images)
+
+
+def uses_another_function(images: Tensor) -> Tensor:
+    return uses_a_global(images)
+
+
+def with_a_default(images: Tensor, network: nn.Module = GLOBAL) -> Tensor:
+    return network(images)
+
+
+class Predictor:
+    def __init__(self, network: nn.Module) -> None:
+        self.parts = {"network": network}
+
+    def __call__(self, images: Tensor) -> Tensor:
+        return self.parts["network"](images)
+
+    def predict(self, images: Tensor) -> Tensor:
+        return self(images)
+
+
+class Hiding(nn.Module):
+    """A list is not registered: .eval() does not reach what is in it."""
+
+    def __init__(self, network: nn.Module) -> None:
+        super().__init__()
+        self.networks = [network]
+
+    def forward(self, images: Tensor) -> Tensor:
+        return self.networks[0](images)
+
+
+WAYS = {
+    "closure": lambda images: GLOBAL(images),
+    "global": uses_a_global,
+    "through another function": uses_another_function,
+    "default": with_a_default,
+    "partial": functools.partial(lambda network, images: network(images), GLOBAL),
+    "bound method": GLOBAL.forward,
+    "object": Predictor(GLOBAL),
+    "method of an object": Predictor(GLOBAL).predict,
+    "decorated": torch.no_grad()(uses_a_global),
+    "comprehension": lambda images: sum(net(images) for net in [GLOBAL]),
+    "list in a module": Hiding(GLOBAL).eval(),
+}
+
+
+class TestModulesBehind:
+    @pytest.mark.parametrize("way", WAYS)
+    def test_networks_are_found(self, way):
+        assert any(module is GLOBAL for module in modules_behind(WAYS[way]))
+
+    @pytest.mark.parametrize("way", WAYS)
+    def test_training_mode_is_refused_before_anybody_is_asked(self, way):
+        GLOBAL.train()
+        x, y = torch.rand(5, 4), torch.zeros(5, dtype=torch.long)
+        before = {name: value.clone() for name, value in GLOBAL.state_dict().items()}
+        problem = sp.Ensemble([WAYS[way]], x, y)
+        for solver in SOLVERS:
+            with pytest.raises(ValueError, match=r"Sequential\).*training mode.*model\.eval\(\)"):
+                solver(problem, BALL)
+        with pytest.raises(ValueError, match="training mode"):
+            sp.success_rates(problem, problem.zeros())
+        for name, value in GLOBAL.state_dict().items():
+            assert torch.equal(value, before[name])
+        assert GLOBAL.training
+        GLOBAL.eval()
+        check_eval_mode([WAYS[way]])
+        GLOBAL.train()
+
+    def test_a_module_that_is_no_function_is_itself_and_not_its_parts(self):
+        assert modules_behind(GLOBAL) == [GLOBAL]
+
+    def test_what_a_function_does_not_name_does_not_matter(self):
+        def unrelated(images: Tensor) -> Tensor:
+            return images[:, :3]
+
+        assert modules_behind(unrelated) == []
+        assert modules_behind(torch.sigmoid) == []
+        assert modules_behind(nn.functional.relu) == []
+
+    def test_large_and_circular_data_is_not_walked_through(self):
+        data: list = list(range(1_000_000))
+        data.append(data)
+
+        def model(images: Tensor) -> Tensor:
+            return images + len(data)
+
+        start = time.perf_counter()
+        assert modules_behind(model) == []
+        assert time.perf_counter() - start < 1.0
