@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from saddlepoint import data, models
 from saddlepoint.doctor import Finding, examine, worst
+from saddlepoint.doctor.subject import Subject
 
 
 @pytest.fixture(scope="module")
@@ -151,8 +152,8 @@ def test_dead_units_are_caught(images):
 @pytest.mark.parametrize(
     ("model", "words"),
     [
-        (nn.Linear(3, 3), "raised RuntimeError"),
-        (nn.Flatten(0), "returned"),
+        (nn.Linear(3, 3), "ended in RuntimeError"),
+        (nn.Flatten(0), "must return logits"),
         (nn.Sequential(nn.Flatten(), nn.Linear(784, 2)), "2 classes"),
     ],
 )
@@ -161,6 +162,46 @@ def test_unusable_models_give_one_finding_and_no_error(model, words, images):
     assert worst(findings) == "fail"
     assert words in findings[-1].saw
     assert findings[-1].name == "inputs"
+
+
+def test_models_are_asked_as_by_every_attack(network, images):
+    """They get a tensor of their own, and their logits are taken out of what they return."""
+
+    class InPlace(Wrapped):
+        def forward(self, x):
+            return {"logits": self.network(x.sub_(0.5).add_(0.5))}
+
+    findings = look(InPlace(network), images)
+    assert {finding.name: finding.status for finding in findings if finding.status != "ok"} == {}
+
+
+def test_an_attack_that_raises_is_a_finding(network, images):
+    class Brittle(Wrapped):
+        def forward(self, x):
+            logits = self.network(x)
+            if logits.requires_grad and len(x) != len(images[0]):
+                raise ArithmeticError("not with so few images")
+            return logits
+
+    findings = look(Brittle(network), images)
+    assert status(findings, "radius") == "fail"
+    assert "ArithmeticError: not with so few images" in next(
+        finding.saw for finding in findings if finding.name == "radius"
+    )
+
+
+def test_logits_that_are_not_numbers_are_wrong_answers(network, images):
+    class Hole(Wrapped):
+        """NaN as soon as the first pixel, 0 in every image, is above half the radius."""
+
+        def forward(self, x):
+            return self.network(x).masked_fill(x[:, 0, 0, 0, None] > 0.1, float("nan"))
+
+    subject = Subject(Hole(network), *images, eps=0.2, steps=3, queries=3, seed=0)
+    assert bool(subject.correct.all())
+    moved = images[0].clone()
+    moved[:, 0, 0, 0] = 0.2
+    assert bool(subject.broken(moved, subject.ball).all())
 
 
 def test_images_out_of_range_are_reported(network, images):

@@ -5,27 +5,39 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pytest
 import torch
 from torch import Tensor, nn
 
-from saddlepoint import Ensemble, LpBall, Product, Transformed, Universal, robust_accuracy
+from saddlepoint import (
+    AttackResult,
+    Ensemble,
+    LpBall,
+    Product,
+    Transformed,
+    Universal,
+    attack,
+    robust_accuracy,
+)
 from saddlepoint import transforms as T
 from saddlepoint.evaluation import (
     AbstractAttack,
+    AttackFailedError,
     DomainAccuracy,
     EvaluationProgress,
     OurAttack,
     Page,
     RobustAccuracy,
     Target,
-    domains,
+    joint,
+    radii,
     robust_domains,
     smallest_radius,
     wilson,
 )
+from saddlepoint.evaluation.suites import attacks_for
 
 NORMS = [math.inf, 2.0, 1.0, 0.0]
 
@@ -239,13 +251,48 @@ def test_what_is_found_against_one_domain_is_tried_on_the_others() -> None:
     assert not result.nearest["linf"].any()
 
 
+def test_all_at_once_are_attacked_with_as_many_descents_as_one_domain_by_suite_quick(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    taken: dict[float, int] = {}
+
+    def record(problem: Ensemble, ball: LpBall, *, restarts: int, **options: object) -> object:
+        taken[ball.p] = restarts
+        return attack(problem, ball, restarts=1, **options)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(joint, "attack", record)
+    threats = {str(p): LpBall(p, 1.0) for p in NORMS}
+    robust_domains(BOTH, threats, LAZY, steps=1, searches=0)
+    alone = {
+        p: sum(each.descents for each in attacks_for("quick", p) if isinstance(each, OurAttack))
+        for p in NORMS
+    }
+    assert taken == alone == {math.inf: 5, 2.0: 9, 1.0: 9, 0.0: 5}
+
+
+def test_what_the_min_max_attack_says_of_itself_is_not_asked(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def liar(problem: Ensemble, ball: LpBall, **options: object) -> AttackResult:
+        honest = attack(problem, ball, steps=0)
+        return replace(honest, fooled=torch.ones_like(honest.fooled))
+
+    for room in (joint, radii):
+        monkeypatch.setattr(room, "attack", liar)
+    result = robust_domains(BOTH, LINF, LAZY, searches=3)
+    assert result.fooled["linf"].tolist() == [False, False, False, False, True]
+    assert result.eps_min["linf"].tolist() == [math.inf] * 4 + [0.0]
+    assert smallest_radius(BOTH, 2.0).tolist() == [math.inf] * 4 + [0.0]
+
+
 def test_lies_against_one_domain_change_nothing() -> None:
     lies = [lambda t: t.x - 5, lambda t: t.x * math.nan, lambda t: None, lambda t: 1 / 0]
     honest = robust_domains(BOTH, LINF, LAZY, steps=10, searches=4)
     for lie in lies:
-        result = robust_domains(BOTH, LINF, every_norm(Fake(lie, "lazy")), steps=10, searches=4)
+        liars = every_norm(Fake(lie, "lazy"))
+        result = robust_domains(BOTH, LINF, liars, on_failure="note", steps=10, searches=4)
         assert equal(result, honest)
-        assert all(note.startswith(("A: linf lazy: ", "B: linf lazy: ")) for note in result.notes)
+        assert all(note.startswith(("A: linf lazy", "B: linf lazy")) for note in result.notes)
         assert len(result.notes) == 2
 
 
@@ -356,31 +403,38 @@ def test_the_budget_cuts_the_joint_attacks_and_says_so(monkeypatch: pytest.Monke
     assert bool((whole.weights["linf"] != 0.5).any())
 
 
-def test_a_model_that_fails_is_reported_and_the_rest_goes_on() -> None:
+def test_a_model_that_fails_is_an_error_or_stands_beside_the_numbers() -> None:
     def broken(images: Tensor) -> Tensor:
         if images.requires_grad:
             raise RuntimeError("no gradients\nhere")
         return SECOND(images)
 
     problem = Ensemble([FIRST, broken], X, Y, names=NAMES)
-    result = robust_domains(problem, LINF, LAZY, steps=5, searches=2)
-    assert [note.split(" (")[0] for note in result.notes] == [
-        "linf min-max: stopped by RuntimeError: no gradients here",
-        "linf eps_min: stopped by RuntimeError: no gradients here",
-    ]
+    options = {"steps": 5, "searches": 2}
+    with pytest.raises(AttackFailedError, match="linf min-max failed on 4 images") as caught:
+        robust_domains(problem, LINF, LAZY, **options)
+    assert isinstance(caught.value.__cause__, RuntimeError)
+    result = robust_domains(problem, LINF, LAZY, on_failure="note", **options)
+    assert result.notes == (
+        "linf min-max failed on 4 images: RuntimeError: no gradients here",
+        "linf eps_min failed on 4 images: RuntimeError: no gradients here",
+    )
     assert result.clean == pytest.approx(3 / 5)
     assert result.joint == {"linf": pytest.approx(4 / 5)}
+    assert repr(result) == (
+        "DomainAccuracy(5 images, 2 domains: clean 60.0 %, linf fools all at once at least 20.0 %, union at "
+        "most 60.0 %: linf min-max failed on 4 images, linf eps_min failed on 4 images)"
+    )
 
 
-def test_logits_that_are_not_numbers_are_wrong_from_the_start() -> None:
+def test_logits_that_are_not_numbers_from_the_start_are_refused() -> None:
     def nowhere(images: Tensor) -> Tensor:
         return SECOND(images) * math.nan
 
-    result = robust_domains(Ensemble([nowhere, nowhere], X, Y), LINF, LAZY, steps=5, searches=2)
-    assert result.clean == 0.0
-    assert result.eps_min["linf"].tolist() == [0.0] * 5
-    assert result.joint == {"linf": 0.0}
-    assert smallest_radius(Ensemble([nowhere], X, Y), 2).tolist() == [0.0] * 5
+    with pytest.raises(ValueError, match="5 of 5 images, the first of which is image 0"):
+        robust_domains(Ensemble([SECOND, nowhere], X, Y), LINF, LAZY, steps=5, searches=2)
+    with pytest.raises(ValueError, match="finite"):
+        smallest_radius(Ensemble([nowhere], X, Y), 2)
 
 
 def test_progress_names_the_domain_and_counts_all_stages() -> None:
@@ -463,7 +517,7 @@ def test_what_withstood_the_ball_is_searched_beyond_it_only(
         assert failed.tolist() == [0.22, 0.0, 0.22, 0.0]  # so that radii and verdicts agree
         return succeeded
 
-    monkeypatch.setattr(domains, "smallest_radius", search)
+    monkeypatch.setattr(joint, "smallest_radius", search)
     result = robust_domains(BOTH, LINF, LAZY, steps=20)
     assert result.notes == ()
 

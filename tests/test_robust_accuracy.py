@@ -18,6 +18,7 @@ from oracles import distance_to_plane
 from saddlepoint import LpBall, RobustAccuracy, robust_accuracy
 from saddlepoint.evaluation import (
     AbstractAttack,
+    AttackFailedError,
     EvaluationProgress,
     OurAttack,
     Outcome,
@@ -150,23 +151,27 @@ LIARS: dict[str, tuple[Callable[[Target], object], str, str]] = {
     "too few": (
         lambda t: across(t)[:-1],
         "failed",
-        "stopped by ValueError: `candidates` must have",
+        "failed on 4 images: ValueError: `candidates` must have",
     ),
-    "too many": (lambda t: across(t).repeat(2, 1), "failed", "stopped by ValueError"),
-    "another shape": (lambda t: across(t)[:, None], "failed", "stopped by ValueError"),
-    "a scalar": (lambda t: torch.tensor(0.0), "failed", "stopped by ValueError"),
-    "none": (lambda t: None, "failed", "stopped by ValueError"),
-    "a list": (lambda t: across(t).tolist(), "failed", "stopped by ValueError"),
-    "a pair": (lambda t: (across(t), t.y), "failed", "stopped by ValueError"),
-    "numpy": (lambda t: across(t).numpy(), "failed", "stopped by ValueError"),
-    "on no device": (lambda t: across(t).to("meta"), "failed", "stopped by"),
+    "too many": (lambda t: across(t).repeat(2, 1), "failed", "failed on 4 images: ValueError"),
+    "another shape": (lambda t: across(t)[:, None], "failed", "failed on 4 images: ValueError"),
+    "a scalar": (lambda t: torch.tensor(0.0), "failed", "failed on 4 images: ValueError"),
+    "none": (lambda t: None, "failed", "failed on 4 images: ValueError"),
+    "a list": (lambda t: across(t).tolist(), "failed", "failed on 4 images: ValueError"),
+    "a pair": (lambda t: (across(t), t.y), "failed", "failed on 4 images: ValueError"),
+    "numpy": (lambda t: across(t).numpy(), "failed", "failed on 4 images: ValueError"),
+    "on no device": (lambda t: across(t).to("meta"), "failed", "failed on 4 images: "),
     "crash": (
         raises(RuntimeError("boom\nbang")),
         "failed",
-        "stopped by RuntimeError: boom bang (0 of 4",
+        "failed on 4 images: RuntimeError: boom bang",
     ),
-    "assertion": (raises(AssertionError()), "failed", "stopped by AssertionError"),
-    "memory": (raises(MemoryError("no more")), "failed", "stopped by MemoryError: no more"),
+    "assertion": (raises(AssertionError()), "failed", "failed on 4 images: AssertionError"),
+    "memory": (
+        raises(MemoryError("no more")),
+        "failed",
+        "failed on 4 images: MemoryError: no more",
+    ),
 }
 
 
@@ -175,15 +180,19 @@ LIARS: dict[str, tuple[Callable[[Target], object], str, str]] = {
 def test_no_lie_changes_a_number_and_the_others_go_on(lie: str, minimal: bool) -> None:
     act, status, note = LIARS[lie]
     liar = Fake(act, "liar", minimal=minimal)  # type: ignore[arg-type]
-    result, alone = evaluate(liar, honest()), evaluate(honest())
+    result, alone = evaluate(liar, honest(), on_failure="note"), evaluate(honest())
     told, truth = result.outcomes
     assert not told.broken.any()
     assert told.status == status
-    if note and not (minimal and "outside" in note):
-        assert any(note in line for line in told.notes)
-        assert any(line.startswith("linf liar: ") for line in result.notes)
+    if status == "failed":
+        assert any(line.startswith(f"linf liar {note}") for line in result.notes)
+        assert result.at_most == {"union", "robust.linf"}
+        with pytest.raises(AttackFailedError, match="linf liar failed on 4 images"):
+            evaluate(liar, honest())
     else:
-        assert told.notes == ()
+        assert result.at_most == frozenset()
+        discarded = note and not (minimal and "outside" in note)
+        assert [line[: len(note)] for line in told.notes] == ([note] if discarded else [])
     assert same(truth, alone.outcomes[0])
     assert truth.notes == ()
     assert result.per_threat == alone.per_threat == {"linf": 0.5}
@@ -208,11 +217,47 @@ def test_a_crash_keeps_the_batches_before_it() -> None:
             raise OSError("disk")
         return across(target)
 
-    outcome = evaluate(Fake(act, minimal=True), batch_size=2).outcomes[0]
+    result = evaluate(Fake(act, minimal=True), batch_size=2, on_failure="note")
+    (outcome,) = result.outcomes
     assert outcome.status == "failed"
     assert outcome.attacked.tolist() == [True, True, False, False]
     assert outcome.broken.tolist() == [True, False, False, False]
-    assert outcome.notes == ("stopped by OSError: disk (2 of 4 images attacked)",)
+    assert result.notes == ("linf fake failed on 2 images: OSError: disk",)
+    assert repr(result) == (
+        "RobustAccuracy(4 images: clean 100.0 %, linf at most 75.0 %, union at most 75.0 %: linf fake failed "
+        "on 2 images)"
+    )
+
+
+def test_images_that_fell_or_that_were_attacked_to_the_end_are_not_counted_as_missed() -> None:
+    def fails_in(restart: int) -> Fake:
+        def act(target: Target) -> Tensor:
+            if target.restart == restart and 3 in target.rows:
+                raise OSError("disk")
+            return across(target)
+
+        return Fake(act, minimal=True, restarts=3)
+
+    # Images 0 and 2 fall; image 1 stands, and comes before image 3.
+    for restart, missed in ((1, 2), (2, 1)):
+        result = evaluate(fails_in(restart), batch_size=1, on_failure="note")
+        assert result.failures[0].images == missed
+
+
+def test_a_failure_concerns_its_threat_and_the_union() -> None:
+    def act(target: Target) -> Tensor:
+        if target.ball.p == 2:
+            raise OSError("disk")
+        return across(target)
+
+    threats = {"linf": LpBall(math.inf, 0.2), "l2": LpBall(2, 0.2)}
+    attacks = {math.inf: [Fake(act)], 2.0: [Fake(act)]}
+    result = robust_accuracy(LINE, X, Y, threats, attacks, on_failure="note")
+    assert result.at_most == {"union", "robust.l2"}
+    assert repr(result) == (
+        "RobustAccuracy(4 images: clean 100.0 %, linf 50.0 %, l2 at most 100.0 %, union at most 50.0 %: l2 "
+        "fake failed on 4 images)"
+    )
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.float16, torch.bfloat16])
@@ -400,19 +445,16 @@ def test_pixels_of_several_channels_are_counted_once() -> None:
         robust_accuracy(LINE, X, Y, {"l0": LpBall(0, 1, "pixel")})
 
 
-def test_logits_that_are_not_numbers_are_wrong() -> None:
-    def model(images: Tensor) -> Tensor:
-        logits = LINE(images)
-        return torch.where(images[:, :1] < 0.7, math.nan, logits)
+def test_logits_that_are_not_numbers_are_wrong_under_attack_and_an_error_without() -> None:
+    def below(edge: float) -> Callable[[Tensor], Tensor]:
+        return lambda images: torch.where(images[:, :1] < edge, math.nan, LINE(images))
 
-    result = robust_accuracy(model, X, Y, LINF, suite(Fake(lambda t: move(t, 0.15))))
-    assert result.correct.tolist() == [False, True, False, True]
-    # 0.8 - 0.15 gives NaN, 0.9 - 0.15 does not; the line itself is out of reach
-    assert result.outcomes[0].broken.tolist() == [False, True, False, False]
-    ours = robust_accuracy(model, X, Y, LINF, suite(OurAttack(steps=5), honest()))
-    assert ours.outcomes[0].status == "failed"
-    assert "must be finite" in ours.notes[0]
-    assert ours.outcomes[1].status == "complete"
+    with pytest.raises(ValueError, match="for 2 of 4 images, the first of which is image 0"):
+        robust_accuracy(below(0.7), X, Y, LINF, suite(honest()))
+    # 0.6 - 0.05 gives NaN, 0.65 - 0.05 does not; LINE itself has all of them right.
+    result = robust_accuracy(below(0.58), X, Y, LINF, suite(Fake(lambda t: move(t, 0.05))))
+    assert result.correct.all()
+    assert result.outcomes[0].broken.tolist() == [True, False, False, False]
 
 
 # ------------------------------------------------------------------------------------ counts by hand
@@ -625,7 +667,7 @@ def test_the_model_keeps_its_mode_its_gradients_and_its_flags() -> None:
         raise RuntimeError("late")
 
     for attack in (Fake(act), Fake(late)):
-        result = robust_accuracy(model, X, Y, LINF, suite(attack, honest()))
+        result = robust_accuracy(model, X, Y, LINF, suite(attack, honest()), on_failure="note")
         assert not result.outcomes[0].broken.any()
         assert same(result.outcomes[1], evaluate(honest()).outcomes[0])
         assert not any(module.training for module in model.modules())
@@ -700,7 +742,9 @@ class TestModelsThatHide:
                 logits.register_hook(lambda _: 1 / 0)
             return logits
 
-        result = robust_accuracy(brittle, X, Y, LINF)
+        with pytest.raises(AttackFailedError, match="linf attack-ce failed on 4 images"):
+            robust_accuracy(brittle, X, Y, LINF)
+        result = robust_accuracy(brittle, X, Y, LINF, on_failure="note")
         status = {each.attack: each.status for each in result.outcomes}
         assert status == {"attack-ce": "failed", "attack": "failed", "search": "complete"}
         assert "ZeroDivisionError" in " ".join(result.notes)
@@ -801,7 +845,7 @@ def test_pages_about_other_images_or_without_their_tensors_are_not_used() -> Non
 
 def test_a_failed_batch_is_not_kept() -> None:
     ledger = Memory()
-    evaluate(Fake(raises(OSError())), ledger=ledger)
+    evaluate(Fake(raises(OSError())), ledger=ledger, on_failure="note")
     assert ledger == {}
 
 

@@ -21,6 +21,7 @@ from torch import Tensor, nn
 import saddlepoint as sp
 from saddlepoint.evaluation import (
     AbstractAttack,
+    AttackFailedError,
     OurAttack,
     RobustAccuracy,
     Target,
@@ -521,7 +522,13 @@ def test_two_classes_are_refused_where_the_loss_is_constant_and_the_note_says_so
     x, y = torch.tensor([[0.7, 0.6]]), torch.tensor([0])
     suite = {INF: [TargetedAPGD(), APGD("apgd-dlr", "dlr"), FAB()]}
     result = robust_accuracy(
-        nn.Identity().eval(), x, y, {"linf": sp.LpBall(INF, 0.2)}, suite, every_attack=True
+        nn.Identity().eval(),
+        x,
+        y,
+        {"linf": sp.LpBall(INF, 0.2)},
+        suite,
+        every_attack=True,
+        on_failure="note",
     )
     assert [each.status for each in result.outcomes] == ["failed", "failed", "complete"]
     assert "apgd-t needs at least 3 classes, got 2" in result.notes[0]
@@ -581,9 +588,8 @@ def test_trap_a_missing_seed_is_the_time_of_day() -> None:
 
 
 def test_other_norms_are_refused_with_a_remedy() -> None:
-    (outcome,) = alone(Plane(), PLANE_X, PLANE_Y, 0.0, 1.0, APGD()).outcomes
-    assert outcome.status == "failed"
-    assert "take suite 'quick'" in outcome.notes[0]
+    with pytest.raises(AttackFailedError, match="take suite 'quick'"):
+        alone(Plane(), PLANE_X, PLANE_Y, 0.0, 1.0, APGD())
 
 
 def test_nothing_is_printed_or_logged(

@@ -14,7 +14,7 @@ from .inputs import Images, load_data, load_models
 if TYPE_CHECKING:
     from saddlepoint.doctor import Finding
 
-__all__ = ["default_radius", "doctor", "examine", "references", "verdict"]
+__all__ = ["default_radius", "doctor", "examine", "lines", "references", "verdict"]
 
 _EPS = {"mnist": 0.2}
 _MARKS = {"ok": ("✓", "32"), "warn": ("!", "33"), "fail": ("✗", "31")}
@@ -130,14 +130,20 @@ def _shipped(name: str, images: Images) -> dict[str, Any]:
     return {}
 
 
-def _print(finding: "Finding") -> None:
+def lines(finding: "Finding", *, colours: bool = False) -> list[str]:
+    """What a check saw; if that is not well, also what it usually means and what to do."""
     mark, colour = _MARKS[finding.status]
-    if sys.stdout.isatty():
+    if colours:
         mark = f"\033[{colour}m{mark}\033[0m"
-    print(f"  {mark} {finding.name:<14} {finding.saw}", flush=True)
+    shown = [f"  {mark} {finding.name:<14} {finding.saw}"]
     if finding.status != "ok":
-        print(f"    {'':<14} usually means: {finding.means}")
-        print(f"    {'':<14} what to do:    {finding.do}", flush=True)
+        shown.append(f"    {'':<14} usually means: {finding.means}")
+        shown.append(f"    {'':<14} what to do:    {finding.do}")
+    return shown
+
+
+def _print(finding: "Finding") -> None:
+    print(*lines(finding, colours=sys.stdout.isatty()), sep="\n", flush=True)
 
 
 def _conclude(everything: "dict[str, list[Finding]]", json: bool) -> int:

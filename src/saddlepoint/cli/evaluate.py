@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from cyclopts import Parameter
 
 from . import parse
-from .errors import UsageError, library, usage
+from .errors import LibraryError, UsageError, library, usage
 
 if TYPE_CHECKING:
     from saddlepoint.evaluation import EvaluationProgress, Ledger
+    from saddlepoint.evaluation.failures import OnFailure
     from saddlepoint.problems import Ensemble, Model, Product
     from saddlepoint.projections import LpBall
     from saddlepoint.report import Run
@@ -72,7 +73,10 @@ class Running:
     """Folder for run.json, tensors.safetensors, report.html and table.md, .csv, .tex. [default: a new one in
     runs]"""
     doctor: bool = True
-    """Examine the models first, and put what was found into the report."""
+    """Examine the models first, refuse those that are not fit, and put what was found into the report."""
+    on_failure: Literal["raise", "note"] = "raise"
+    """raise ends the evaluation with an error if an attack fails; note goes on, says "at most" where an
+    attack is missing, and ends with exit code 1."""
     resume: Flag = False
     """Continue the evaluation in --out, if there is one."""
     overwrite: Flag = False
@@ -91,6 +95,8 @@ def evaluate(
     running: Running | None = None,
 ) -> int:
     """Count the images a model still classifies correctly under every attack of every threat.
+
+    Exit code 1 if a model is not fit to be evaluated, or if an attack failed.
 
     Args:
         model: A (network of the data set), mnist-a, weights.safetensors:mnist_cnn, program.pt2 or
@@ -134,21 +140,28 @@ def evaluate(
             return finish(old, folder, quiet=running.quiet, as_json=running.json)
         changed = (*notes, *runner.other_versions(old, run))
         run = run.but(created=old.created, metrics=old.metrics, warnings=changed)
-    else:
-        runner.clear(folder)
     try:
-        run.write(folder)
-        if running.doctor and "doctor" not in run.metrics:
-            run = run.but(metrics={"doctor": _examine(models, problem, images, balls, running)})
+        if running.doctor:
+            findings = run.metrics.get("doctor") or _examine(
+                models, problem, images, balls, running
+            )
+            run = run.but(metrics={"doctor": findings})
+            _refuse(findings)
+        if old is None:
+            runner.clear(folder)
         title = f"evaluate {config['data']}"
         with library(), show.evaluating(title, quiet=running.quiet) as callback:
             run = report.execute_evaluation(
-                lambda ledger: _evaluate(config, problem, balls, ledger, callback),
+                lambda ledger: _evaluate(
+                    config, running.on_failure, problem, balls, ledger, callback
+                ),
                 problem,
                 run,
                 folder,
             )
     except KeyboardInterrupt:
+        if not (folder / "run.json").is_file():
+            run.but(status="interrupted").write(folder)  # Ctrl-C while the doctor worked
         done = len(report.DiskLedger(folder))
         print(f"stopped: {done} finished batches are saved in {folder}", file=sys.stderr)
         again = f"{command} --out {shlex.quote(str(folder))} --resume"
@@ -158,7 +171,11 @@ def evaluate(
 
 
 def finish(run: "Run", folder: Path, *, quiet: bool, as_json: bool) -> int:
-    """Draw the report and the tables of a finished evaluation, and say what came out."""
+    """Draw the report and the tables of a finished evaluation, and say what came out.
+
+    Returns:
+        The exit code: 1 if an attack failed, so that numbers are upper bounds.
+    """
     from saddlepoint import report
 
     from . import show
@@ -174,7 +191,7 @@ def finish(run: "Run", folder: Path, *, quiet: bool, as_json: bool) -> int:
     elif not quiet:
         show.evaluation(run)
         print(f"\n{run.seconds:.1f} s; report: {path}")
-    return 0
+    return 1 if run.metrics["failures"] else 0
 
 
 def _config(model: str | None, settings: Settings) -> dict[str, Any]:
@@ -253,24 +270,32 @@ def _problem(
 
 def _evaluate(
     config: Mapping[str, Any],
+    on_failure: "OnFailure",
     problem: "Ensemble | Product",
     balls: "dict[str, LpBall]",
     ledger: "Ledger",
     callback: "Callable[[EvaluationProgress], None]",
 ) -> "Result":
     from saddlepoint import robust_accuracy
+    from saddlepoint.evaluation import AttackFailedError
     from saddlepoint.evaluation.domains import domain_models, robust_domains
 
     options: Any = {name: config[name] for name in ("every_attack", "batch_size", "budget", "seed")}
-    options |= {"ledger": ledger, "callback": callback}
+    options |= {"ledger": ledger, "callback": callback, "on_failure": on_failure}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # `_problem` has collected them
-        if problem.num_domains > 1:
-            return robust_domains(problem, balls, config["suite"], **options)
-        (model,) = domain_models(problem).values()
-        return robust_accuracy(
-            model, problem.x, problem.labels[:, 0], balls, config["suite"], **options
-        )
+        try:
+            if problem.num_domains > 1:
+                return robust_domains(problem, balls, config["suite"], **options)
+            (model,) = domain_models(problem).values()
+            return robust_accuracy(
+                model, problem.x, problem.truth[:, 0], balls, config["suite"], **options
+            )
+        except AttackFailedError as error:
+            raise LibraryError(
+                f"{error.what}; mend the cause and continue with --resume, or add --on-failure note, under "
+                "which numbers are upper bounds."
+            ) from error
 
 
 def _examine(
@@ -296,7 +321,24 @@ def _examine(
         )
         found[name] = [asdict(finding) for finding in findings]
         show.note(f"doctor: {name}: {doctor.verdict(findings)}", quiet=running.quiet)
+        for finding in findings:
+            if finding.status != "ok":
+                show.note("\n".join(doctor.lines(finding)), quiet=running.quiet)
     return found
+
+
+def _refuse(findings: "Mapping[str, list[dict[str, str]]]") -> None:
+    """Stop where the doctor says no: a wrong number is worse than none."""
+    sick = {
+        name: [f"{each['name']}: {each['saw']}" for each in found if each["status"] == "fail"]
+        for name, found in findings.items()
+    }
+    reasons = [f"{name} ({' '.join(saw)})" for name, saw in sick.items() if saw]
+    if reasons:
+        raise LibraryError(
+            f"not fit to be evaluated, numbers would be wrong: {', '.join(reasons)}; mend what the doctor "
+            "says, or add --no-doctor to evaluate all the same."
+        )
 
 
 def _command(config: Mapping[str, Any], settings: Settings, running: Running) -> str:
@@ -314,4 +356,5 @@ def _command(config: Mapping[str, Any], settings: Settings, running: Running) ->
             words.append(f"--{name.replace('_', '-')}")
             words += [] if value is True else [str(value)]
     words += ["--seed", str(settings.seed)] if settings.seed else []
+    words += ["--on-failure", running.on_failure] if running.on_failure != "raise" else []
     return shlex.join(words if running.doctor else [*words, "--no-doctor"])

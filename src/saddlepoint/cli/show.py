@@ -144,7 +144,7 @@ def summary(run: "Run") -> None:
 def evaluation(run: "Run") -> None:
     """What stands, as a table and in words, on stdout."""
     from saddlepoint.report import words
-    from saddlepoint.report.evaluation_page import attack_table, evaluation_headline
+    from saddlepoint.report.evaluation_page import accuracy_text, attack_table, evaluation_headline
 
     console = Console(width=None if sys.stdout.isatty() else 120, highlight=False)
     metrics = run.metrics
@@ -159,17 +159,22 @@ def evaluation(run: "Run") -> None:
     table.add_column("union", justify="right")
 
     def shares(part: "Mapping[str, Any]") -> list[str]:
-        return [f"{value:.1f}" for value in (*part["robust"].values(), part["union"])]
+        robust = (accuracy_text(part, "robust", threat) for threat in part["robust"])
+        return [*robust, accuracy_text(part, "union")]
 
     if several:
         for name, part in metrics["domains"].items():
             table.add_row(escape(name), f"{part['clean']:.1f}", *shares(part))
         table.add_section()
         table.add_row("every one right", f"{metrics['clean']:.1f}", *shares(metrics))
-        joint = [f"{value:.1f}" for value in metrics["joint"].values()]
+        joint = [accuracy_text(metrics, "joint", threat) for threat in metrics["joint"]]
         table.add_row("not all fooled at once", "", *joint, "")
-        medians = [marks["median"] for marks in metrics["eps_min"].values()]
-        radii = ["inf" if median is None else f"{median:.3g}" for median in medians]
+        medians = {name: marks["median"] for name, marks in metrics["eps_min"].items()}
+        radii = [
+            ("at most " if f"eps_min.{name}" in metrics["at_most"] else "")
+            + ("inf" if median is None else f"{median:.3g}")
+            for name, median in medians.items()
+        ]
         table.add_row("median smallest radius", "", *radii, "")
         console.print("Accuracy, percent:", table, sep="\n")
     else:
@@ -197,6 +202,8 @@ def _cell(outcome: "Mapping[str, Any] | None") -> str:
 
 def evaluations(names: "list[str]", runs: "list[Run]") -> None:
     """One line per evaluation, on stdout."""
+    from saddlepoint.report.evaluation_page import accuracy_text
+
     console = Console(width=None if sys.stdout.isatty() else 120, highlight=False)
     threats = list(dict.fromkeys(name for run in runs for name in run.metrics["radii"]))
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
@@ -208,7 +215,7 @@ def evaluations(names: "list[str]", runs: "list[Run]") -> None:
         metrics = run.metrics
         low, high = metrics["intervals"]["union"]
         cells = [
-            f"{metrics['robust'][threat]:.1f}" if threat in metrics["robust"] else "-"
+            accuracy_text(metrics, "robust", threat) if threat in metrics["robust"] else "-"
             for threat in threats
         ]
         table.add_row(
@@ -218,7 +225,7 @@ def evaluations(names: "list[str]", runs: "list[Run]") -> None:
             str(metrics["rows"]),
             f"{metrics['clean']:.1f}",
             *cells,
-            f"{metrics['union']:.1f}",
+            accuracy_text(metrics, "union"),
             f"{low:.1f} to {high:.1f}",
         )
     console.print(table)

@@ -33,8 +33,19 @@ def evaluation_table(run: "Run") -> "Table":
         for threat, share in metrics["joint"].items():
             interval = metrics["intervals"]["joint"][threat]
             where = (threat, metrics["radii"][threat])
+            state = _state(metrics, f"joint.{threat}")
             lines.append(
-                ("not all at once", *where, "min-max", None, None, None, share, _pair(interval), "")
+                (
+                    "not all at once",
+                    *where,
+                    "min-max",
+                    None,
+                    None,
+                    None,
+                    share,
+                    _pair(interval),
+                    state,
+                )
             )
     names = (
         "model",
@@ -75,9 +86,15 @@ def _totals(name: str, part: Any) -> "list[tuple[Cell, ...]]":
     ]
     for threat, share in part["robust"].items():
         where = (threat, part["radii"][threat], "all", None, None, None)
-        lines.append((name, *where, share, _pair(intervals["robust"][threat]), ""))
-    union = (part["union"], _pair(intervals["union"]))
-    return [*lines, (name, "all", None, "all", None, None, None, *union, "")]
+        state = _state(part, f"robust.{threat}")
+        lines.append((name, *where, share, _pair(intervals["robust"][threat]), state))
+    union = (part["union"], _pair(intervals["union"]), _state(part, "union"))
+    return [*lines, (name, "all", None, "all", None, None, None, *union)]
+
+
+def _state(part: Any, number: str) -> str:
+    """That a number is an upper bound, because an attack failed."""
+    return "at most" if number in part["at_most"] else ""
 
 
 def _pair(interval: list[float]) -> tuple[float, float]:

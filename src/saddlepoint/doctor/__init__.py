@@ -94,7 +94,7 @@ def examine(
         for look in behaviour.CHECKS:
             note(look(subject))
         for check in strength.CHECKS:
-            note(check(subject))
+            note(strength.attempt(check, subject))
         for name, reference in (references or {}).items():
             finding = strength.transfer(subject, name, reference)
             if finding is not None:

@@ -8,7 +8,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from saddlepoint.calls import call
 from saddlepoint.doctor.subject import Finding, Subject, input_gradient
+from saddlepoint.evaluation.failures import reason
+from saddlepoint.losses import fooled
 from saddlepoint.problems import Model
 
 __all__ = ["CHECKS", "inputs", "mode"]
@@ -49,23 +52,14 @@ def inputs(model: Model, x: Tensor, y: Tensor) -> Finding:
         )
     try:
         with torch.no_grad():
-            logits = model(x)
+            logits = call(model, x)
     except Exception as error:  # the user's model may raise anything
         return Finding(
             "inputs",
             "fail",
-            f"the model raised {type(error).__name__}: {' '.join(str(error).split())[:200]}",
-            f"it does not take images of shape {tuple(x.shape[1:])}.",
-            "check channels, size and data type, or give other images with --data.",
-        )
-    if not isinstance(logits, Tensor) or logits.dim() != 2 or logits.shape[0] != len(x):
-        given = tuple(logits.shape) if isinstance(logits, Tensor) else type(logits).__name__
-        return Finding(
-            "inputs",
-            "fail",
-            f"the model returned {given} for {len(x)} images.",
-            "logits must have shape (images, classes).",
-            "wrap the model so that it returns its logits only.",
+            f"asking the model ended in {reason(error)}",
+            f"it does not take images of shape {tuple(x.shape[1:])}, or does not return logits.",
+            "check channels, size, data type and outputs, or give other images with --data.",
         )
     if not bool(logits.isfinite().all()) or int(y.max()) >= logits.shape[1]:
         return Finding(
@@ -92,8 +86,7 @@ def normalisation(subject: Subject) -> Finding:
     chance = 1 / subject.logits.shape[1]
     best, how = share, ""
     for name, images in _scalings(subject.x).items():
-        logits = subject.call(images)
-        other = _share(logits.argmax(dim=-1) == subject.y)
+        other = _share(~fooled(subject.call(images), subject.y))
         if other > best:
             best, how = other, name
     gain = best - share
@@ -147,7 +140,7 @@ def randomness(subject: Subject) -> Finding:
     again = subject.call(subject.x)
     change = float((again - subject.logits).abs().max())
     scale = float(subject.logits.abs().max()) or 1.0
-    flips = int((again.argmax(dim=-1) != subject.logits.argmax(dim=-1)).sum())
+    flips = int(fooled(again, subject.logits.argmax(dim=-1)).sum())
     if change > 1e-4 * scale:
         return Finding(
             "randomness",

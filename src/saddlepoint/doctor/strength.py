@@ -7,19 +7,35 @@ from itertools import pairwise
 
 import torch
 
+from saddlepoint.calls import call
 from saddlepoint.doctor.subject import Finding, Subject
+from saddlepoint.evaluation.failures import reason
+from saddlepoint.losses import fooled
 from saddlepoint.problems import Ensemble, Model
-from saddlepoint.projections import LpBall
 from saddlepoint.solver import attack
 from saddlepoint.solver.search import random_search
 from saddlepoint.weights import Average
 
-__all__ = ["CHECKS", "transfer"]
+__all__ = ["CHECKS", "attempt", "transfer"]
 
 _DO = "do not report this robustness; attack a differentiable copy (BPDA) or without gradients."
 
 
-def monotone(subject: Subject) -> Finding:
+def attempt(name: str, subject: Subject) -> Finding:
+    """A check of `CHECKS`; an attack that raises is a finding too."""
+    try:
+        return CHECKS[name](subject)
+    except Exception as error:  # attacks refuse models, and the user's model may raise anything
+        return Finding(
+            name,
+            "fail",
+            f"the attack ended in {reason(error)}",
+            "the model cannot be attacked as it is, so that nothing is known of its robustness.",
+            "mend what the error says; the checks above may say more.",
+        )
+
+
+def radius(subject: Subject) -> Finding:
     """Robust accuracy must not rise with the radius."""
     radii = [subject.eps * factor for factor in (0.25, 0.5, 1.0, 2.0)]
     shares = [float(subject.standing(eps).double().mean()) for eps in radii]
@@ -68,7 +84,7 @@ def gradient_free(subject: Subject) -> Finding:
         seed=subject.seed,
         rows=torch.arange(len(subject.x), device=subject.x.device),
     )
-    found = subject.call(tried).argmax(dim=-1) != subject.y
+    found = subject.broken(tried, subject.ball)
     white = ~subject.standing(subject.eps)
     extra = int((found & ~white).sum())
     share, white_share = float(found.double().mean()), float(white.double().mean())
@@ -94,16 +110,17 @@ def transfer(subject: Subject, name: str, reference: Model) -> Finding | None:
     """
     try:
         with torch.no_grad():
-            known = (reference(subject.x).argmax(dim=-1) == subject.y).double().mean()
+            known = (~fooled(call(reference, subject.x), subject.y)).double().mean()
         if float(known) < 0.5:
             return None
         problem = Ensemble([reference], subject.x, subject.y)
-        ball = LpBall(float("inf"), subject.eps)
-        result = attack(problem, ball, rule=Average(), steps=subject.steps, seed=subject.seed)
+        result = attack(
+            problem, subject.ball, rule=Average(), steps=subject.steps, seed=subject.seed
+        )
         delta = result.finished().delta
     except (RuntimeError, ValueError, IndexError):
         return None
-    found = subject.call(subject.x + delta).argmax(dim=-1) != subject.y
+    found = subject.broken(subject.x + delta, subject.ball)
     white = ~subject.standing(subject.eps)
     share, white_share = float(found.double().mean()), float(white.double().mean())
     saw = (
@@ -126,4 +143,8 @@ def _slack(subject: Subject) -> float:
     return max(2.5 / len(subject.x), 0.03)
 
 
-CHECKS: tuple[Callable[[Subject], Finding], ...] = (monotone, unbounded, gradient_free)
+CHECKS: dict[str, Callable[[Subject], Finding]] = {
+    "radius": radius,
+    "unbounded": unbounded,
+    "gradient-free": gradient_free,
+}

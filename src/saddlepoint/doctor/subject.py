@@ -11,7 +11,9 @@ from typing import Literal, final
 import torch
 from torch import Tensor, nn
 
-from saddlepoint.losses import cw_margin
+from saddlepoint.calls import call
+from saddlepoint.evaluation import judge
+from saddlepoint.losses import cw_margin, fooled
 from saddlepoint.problems import Ensemble, Model
 from saddlepoint.projections import LpBall
 from saddlepoint.solver import attack
@@ -75,21 +77,28 @@ class Subject:
     @cached_property
     def correct(self) -> Tensor:
         """Which clean images are classified correctly, (B,)."""
-        return self.logits.argmax(dim=-1) == self.y
+        return ~fooled(self.logits, self.y)
+
+    @property
+    def ball(self) -> LpBall:
+        """Of the radius at which the model is supposed to be attackable."""
+        return LpBall(float("inf"), self.eps)
 
     def call(self, images: Tensor) -> Tensor:
         """Logits without a graph."""
         with torch.no_grad():
-            return self.model(images)
+            return call(self.model, images)
+
+    def broken(self, candidates: Tensor, ball: LpBall) -> Tensor:
+        """Which images the candidates break, (B,), by the judge of all evaluations."""
+        return judge(self.model, self.x, self.y, candidates, ball).broken.to(self.x.device)
 
     def standing(self, eps: float) -> Tensor:
         """Which images are still right after a white-box attack of linf radius eps, (B,); computed once."""
         if eps not in self._robust:
-            problem = Ensemble([self.model], self.x, self.y)
-            result = attack(
-                problem, LpBall(float("inf"), eps), rule=Average(), steps=self.steps, seed=self.seed
-            )
-            self._robust[eps] = ~result.finished().fooled[:, 0]
+            problem, ball = Ensemble([self.model], self.x, self.y), LpBall(float("inf"), eps)
+            result = attack(problem, ball, rule=Average(), steps=self.steps, seed=self.seed)
+            self._robust[eps] = ~self.broken(self.x + result.finished().delta, ball)
         return self._robust[eps]
 
 
@@ -111,7 +120,7 @@ def input_gradient(model: Model, x: Tensor, y: Tensor, loss: str) -> Tensor:
     """Gradient of a loss with respect to the images, (B, ...); zeros where the graph is cut."""
     with torch.enable_grad():
         leaf = x.detach().clone().requires_grad_()
-        logits = model(leaf)
+        logits = call(model, leaf)
         if not logits.requires_grad:
             return torch.zeros_like(x)
         if loss == "margin":

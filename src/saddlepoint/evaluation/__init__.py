@@ -2,6 +2,7 @@
 
 from saddlepoint.evaluation.attacks import AbstractAttack, Target
 from saddlepoint.evaluation.domains import robust_domains
+from saddlepoint.evaluation.failures import AttackFailedError, Failure
 from saddlepoint.evaluation.ours import OurAttack
 from saddlepoint.evaluation.pages import Ledger, Page
 from saddlepoint.evaluation.radii import smallest_radius
@@ -9,13 +10,15 @@ from saddlepoint.evaluation.rates import SuccessRates, success_rates, wilson
 from saddlepoint.evaluation.results import DomainAccuracy, Outcome, RobustAccuracy
 from saddlepoint.evaluation.robust import EvaluationProgress, robust_accuracy
 from saddlepoint.evaluation.suites import SUITES, Suite
-from saddlepoint.evaluation.verdicts import Verdict, judge
+from saddlepoint.evaluation.verdicts import Verdict, judge, judge_domains
 
 __all__ = [
     "SUITES",
     "AbstractAttack",
+    "AttackFailedError",
     "DomainAccuracy",
     "EvaluationProgress",
+    "Failure",
     "Ledger",
     "OurAttack",
     "Outcome",
@@ -26,6 +29,7 @@ __all__ = [
     "Target",
     "Verdict",
     "judge",
+    "judge_domains",
     "robust_accuracy",
     "robust_domains",
     "smallest_radius",

@@ -24,6 +24,7 @@ from torch import Tensor, nn
 
 from saddlepoint.evaluation.attacks import AbstractAttack, Target, sealed
 from saddlepoint.evaluation.libraries import Isolated, library, seed_of
+from saddlepoint.losses import fooled
 from saddlepoint.projections import LpBall
 
 __all__ = ["FoolboxAttack", "Seen"]
@@ -178,9 +179,8 @@ class Seen(nn.Module):
 
     def _look(self, images: Tensor, logits: Tensor) -> None:
         right = logits.gather(1, self.y[:, None]).squeeze(1)
-        wrong = logits.argmax(dim=1) != self.y
         in_box = (images - images.clamp(0, 1)).abs().flatten(1).amax(dim=1) <= _BOX_ROUNDING
-        usable = wrong & in_box & logits.isfinite().all(dim=1)
+        usable = fooled(logits, self.y) & in_box
         if not bool(usable.any()):
             return
         top = logits.amax(dim=1)

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from saddlepoint.evaluation.attacks import OutOfTimeError
 
-__all__ = ["Ledger", "Page", "Part", "Stage", "Status", "batches_of"]
+__all__ = ["Ledger", "Page", "Part", "Stage", "Status", "batches_of", "part_of"]
 
 Status = Literal["complete", "cut short", "failed", "not needed"]
 _CLOCK = 1e-6  # seconds that sums of times may be off by
@@ -70,6 +70,11 @@ class Part:
         self.ledger.put(f"{self.prefix}/{key}", page)
 
 
+def part_of(ledger: Ledger | None, prefix: str) -> Ledger | None:
+    """A part of a ledger, if there is one."""
+    return None if ledger is None else Part(ledger, prefix)
+
+
 @final
 @dataclass
 class Stage:
@@ -83,7 +88,7 @@ class Stage:
         seconds: Spent so far, also by batches that were kept.
         queries: Images shown to the model so far.
         status: "complete" until something stops it.
-        reason: What stopped it.
+        error: What it raised, if it failed.
 
     Example:
         >>> stage = Stage(None, None)
@@ -97,7 +102,7 @@ class Stage:
     seconds: float = field(default=0.0, init=False)
     queries: int = field(default=0, init=False)
     status: Status = field(default="complete", init=False)
-    reason: str = field(default="", init=False)
+    error: Exception | None = field(default=None, init=False)
 
     def page(
         self, key: str, rows: Tensor, run: Callable[[float | None], Mapping[str, Tensor]]
@@ -110,16 +115,14 @@ class Stage:
             run: Gives its tensors, or raises. It is told when its time is over, on the clock `time.monotonic`.
 
         Returns:
-            What it gave; None if it was stopped, and then `status` and `reason` say why.
+            What it gave; None if it was stopped, and then `status` says why.
         """
         page = self._kept(key, rows)
         if page is None:
             try:
                 page = self._run(rows, run)
             except Exception as error:  # other libraries may raise anything
-                self.status = "failed"
-                text = " ".join(str(error).split())[:300]
-                self.reason = f"stopped by {type(error).__name__}: {text}"
+                self.status, self.error = "failed", error
                 return None
             if self.ledger is not None:
                 self.ledger.put(key, page)
@@ -127,9 +130,12 @@ class Stage:
         self.queries += int(page.tensors["queries"])
         if not bool(page.tensors["finished"]):
             self.status = "cut short"
-            self.reason = f"cut short by the budget of {self.budget:g} s"
             return None
         return page
+
+    def cut_short(self, done: int, total: int, again: str = "") -> str:
+        """That the time was over, and how far it got."""
+        return f"cut short by the budget of {self.budget:g} s ({done} of {total} images attacked{again})"
 
     def _run(self, rows: Tensor, run: Callable[[float | None], Mapping[str, Tensor]]) -> Page:
         began = time.monotonic()

@@ -8,6 +8,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from saddlepoint.evaluation.verdicts import clean_answers, judge_domains
 from saddlepoint.problems import AbstractProblem
 from saddlepoint.projections import LpBall
 from saddlepoint.solver import attack
@@ -17,7 +18,6 @@ from saddlepoint.solver.result import Callback
 __all__ = ["smallest_radius"]
 
 _GROWTH = 4.0  # from one radius to the next on the way up
-_ROWS = 256  # at a time, where nothing is differentiated
 
 
 def smallest_radius(
@@ -58,6 +58,7 @@ def smallest_radius(
         wrong as they are, inf where it fails even with the whole box.
 
     Raises:
+        ValueError: An argument is unusable, or logits are not numbers without perturbation.
         KeyboardInterrupt: After Ctrl-C; half an answer would pass for a whole one.
 
     Example:
@@ -85,18 +86,19 @@ def smallest_radius(
         """Whether the attack fools every domain of these rows within these radii, (n,)."""
         here = rows.to(problem.lower.device)
         ball = LpBall(p, radii.to(problem.lower), unit)
+        part = problem.take(here)
         result = attack(
-            problem.take(here),
+            part,
             ball,
             steps=steps,
             batch_size=batch_size,
             seed=seed,
             callback=callback,
         ).finished()
-        return result.fooled.all(dim=1).cpu()
+        return judge_domains(part, result.delta, ball).broken.all(dim=1)
 
     with gradients_enabled():
-        high[_all_wrong(problem)] = 0.0
+        high[~clean_answers(problem).any(dim=1).cpu()] = 0.0
         top = LpBall(p, 1.0, unit).norm(torch.ones_like(problem.lower)).cpu()
         radius = torch.full_like(top, math.inf if first is None else first).minimum(top)
         while True:
@@ -132,15 +134,3 @@ def _radii(name: str, given: Tensor | None, problem: AbstractProblem, default: f
             f"{tuple(radii.shape)} with a minimum of {radii.min().item() if radii.numel() else None}."
         )
     return radii
-
-
-def _all_wrong(problem: AbstractProblem) -> Tensor:
-    """Rows that every domain has wrong without perturbation, (B,); logits that are not numbers are wrong."""
-    wrong: list[Tensor] = []
-    with torch.no_grad():
-        for rows in torch.arange(len(problem), device=problem.lower.device).split(_ROWS):
-            part = problem.take(rows)
-            logits = part.logits(part.zeros())
-            right = (logits.argmax(dim=-1) == part.labels) & logits.isfinite().all(dim=-1)
-            wrong.append(~right.any(dim=1))
-    return torch.cat(wrong).cpu()

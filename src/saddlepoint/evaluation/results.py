@@ -3,18 +3,32 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import final
 
 import torch
 from torch import Tensor
 
+from saddlepoint.evaluation.failures import Failure
 from saddlepoint.evaluation.pages import Status
 from saddlepoint.evaluation.rates import share, wilson
 from saddlepoint.projections import LpBall
 
-__all__ = ["DomainAccuracy", "Outcome", "RobustAccuracy"]
+__all__ = ["SEARCH", "DomainAccuracy", "Outcome", "RobustAccuracy", "percent"]
+
+SEARCH = "eps_min"
+"""The search for the smallest radius at which all domains fall, which breaks no image inside the ball."""
+
+
+def percent(share: float, *, at_most: bool = False) -> str:
+    """A share of images, and whether it is but an upper bound.
+
+    Example:
+        >>> percent(0.275), percent(0.275, at_most=True)
+        ('27.5 %', 'at most 27.5 %')
+    """
+    return f"{'at most ' if at_most else ''}{100 * share:.1f} %"
 
 
 @final
@@ -34,6 +48,7 @@ class Outcome:
         status: "cut short" by the time budget, "failed" with an error, "not needed" if no image was left.
         notes: What a reader of the numbers has to know.
         minimal: Whether the attack looks for the nearest adversarial image, whatever the radius.
+        failure: What it did not get to, if it failed.
     """
 
     threat: str
@@ -46,6 +61,7 @@ class Outcome:
     status: Status = "complete"
     notes: tuple[str, ...] = ()
     minimal: bool = False
+    failure: Failure | None = None
 
     def __repr__(self) -> str:
         """What matters, in one line instead of all tensors."""
@@ -85,9 +101,13 @@ class RobustAccuracy:
 
     def __repr__(self) -> str:
         """What matters, in one line instead of all tensors."""
-        shares = {"clean": self.clean, **self.per_threat, "union": self.union}
-        shown = ", ".join(f"{name} {100 * value:.1f} %" for name, value in shares.items())
-        return f"RobustAccuracy({self.count} images: {shown})"
+        shares = [f"clean {percent(self.clean)}"]
+        shares += [
+            f"{name} {percent(value, at_most=f'robust.{name}' in self.at_most)}"
+            for name, value in self.per_threat.items()
+        ]
+        shares.append(f"union {percent(self.union, at_most='union' in self.at_most)}")
+        return f"RobustAccuracy({self.count} images: {', '.join(shares)}{_because(self.failures)})"
 
     @property
     def count(self) -> int:
@@ -111,10 +131,23 @@ class RobustAccuracy:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What a reader of the numbers has to know."""
-        return tuple(
+        """What a reader of the numbers has to know, failures first."""
+        failed = (f"{each}: {each.error}" for each in self.failures)
+        others = (
             f"{each.threat} {each.attack}: {note}" for each in self.outcomes for note in each.notes
         )
+        return (*failed, *others)
+
+    @property
+    def failures(self) -> tuple[Failure, ...]:
+        """Attacks that raised; empty unless they were to be noted."""
+        return tuple(each.failure for each in self.outcomes if each.failure is not None)
+
+    @property
+    def at_most(self) -> frozenset[str]:
+        """Numbers that are too high if what failed would have succeeded: "union" and "robust.THREAT"."""
+        found = {f"robust.{failure.threat}" for failure in self.failures}
+        return frozenset(found | {"union"} if found else found)
 
     def standing(self, threat: str | None = None) -> Tensor:
         """Images classified correctly without attack and under all attacks of a threat, or of all, (N,)."""
@@ -156,7 +189,8 @@ class DomainAccuracy:
             the threat's radius where `fooled`, and above it elsewhere.
         nearest: For every threat the smallest perturbation in the ball that fools all domains at once,
             (N, ...), of those found at the threat's radius; zero where there is none.
-        remarks: What went wrong with the attacks on all domains; `notes` has it all.
+        remarks: What cut the attacks on all domains short; `notes` has it all.
+        failed: Attacks on all domains that raised; `failures` has them all.
 
     Example:
         >>> correct = torch.tensor([True, True, True, False])
@@ -183,16 +217,18 @@ class DomainAccuracy:
     eps_min: Mapping[str, Tensor]
     nearest: Mapping[str, Tensor] = field(default_factory=dict)
     remarks: tuple[str, ...] = ()
+    failed: tuple[Failure, ...] = ()
 
     def __repr__(self) -> str:
         """What matters, in one line instead of all tensors."""
-        joint = "".join(
-            f"{name} fools all at once {100 * (1 - value):.1f} %, "
-            for name, value in self.joint.items()
-        )
+        shares = [f"clean {percent(self.clean)}"]
+        for name, value in self.joint.items():
+            least = "at least " if f"joint.{name}" in self.at_most else ""
+            shares.append(f"{name} fools all at once {least}{percent(1 - value)}")
+        shares.append(f"union {percent(self.union, at_most='union' in self.at_most)}")
         return (
-            f"DomainAccuracy({self.count} images, {len(self.per_domain)} domains: "
-            f"clean {100 * self.clean:.1f} %, {joint}union {100 * self.union:.1f} %)"
+            f"DomainAccuracy({self.count} images, {len(self.per_domain)} domains: {', '.join(shares)}"
+            f"{_because(self.failures)})"
         )
 
     @property
@@ -226,7 +262,29 @@ class DomainAccuracy:
         single = (
             f"{name}: {note}" for name, each in self.per_domain.items() for note in each.notes
         )
-        return (*single, *self.remarks)
+        failed = (f"{each}: {each.error}" for each in self.failed)
+        return (*single, *failed, *self.remarks)
+
+    @property
+    def failures(self) -> tuple[Failure, ...]:
+        """Attacks that raised, on one domain or on all; empty unless they were to be noted."""
+        single = (
+            failure.of(name) for name, each in self.per_domain.items() for failure in each.failures
+        )
+        return (*single, *self.failed)
+
+    @property
+    def at_most(self) -> frozenset[str]:
+        """Numbers that are too high if what failed would have succeeded.
+
+        They are "union", "robust.THREAT", "joint.THREAT" and "eps_min.THREAT". A search for the smallest radius
+        that failed concerns the radii alone; an attack on one domain alone does not concern what all domains
+        withstand at once.
+        """
+        attacks = [each for each in self.failures if each.attack != SEARCH]
+        found = {f"robust.{each.threat}" for each in attacks} | ({"union"} if attacks else set())
+        found |= {f"joint.{each.threat}" for each in self.failed if each.attack != SEARCH}
+        return frozenset(found | {f"eps_min.{each.threat}" for each in self.failed})
 
     def standing(self, threat: str | None = None) -> Tensor:
         """Images that every domain has right without attack and under a threat, or under all, (N,)."""
@@ -241,3 +299,8 @@ class DomainAccuracy:
     def interval(self, threat: str | None = None, level: float = 0.95) -> tuple[float, float]:
         """Wilson score interval of the share of images that stand under a threat, or under all."""
         return wilson(int(self.standing(threat).sum()), self.count, level)
+
+
+def _because(failures: Sequence[Failure]) -> str:
+    """Why numbers are upper bounds, for the end of a line."""
+    return ": " + ", ".join(map(str, failures)) if failures else ""

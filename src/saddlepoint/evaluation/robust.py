@@ -2,43 +2,33 @@
 
 from __future__ import annotations
 
-import math
 import warnings
 import zlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import Protocol, final
+from typing import Any, final
 
 import torch
 from torch import Tensor
 
+from saddlepoint.calls import full_precision
 from saddlepoint.evaluation.attacks import AbstractAttack, Target, Watched, sealed
+from saddlepoint.evaluation.balls import ThreatLike, as_balls
+from saddlepoint.evaluation.failures import AttackFailedError, OnFailure, check_on_failure
+from saddlepoint.evaluation.loaders import images_and_labels
 from saddlepoint.evaluation.ours import OurAttack
-from saddlepoint.evaluation.pages import Ledger, Page, Stage, Status, batches_of
+from saddlepoint.evaluation.pages import Ledger, Stage, Status
 from saddlepoint.evaluation.results import Outcome, RobustAccuracy
 from saddlepoint.evaluation.suites import Suite, attacks_for
-from saddlepoint.evaluation.verdicts import is_right, judge, pulled_back
+from saddlepoint.evaluation.verdicts import clean_answers, judge, pulled_back
+from saddlepoint.evaluation.work import Nearest, Work
 from saddlepoint.problems import Ensemble, Model, check_eval_mode
-from saddlepoint.problems.inputs import as_images, as_labels, plain
+from saddlepoint.problems.inputs import Numbers, plain
 from saddlepoint.projections import LpBall
 from saddlepoint.solver.batches import look
 from saddlepoint.solver.evaluate import gradients_enabled
 
-__all__ = [
-    "EvaluationProgress",
-    "ThreatLike",
-    "as_balls",
-    "robust_accuracy",
-]
-
-
-class _HasBall(Protocol):
-    @property
-    def ball(self) -> LpBall: ...
-
-
-ThreatLike = LpBall | _HasBall
-"""A ball, or a `Threat`, which has one."""
+__all__ = ["EvaluationProgress", "robust_accuracy"]
 
 
 @final
@@ -68,11 +58,12 @@ class EvaluationProgress:
 
 def robust_accuracy(
     model: Model,
-    x: Tensor,
-    y: Tensor,
-    threats: Mapping[str, ThreatLike],
+    x: Numbers | Iterable[Any],
+    y: Numbers | None = None,
+    threats: Mapping[str, ThreatLike] | None = None,
     suite: Suite = "quick",
     *,
+    on_failure: OnFailure = "raise",
     every_attack: bool = False,
     batch_size: int = 128,
     budget: float | None = None,
@@ -83,17 +74,21 @@ def robust_accuracy(
     """Run a suite of attacks under every threat and count what still stands.
 
     Cheap attacks come first, and an image that is broken under a threat is not attacked again for it. Verdicts
-    do not rely on what an attack says of itself, see `judge`. An attack that raises is reported
-    in `notes`, and the others go on. There is a warning if the model gives probabilities or no gradient: for
-    attacks that need gradients the numbers would then say nothing.
+    do not rely on what an attack says of itself, see `judge`. What could not be attacked is not robust: an
+    attack that raises is an error, or stands beside every number it concerns. There is a warning if the model
+    gives probabilities or no gradient: for attacks that need gradients the numbers would then say nothing.
 
     Args:
         model: From images in [0, 1] to logits, in evaluation mode; left as it was.
-        x: Images, (N, ...), in [0, 1].
+        x: Images, (N, ...), in [0, 1], as tensor or array; or a `DataLoader`, or other batches of images and
+            labels, in place of `x` and `y`.
         y: Labels, (N,).
         threats: Balls or `Threat`s by name; one radius each.
         suite: "quick" (our attack), "paper", "autoattack", "autoattack+", or for every norm p a sequence of
             attacks of your own, such as {math.inf: [OurAttack()]}.
+        on_failure: What becomes of an attack that raises. "raise": an `AttackFailedError`; finished batches
+            stay in the ledger. "note": the others go on, the result has it in `failures`, and the numbers named
+            in `at_most` are upper bounds.
         every_attack: Run every attack on every correctly classified image, for tables of single attacks.
         batch_size: Images at a time. Results of other libraries depend on it through their random numbers.
         budget: Seconds for each attack under each threat; what it cut short stands in `notes`.
@@ -105,40 +100,44 @@ def robust_accuracy(
         Accuracies, and what every attack did to every image.
 
     Raises:
-        ValueError: An argument is unusable, or the suite has no attack for a norm.
+        ValueError: An argument is unusable, the suite has no attack for a norm, or the model gives logits that
+            are not numbers without attack.
+        AttackFailedError: An attack raised, and `on_failure` is "raise".
         ImportError: The suite needs a library that is not installed.
 
     Example:
         >>> model = torch.nn.Linear(2, 2, bias=False).eval()
         >>> _ = torch.nn.init.eye_(model.weight)
         >>> x, y = torch.tensor([[0.9, 0.1], [0.6, 0.5], [0.1, 0.2]]), torch.tensor([0, 0, 0])
-        >>> robust = robust_accuracy(model, x, y, {"linf": LpBall(math.inf, 0.2)})
+        >>> robust = robust_accuracy(model, x, y, {"linf": LpBall(float("inf"), 0.2)})
         >>> [round(value, 2) for value in (robust.clean, robust.per_threat["linf"], robust.union)]
         [0.67, 0.33, 0.33]
     """
-    x = as_images("x", x, 2)
-    y = as_labels("y", y, (x.shape[0],))
+    x, y = images_and_labels(x, y)
     check_eval_mode([model])
+    check_on_failure(on_failure)
     if batch_size < 1:
         raise ValueError(f"`batch_size` must be >= 1, got {batch_size}.")
     if budget is not None and not budget > 0:
         raise ValueError(f"`budget` must be positive seconds, or None, got {budget}.")
     balls = as_balls(threats)
     plan = {name: _attacks(suite, name, ball, x) for name, ball in balls.items()}
-    with gradients_enabled():
+    with full_precision(), gradients_enabled():
         x = plain(x)
-        correct = is_right(model, x, y, batch_size).cpu()
+        correct = clean_answers(Ensemble([model], x, y), batch_size)[:, 0].cpu()
         if not isinstance(suite, Mapping) or any(
             isinstance(attack, OurAttack) for attacks in plan.values() for attack in attacks
         ):
             for fault in _faults(model, x, y, correct):
                 warnings.warn(fault, stacklevel=2)
-        evaluation = _Evaluation(model, x, y, seed, batch_size, budget, ledger, callback)
+        evaluation = _Evaluation(
+            model, x, y, on_failure, seed, batch_size, budget, ledger, callback
+        )
         outcomes: list[Outcome] = []
         nearest: dict[str, Tensor] = {}
         total = sum(map(len, plan.values()))
         for name, ball in balls.items():
-            standing, best = correct.clone(), _Nearest.none(x)
+            standing, best = correct.clone(), Nearest.none(x)
             for attack in plan[name]:
                 todo = correct if every_attack else standing
                 where = EvaluationProgress(name, attack.name, len(outcomes), total, 0, 0, 0, len(x))
@@ -161,90 +160,13 @@ def _faults(model: Model, x: Tensor, y: Tensor, correct: Tensor) -> tuple[str, .
         return ()
 
 
-@dataclass
-class _Nearest:
-    """The nearest misclassified images of one threat so far."""
-
-    distance: Tensor
-    delta: Tensor
-
-    @staticmethod
-    def none(x: Tensor) -> _Nearest:
-        return _Nearest(
-            torch.full((len(x),), math.inf, dtype=torch.float64), torch.zeros_like(x).cpu()
-        )
-
-    def offer(self, page: Page) -> None:
-        rows, distance = page.tensors["rows"], page.tensors["distance"]
-        better = distance < self.distance[rows]
-        self.distance[rows[better]] = distance[better]
-        self.delta[rows[better]] = page.tensors["delta"][better]
-
-
-@final
-@dataclass
-class _Work:
-    """What one attack has done so far under one threat."""
-
-    attack: AbstractAttack
-    todo: Tensor
-    attacked: Tensor
-    broken: Tensor
-    distance: Tensor
-    outside: int = 0
-    unusable: int = 0
-    done: int = 0  # images of all restarts
-    restart: int = 0
-
-    @staticmethod
-    def none(attack: AbstractAttack, todo: Tensor) -> _Work:
-        none = torch.zeros_like(todo)
-        never = torch.full((len(todo),), math.inf, dtype=torch.float64)
-        return _Work(attack, todo, none.clone(), none.clone(), never)
-
-    @property
-    def total(self) -> int:
-        return int(self.todo.sum()) * self.attack.restarts
-
-    def batches(self, size: int) -> Iterator[tuple[str, Tensor]]:
-        """Batch by batch, restart by restart, what is still to be attacked: the end of a key, and rows."""
-        for restart in range(self.attack.restarts):
-            self.restart = restart
-            left = (self.todo & ~self.broken).nonzero().flatten()
-            self.done = int(self.todo.sum()) * (restart + 1) - len(left)
-            for number, rows in enumerate(batches_of(left, size)):
-                yield f"{restart}/{number}", rows
-
-    def add(self, rows: Tensor, page: Page) -> None:
-        """Count a finished batch."""
-        tensors = page.tensors
-        self.attacked[rows] = True
-        self.broken[rows] |= tensors["broken"]
-        self.distance[rows] = torch.minimum(self.distance[rows], tensors["distance"])
-        self.outside += int(tensors["outside"])
-        self.unusable += int(tensors["unusable"])
-        self.done += len(rows)
-
-    def notes(self, stage: Stage) -> Iterator[str]:
-        """What a reader of the numbers has to know."""
-        if stage.reason:
-            again = (
-                f", restart {self.restart + 1} of {self.attack.restarts}" if self.restart else ""
-            )
-            reached = f"{int(self.attacked.sum())} of {int(self.todo.sum())} images attacked"
-            yield f"{stage.reason} ({reached}{again})"
-        if self.outside and not self.attack.minimal:
-            yield f"{self.outside} candidates outside ball or box were discarded"
-        if self.unusable:
-            yield f"{self.unusable} candidates were not numbers and were discarded"
-
-
 @final
 @dataclass(frozen=True)
 class _Evaluation:
     model: Model
     x: Tensor
     y: Tensor
+    on_failure: OnFailure
     seed: int
     batch_size: int
     budget: float | None
@@ -258,10 +180,10 @@ class _Evaluation:
         attack: AbstractAttack,
         todo: Tensor,
         standing: Tensor,
-        nearest: _Nearest,
+        nearest: Nearest,
     ) -> Outcome:
         """One attack under one threat."""
-        work, stage = _Work.none(attack, todo), Stage(self.ledger, self.budget)
+        work, stage = Work.none(attack, todo), Stage(self.ledger, self.budget)
 
         def report(done: int) -> None:
             if self.callback is not None:
@@ -278,6 +200,9 @@ class _Evaluation:
             nearest.offer(page)
         if work.total:
             report(work.total)
+        failure = work.failure(where.threat, stage)
+        if failure is not None and self.on_failure == "raise":
+            raise AttackFailedError(failure) from stage.error
         status: Status = stage.status if work.total else "not needed"
         return Outcome(
             where.threat,
@@ -290,6 +215,7 @@ class _Evaluation:
             status,
             tuple(work.notes(stage)),
             attack.minimal,
+            failure,
         )
 
     def _batch(
@@ -333,32 +259,3 @@ def _attacks(suite: Suite, name: str, ball: LpBall, x: Tensor) -> tuple[Abstract
                 f"`restarts` of attack {attack.name!r} must be >= 1, got {attack.restarts}."
             )
     return attacks
-
-
-def as_balls(threats: Mapping[str, ThreatLike]) -> dict[str, LpBall]:
-    """The balls of the threats, or an error that says what is wrong with them.
-
-    Example:
-        >>> as_balls({"linf": LpBall(math.inf, 0.3)})["linf"].eps
-        0.3
-    """
-    example = '{"linf": LpBall(math.inf, 0.3)}'
-    if not isinstance(threats, Mapping) or not threats:
-        raise ValueError(
-            f"`threats` must name at least one threat, such as {example}, got {threats!r}."
-        )
-    found: dict[str, LpBall] = {}
-    for name, threat in threats.items():
-        ball = threat if isinstance(threat, LpBall) else getattr(threat, "ball", None)
-        if not isinstance(ball, LpBall):
-            raise TypeError(
-                f"`threats[{name!r}]` must be an LpBall or a Threat, as in {example}, got {threat!r}."
-            )
-        if isinstance(ball.eps, Tensor) and ball.eps.dim() > 0:
-            raise ValueError(
-                f"`threats[{name!r}]` must have one radius, got one per row; evaluate at one radius and read "
-                "`distance`."
-            )
-        # A number: a tensor could be written into.
-        found[name] = LpBall(ball.p, float(ball.eps), ball.unit)
-    return found

@@ -14,7 +14,7 @@ from saddlepoint.evaluation.ours import OurAttack, RandomSearch
 from saddlepoint.losses import neg_cross_entropy
 from saddlepoint.solver.schedule import SIZES
 
-__all__ = ["SUITES", "Suite", "attacks_for"]
+__all__ = ["SUITES", "Suite", "attacks_for", "descents_of"]
 
 Suite = (
     Literal["quick", "paper", "autoattack", "autoattack+"]
@@ -51,6 +51,16 @@ def attacks_for(suite: Suite, p: float) -> tuple[AbstractAttack, ...]:
     if len(set(names)) < len(names):
         raise ValueError(f"attacks of {named} must have different names, got {names}.")
     return attacks
+
+
+def descents_of(p: float) -> int:
+    """How many descents of `attack` suite "quick" takes against one domain, on all its losses together.
+
+    Example:
+        >>> descents_of(math.inf), descents_of(2)
+        (5, 9)
+    """
+    return sum(each.descents for each in attacks_for("quick", p) if isinstance(each, OurAttack))
 
 
 def _named(suite: str, p: float) -> tuple[AbstractAttack, ...]:

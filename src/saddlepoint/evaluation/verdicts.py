@@ -1,7 +1,8 @@
 """Verdicts are ours: whether a candidate breaks an image is decided here and nowhere else.
 
 An attack, ours or another library's, hands over images. What it says about them is not asked. A candidate
-counts only if it is inside the box, inside the ball, and misclassified when we evaluate it.
+counts only if it is made of numbers, inside the box, inside the ball, and misclassified when the model is asked
+again. What a wrong answer is, `saddlepoint.losses.fooled` says.
 """
 
 from __future__ import annotations
@@ -15,27 +16,30 @@ import torch
 from torch import Tensor
 
 from saddlepoint.calls import call
-from saddlepoint.problems import Model
+from saddlepoint.losses import fooled
+from saddlepoint.problems import AbstractProblem, Ensemble, Model
 from saddlepoint.projections import LpBall
+from saddlepoint.streams import JUDGE
 
-__all__ = ["Verdict", "is_right", "judge", "pulled_back"]
+__all__ = ["Verdict", "clean_answers", "is_right", "judge", "judge_domains", "pulled_back"]
 
 _ROUNDING = 1e-4  # of the radius: what float32 and other libraries' own projections may miss by
 _BOX_ROUNDING = 1e-5
 _ENTRY_ROUNDING = 1e-6  # where changes are counted, smaller ones are none
+_ROWS = 256  # at a time, where nothing is differentiated
 
 
 @final
 @dataclass(frozen=True)
 class Verdict:
-    """What became of one candidate per image.
+    """What became of one candidate per image; of several domains, tables (n, K) instead of (n,).
 
     Attributes:
         broken: Misclassified inside ball and box, (n,), boolean.
         distance: Norm of the perturbation where the candidate is inside the box and misclassified, whether
             or not it is inside the ball; inf elsewhere; (n,), float64.
         outside: Misclassified, but outside the ball or the box by more than rounding, (n,), boolean.
-        unusable: Not a number, (n,), boolean.
+        unusable: Not a number, (n,), boolean, also of several domains.
         delta: The perturbation that was judged, after projection, where `distance` is finite; zero elsewhere;
             (n, ...).
     """
@@ -48,12 +52,7 @@ class Verdict:
 
 
 def judge(model: Model, x: Tensor, y: Tensor, candidates: Tensor, ball: LpBall) -> Verdict:
-    """Decide whether candidates break their images.
-
-    A candidate that misses ball or box by rounding is projected, and the projection is judged. One that misses
-    the ball by more breaks nothing, but its distance is kept if it is inside the box: that is how attacks that
-    look for the nearest adversarial image are turned into verdicts. One that misses the box by more is worth
-    nothing.
+    """Decide whether candidates break their images: `judge_domains` for one model.
 
     Args:
         model: From images in [0, 1] to logits, in evaluation mode.
@@ -78,25 +77,92 @@ def judge(model: Model, x: Tensor, y: Tensor, candidates: Tensor, ball: LpBall) 
     if not isinstance(candidates, Tensor) or candidates.shape != x.shape:
         got = tuple(candidates.shape) if isinstance(candidates, Tensor) else type(candidates)
         raise ValueError(f"`candidates` must have the shape of `x`, {tuple(x.shape)}, got {got}.")
-    candidates = candidates.detach().to(x)
-    usable = candidates.flatten(1).isfinite().all(dim=1)
-    delta = torch.where(_column(usable, x), candidates - x, 0.0)
+    if len(x) == 0:
+        none = torch.zeros(0, dtype=torch.bool)
+        return Verdict(none, none.double(), none, none, x.detach().cpu())
+    found = judge_domains(Ensemble([model], x, y), candidates.detach().to(x) - x.detach(), ball)
+    broken, distance, outside = (
+        table[:, 0] for table in (found.broken, found.distance, found.outside)
+    )
+    return replace(found, broken=broken, distance=distance, outside=outside)
+
+
+def judge_domains(problem: AbstractProblem, delta: Tensor, ball: LpBall) -> Verdict:
+    """Decide which domains a perturbation of every row breaks.
+
+    One that misses ball or box by rounding is projected, and the projection is judged. One that misses the
+    ball by more breaks nothing, but its distance is kept if it is inside the box: that is how attacks that
+    look for the nearest adversarial image are turned into verdicts. One that misses the box by more is worth
+    nothing.
+
+    Args:
+        problem: B rows, K domains; random transforms are judged on a draw that no attack has seen.
+        delta: Perturbations, (B, ...).
+        ball: Of the threat; one radius for all rows, or one per row.
+
+    Returns:
+        One verdict per row and domain, (B, K), on the CPU.
+
+    Example:
+        >>> models = [lambda images: images, lambda images: images * torch.tensor([2.0, 1.0])]
+        >>> problem = Ensemble(models, torch.tensor([[0.6, 0.5]]), torch.tensor([0]))
+        >>> judge_domains(problem, torch.tensor([[-0.1, 0.1]]), LpBall(math.inf, 0.2)).broken
+        tensor([[ True, False]])
+    """
+    lower, upper = problem.lower, problem.upper
+    usable = delta.flatten(1).isfinite().all(dim=1)
+    delta = torch.where(_column(usable, delta), delta.detach(), 0.0)
     if ball.p == 0:
         delta = torch.where(delta.abs() <= _ENTRY_ROUNDING, 0.0, delta)
-    lower, upper = -x, 1 - x
     beyond = torch.maximum(lower - delta, delta - upper).flatten(1).amax(dim=1)
     boxed = delta.clamp(lower, upper)
-    radius = torch.as_tensor(ball.eps, dtype=torch.float64, device=x.device)
+    radius = torch.as_tensor(ball.eps, dtype=torch.float64, device=delta.device)
     near = ball.norm(boxed) <= radius * (1 + _ROUNDING)
-    delta = torch.where(_column(near, x), ball.project(boxed, lower, upper), boxed)
-    wrong = usable & ~is_right(model, (x + delta).clamp(0, 1), y)
-    in_box = beyond <= _BOX_ROUNDING
-    counts = wrong & in_box
-    distance = torch.where(counts, ball.norm(delta), math.inf)
-    broken = counts & near
-    outside = wrong & ~broken
-    delta = torch.where(_column(counts, x), delta, 0.0)
-    return Verdict(*(table.cpu() for table in (broken, distance, outside, ~usable, delta)))
+    delta = torch.where(_column(near, delta), ball.project(boxed, lower, upper), boxed)
+    wrong = usable[:, None] & _wrong(problem, delta)[0]
+    counts = wrong & (beyond <= _BOX_ROUNDING)[:, None]
+    distance = torch.where(counts, ball.norm(delta)[:, None], math.inf)
+    broken = counts & near[:, None]
+    delta = torch.where(_column(counts.any(dim=1), delta), delta, 0.0)
+    tables = (broken, distance, wrong & ~broken, ~usable, delta)
+    return Verdict(*(table.cpu() for table in tables))
+
+
+def clean_answers(problem: AbstractProblem, batch_size: int = _ROWS) -> Tensor:
+    """Which domains have which images right without perturbation, (B, K), or an error if one is broken.
+
+    Raises:
+        ValueError: Logits are not (n, C), a label is not among the classes, or logits are not numbers: such a
+            model has failed before any attack.
+
+    Example:
+        >>> problem = Ensemble([lambda images: images], torch.tensor([[0.2, 0.8]]), torch.tensor([1]))
+        >>> clean_answers(problem)
+        tensor([[True]])
+    """
+    wrong, finite = _wrong(problem, problem.zeros(), batch_size)
+    bad = (~finite.all(dim=1)).nonzero().flatten().tolist()
+    if bad:
+        raise ValueError(
+            f"logits must be finite without attack, got NaN or infinity for {len(bad)} of {len(wrong)} images, "
+            f"the first of which is image {bad[0]}; look at the model's output for it."
+        )
+    return ~wrong
+
+
+def _wrong(
+    problem: AbstractProblem, delta: Tensor, batch_size: int = _ROWS
+) -> tuple[Tensor, Tensor]:
+    """Which domains give a wrong answer at delta when they are asked now, and a finite one, (B, K) each."""
+    tables: list[tuple[Tensor, Tensor]] = []
+    with torch.no_grad():
+        for rows in torch.arange(len(problem), device=delta.device).split(batch_size):
+            part = problem.take(rows)
+            logits = part.logits(delta[rows], JUDGE)
+            _check_logits(logits, part.truth)
+            tables.append((fooled(logits, part.truth), logits.isfinite().all(dim=-1)))
+    wrong, finite = (torch.cat(column) for column in zip(*tables, strict=True))
+    return wrong, finite
 
 
 def pulled_back(
@@ -140,7 +206,7 @@ def pulled_back(
 
 
 def is_right(
-    model: Model | Callable[[Tensor], Tensor], x: Tensor, y: Tensor, batch_size: int = 256
+    model: Model | Callable[[Tensor], Tensor], x: Tensor, y: Tensor, batch_size: int = _ROWS
 ) -> Tensor:
     """Whether each image is classified correctly, (n,); logits that are not numbers are never right.
 
@@ -153,17 +219,20 @@ def is_right(
     """
     with torch.no_grad():
         logits = torch.cat([call(model, part) for part in x.split(batch_size)])
-    if logits.dim() != 2 or len(logits) != len(x):
+    _check_logits(logits, y)
+    return ~fooled(logits, y.to(logits.device))
+
+
+def _check_logits(logits: Tensor, labels: Tensor) -> None:
+    if logits.dim() != labels.dim() + 1 or logits.shape[:-1] != labels.shape:
         raise ValueError(
-            f"`model` must return logits (n, C), one row for each of {len(x)} images, got "
+            f"`model` must return logits (n, C), one row for each of {len(labels)} images, got "
             f"{tuple(logits.shape)}."
         )
-    if int(y.max()) >= logits.shape[1]:
+    if int(labels.max()) >= logits.shape[-1]:
         raise ValueError(
-            f"`y` must be below the number of classes, {logits.shape[1]}, got {int(y.max())}."
+            f"`y` must be below the number of classes, {logits.shape[-1]}, got {int(labels.max())}."
         )
-    known = logits.isfinite().all(dim=1)
-    return known & (logits.argmax(dim=1) == y.to(logits.device))
 
 
 def _column(values: Tensor, like: Tensor) -> Tensor:

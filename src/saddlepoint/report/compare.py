@@ -9,6 +9,7 @@ from typing import Any
 
 from saddlepoint.data.files import write_atomically
 from saddlepoint.report import charts, words
+from saddlepoint.report.evaluation_page import accuracy_text, bar_name
 from saddlepoint.report.record import EVALUATE, Run
 from saddlepoint.report.shards import TENSORS, read_tensors
 from saddlepoint.report.template import render_template
@@ -99,7 +100,12 @@ def _evaluations(labels: Sequence[str], runs: Sequence[Run]) -> str:
             notes.append(f"The {key} differs: {', '.join(values)}.")
     pairs = list(zip(labels, runs, strict=True))
     unions = [
-        (label, run.metrics["union"], *run.metrics["intervals"]["union"]) for label, run in pairs
+        (
+            bar_name(run.metrics, label, "union"),
+            run.metrics["union"],
+            *run.metrics["intervals"]["union"],
+        )
+        for label, run in pairs
     ]
     return render_template(
         "evaluations.html",
@@ -117,8 +123,10 @@ def _evaluations(labels: Sequence[str], runs: Sequence[Run]) -> str:
         ],
         threats=list(dict.fromkeys(name for run in runs for name in run.metrics["radii"])),
         notes=notes,
-        best=max(pairs, key=lambda pair: float(pair[1].metrics["union"])),
+        # What is but an upper bound comes last: attacks failed, so that nobody knows how high it is.
+        best=max(pairs, key=lambda p: (not p[1].metrics["failures"], float(p[1].metrics["union"]))),
         bars=charts.interval_bars(unions),
+        share=accuracy_text,
     )
 
 

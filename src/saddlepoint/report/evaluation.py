@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from torch import Tensor
 
 from saddlepoint.evaluation import Ledger, RobustAccuracy, wilson
 from saddlepoint.evaluation.results import DomainAccuracy
+from saddlepoint.losses import fooled
 from saddlepoint.problems import AbstractProblem
 from saddlepoint.report.ledger import DiskLedger
 from saddlepoint.report.record import Run
@@ -81,9 +83,10 @@ def evaluation_metrics(result: Result) -> dict[str, Any]:
     `robust` is per threat, `union` over all threats, `intervals` are Wilson score intervals. Every one of
     `attacks` says on how many images it ran to the end (`attacked`), how many it broke (`broken`) and broke
     first (`first`), the accuracy that is left after it and all attacks before it (`after`), and the accuracy
-    after it alone (`accuracy`), None unless it ran on every image that was right. With several domains there
-    are `domains`, each with the same numbers, `joint`, the share of images for which not all domains could be
-    fooled at once, and quantiles of `eps_min`; None stands for infinity.
+    after it alone (`accuracy`), None unless it ran on every image that was right. `failures` are attacks that
+    raised, and `at_most` names the numbers that are upper bounds because of them, such as "robust.linf". With
+    several domains there are `domains`, each with the same numbers, `joint`, the share of images for which not
+    all domains could be fooled at once, and quantiles of `eps_min`; None stands for infinity.
 
     Example:
         >>> from saddlepoint.evaluation import Outcome
@@ -108,14 +111,16 @@ def evaluation_metrics(result: Result) -> dict[str, Any]:
             "robust": {name: _interval(table) for name, table in tables.items()},
         },
         "notes": list(result.notes),
+        "failures": [asdict(failure) for failure in result.failures],
+        "at_most": sorted(result.at_most),
     }
     if isinstance(result, RobustAccuracy):
         return {**metrics, "attacks": _attacks(result)}
-    fooled = {name: ~table for name, table in result.fooled.items()}
-    metrics["intervals"]["joint"] = {name: _interval(table) for name, table in fooled.items()}
+    standing = {name: ~table for name, table in result.fooled.items()}
+    metrics["intervals"]["joint"] = {name: _interval(table) for name, table in standing.items()}
     return {
         **metrics,
-        "joint": {name: _percent(table) for name, table in fooled.items()},
+        "joint": {name: _percent(table) for name, table in standing.items()},
         "eps_min": {name: _quantiles(radii) for name, radii in result.eps_min.items()},
         "weights": {
             name: dict(zip(result.per_domain, _means(weights), strict=True))
@@ -132,10 +137,11 @@ def evaluation_tensors(result: Result, problem: AbstractProblem) -> dict[str, Te
         `labels`, `correct` (N,); `THREAT/distance` and `THREAT/ATTACK/attacked`, `broken`, `distance` (N,).
         With several domains these are behind `domains/NAME/`, and there are `joint/THREAT/fooled`, `eps_min`
         (N,), `broken` and `weights` (N, K). For the images closest to the boundary there are
-        `gallery.threat`, its number, `gallery.rows`, `gallery.distance` (G,), `gallery.says` (G, K),
-        `gallery.clean` and `gallery.delta` (G, ...).
+        `gallery.threat`, its number, `gallery.rows`, `gallery.distance` (G,), `gallery.says` (classes,
+        -1 for logits that are not numbers) and `gallery.fooled` (G, K), `gallery.clean` and `gallery.delta`
+        (G, ...).
     """
-    tensors: dict[str, Tensor] = {"labels": problem.labels[:, 0], "correct": result.correct}
+    tensors: dict[str, Tensor] = {"labels": problem.truth[:, 0], "correct": result.correct}
     if isinstance(result, RobustAccuracy):
         tensors |= _tables(result, "")
         closest = {name: result.distance(name) for name in result.balls}
@@ -191,14 +197,19 @@ def _gallery(
     row, delta = torch.cat(rows), torch.cat(deltas)
     part = problem.take(row.to(problem.lower.device))
     says = torch.zeros(0, problem.num_domains, dtype=torch.long)
+    wrong = says.bool()
     if len(row):
         with torch.no_grad():
-            says = part.logits(delta.to(part.lower)).argmax(dim=-1)
+            logits = part.logits(delta.to(part.lower))
+        # What is no number names no class.
+        says = logits.argmax(dim=-1).masked_fill(~logits.isfinite().all(dim=-1), -1)
+        wrong = fooled(logits, part.truth)
     return {
         "gallery.threat": torch.cat(threats),
         "gallery.rows": row,
         "gallery.distance": torch.cat(distances),
         "gallery.says": says,
+        "gallery.fooled": wrong,
         "gallery.clean": part.images(part.zeros()),
         "gallery.delta": delta,
     }

@@ -10,13 +10,21 @@ import torch
 from markupsafe import Markup
 from torch import Tensor
 
+from saddlepoint.evaluation import Failure
 from saddlepoint.report import charts, words
 from saddlepoint.report.evaluation import prefix_of
 from saddlepoint.report.pictures import picture, sign_picture
 from saddlepoint.report.record import Run
 from saddlepoint.report.template import render_template
 
-__all__ = ["attack_table", "evaluation_headline", "render_evaluation"]
+__all__ = [
+    "accuracy_text",
+    "attack_table",
+    "bar_name",
+    "evaluation_headline",
+    "failure_texts",
+    "render_evaluation",
+]
 
 _OVERHEAD = 60_000  # style, script, charts and text
 
@@ -44,9 +52,9 @@ def render_evaluation(run: Run, tensors: Mapping[str, Tensor], *, max_bytes: int
         threats=threats,
         balls={name: _ball(name, radius) for name, radius in metrics["radii"].items()},
         lines=evaluation_headline(run),
-        unfinished=any(
-            word in note for note in metrics["notes"] for word in ("cut short", "stopped by")
-        ),
+        share=accuracy_text,
+        failures=failure_texts(metrics),
+        cut=any("cut short" in note for note in metrics["notes"]),
         bars=_bars(run),
         curves=[_curve(run, tensors, name, parts) for name in threats],
         joint=[_joint(run, tensors, name) for name in threats] if "joint" in metrics else [],
@@ -62,6 +70,37 @@ def render_evaluation(run: Run, tensors: Mapping[str, Tensor], *, max_bytes: int
     )
 
 
+def accuracy_text(part: Mapping[str, Any], name: str, threat: str = "") -> str:
+    """A number in percent, with "at most" before it if an attack that counts for it failed.
+
+    Args:
+        part: The metrics of an evaluation, or of one of its domains.
+        name: "clean", "union", "robust" or "joint".
+        threat: For the last two.
+
+    Example:
+        >>> accuracy_text({"union": 27.5, "at_most": ["union"]}, "union")
+        'at most 27.5'
+    """
+    value = part[name][threat] if threat else part[name]
+    return f"{_bound(part, name, threat)}{value:.1f}"
+
+
+def bar_name(part: Mapping[str, Any], name: str, number: str) -> str:
+    """The name of a bar, and whether it is too long if what failed would have succeeded.
+
+    Example:
+        >>> bar_name({"at_most": ["union"]}, "every threat", "union")
+        'every threat (at most)'
+    """
+    return f"{name} (at most)" if number in part["at_most"] else name
+
+
+def failure_texts(metrics: Mapping[str, Any]) -> list[str]:
+    """Which attacks failed on how many images, without the reasons, which are among the notes."""
+    return [str(Failure(**failure)) for failure in metrics["failures"]]
+
+
 def evaluation_headline(run: Run) -> list[str]:
     """The outcome in two or three sentences, the most important one first.
 
@@ -73,22 +112,26 @@ def evaluation_headline(run: Run) -> list[str]:
     balls = _and([_ball(name, radius) for name, radius in metrics["radii"].items()])
     low, high = metrics["intervals"]["union"]
     who = f"{_all(run).capitalize()} classify" if several else "The model classifies"
+    bound = _bound(metrics, "union")
+    sure = f"with 95 % confidence between {low:.1f} and {high:.1f} %"
+    if bound:
+        sure = f"because not every attack could be run: {', '.join(failure_texts(metrics))}"
     lines = [
-        f"{who} {_count(metrics['union'], count)} of {count} images correctly under every attack within "
-        f"{balls}: {metrics['union']:.1f} %, with 95 % confidence between {low:.1f} and {high:.1f} %. "
-        f"Without attack it is {metrics['clean']:.1f} %."
+        f"{who} {bound}{_count(metrics['union'], count)} of {count} images correctly under every attack within "
+        f"{balls}: {bound}{metrics['union']:.1f} %, {sure}. Without attack it is {metrics['clean']:.1f} %."
     ]
     if len(metrics["robust"]) > 1:
         worst = min(metrics["robust"], key=lambda name: metrics["robust"][name])
         shares = "; ".join(
-            f"{_ball(name, metrics['radii'][name])}: {value:.1f} %"
-            for name, value in metrics["robust"].items()
+            f"{_ball(name, metrics['radii'][name])}: {accuracy_text(metrics, 'robust', name)} %"
+            for name in metrics["robust"]
         )
         hardest = _ball(worst, metrics["radii"][worst])
         lines.append(f"Threat by threat it is {shares}. The one that breaks most is {hardest}.")
     if several:
         shares = ", ".join(
-            f"{name} {100 - value:.1f} %" for name, value in metrics["joint"].items()
+            f"{name} {'at least ' if _bound(metrics, 'joint', name) else ''}{100 - value:.1f} %"
+            for name, value in metrics["joint"].items()
         )
         lines.append(
             f"One perturbation that fools {_all(run)} at once was found for this share of images: {shares}."
@@ -119,11 +162,18 @@ def _bars(run: Run) -> Markup:
     intervals = metrics["intervals"]
     rows = [("without attack", metrics["clean"], *intervals["clean"])]
     rows += [
-        (_ball(name, metrics["radii"][name]), value, *intervals["robust"][name])
-        for name, value in metrics["robust"].items()
+        (
+            bar_name(metrics, _ball(name, radius), f"robust.{name}"),
+            value,
+            *intervals["robust"][name],
+        )
+        for (name, value), radius in zip(
+            metrics["robust"].items(), metrics["radii"].values(), strict=True
+        )
     ]
     if len(metrics["robust"]) > 1:
-        rows.append(("every attack of every threat", metrics["union"], *intervals["union"]))
+        every = bar_name(metrics, "every attack of every threat", "union")
+        rows.append((every, metrics["union"], *intervals["union"]))
     return charts.interval_bars(rows)
 
 
@@ -192,7 +242,7 @@ def _broke(part: Mapping[str, Any]) -> dict[str, Any]:
         pieces.append(("wrong", "wrong without attack", wrong))
         pieces.append(("stand", "still right", _count(robust, count)))
         rows.append((_ball(threat, part["radii"][threat]), pieces))
-    ends = [f"{value:.1f} %" for value in part["robust"].values()]
+    ends = [f"{accuracy_text(part, 'robust', threat)} %" for threat in part["robust"]]
     return {"attacks": attacks, "chart": charts.share_bars(rows, ends)}
 
 
@@ -222,6 +272,7 @@ def _card(run: Run, tensors: Mapping[str, Tensor], position: int) -> dict[str, A
     clean, delta = tensors["gallery.clean"][position], tensors["gallery.delta"][position]
     label = int(tensors["labels"][row])
     says = tensors["gallery.says"][position].tolist()
+    fooled = tensors["gallery.fooled"][position].tolist()
     return {
         "row": row,
         "label": words.class_name(run, label),
@@ -231,10 +282,19 @@ def _card(run: Run, tensors: Mapping[str, Tensor], position: int) -> dict[str, A
         "delta": sign_picture(delta, float(delta.abs().max())),
         "adversarial": picture(clean + delta),
         "domains": [
-            {"name": name, "says": words.class_name(run, said), "fooled": said != label}
-            for name, said in zip(run.domains, says, strict=True)
+            {
+                "name": name,
+                "says": words.class_name(run, said) if said >= 0 else "not a number",
+                "fooled": wrong,
+            }
+            for name, said, wrong in zip(run.domains, says, fooled, strict=True)
         ],
     }
+
+
+def _bound(part: Mapping[str, Any], name: str, threat: str = "") -> str:
+    """The words before a number that is too high if what failed would have succeeded."""
+    return "at most " if (f"{name}.{threat}" if threat else name) in part["at_most"] else ""
 
 
 def _worst(findings: Sequence[Mapping[str, str]]) -> str:
