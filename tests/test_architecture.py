@@ -22,6 +22,7 @@ LEVELS = {
     "transforms": 0,
     "streams": 0,
     "directions": 0,
+    "paper": 0,
     "models": 0,
     "data": 0,
     "weights": 1,
