@@ -1,7 +1,8 @@
 """Data sets as tensors in [0, 1], small embedded samples, and the groups of universal attacks.
 
 `load` finds MNIST, CIFAR-10 and Fashion-MNIST wherever they are (see `sources`), checks every byte
-against a pinned SHA-256 and never unpickles. `sample` needs nothing but the installed package.
+against a pinned SHA-256 and never unpickles. `sample` needs nothing but the installed package, and
+`folder` reads images of your own.
 """
 
 import io
@@ -12,9 +13,10 @@ import torch
 from torch import Tensor
 
 from .formats import Arrays, read_npz
+from .own import LabelledImages, folder
 from .sources import DATASETS, content_hash, fetch
 
-__all__ = ["NAMES", "group", "load", "sample"]
+__all__ = ["NAMES", "LabelledImages", "folder", "group", "load", "sample"]
 
 NAMES = (*DATASETS, "mnist-sample", "cifar10-sample")
 """Every name `load` takes."""

@@ -1,0 +1,290 @@
+"""The user's own images: a folder with one folder per class, or an .npz file."""
+
+from __future__ import annotations
+
+import os
+import zipfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from .pixels import from_array, read_picture, resized, unit
+
+__all__ = ["CLASSES", "Classes", "LabelledImages", "folder", "npz"]
+
+CLASSES = "classes.txt"
+"""A file of this name beside the class folders lists the classes, one per line."""
+
+Classes = Sequence[str] | str | os.PathLike[str]
+"""Names of classes in the order of a model's logits, or a file with one name per line."""
+
+_SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".pgm", ".ppm", ".tif", ".tiff")
+
+
+class LabelledImages(NamedTuple):
+    """Images (N, C, H, W), float32 in [0, 1], labels (N,), int64, and the name of every label."""
+
+    images: Tensor
+    labels: Tensor
+    classes: tuple[str, ...]
+
+
+def folder(
+    path: str | os.PathLike[str],
+    size: int | None = None,
+    classes: Classes | None = None,
+    *,
+    limit: int | None = None,
+) -> LabelledImages:
+    """Reads a folder that holds one folder of images per class.
+
+    The label of an image is the place of its folder among the classes. Those are, in this order of
+    preference: `classes`; the lines of a file `classes.txt` in the folder; the names of the folders, sorted as
+    numbers if they all are numbers (0, 1, 2, 10) and as text otherwise. An empty folder is a class without
+    images. **A class without a folder shifts the labels of all later ones unless the classes are listed.**
+
+    Pixels become numbers in [0, 1] whether they have 1, 8 or 16 bits or are floats; photographs are turned
+    as their camera says; transparent pixels are shown on white.
+
+    Args:
+        path: The folder. Images may lie deeper in the folders of their classes; hidden folders are left out.
+        size: Bring all images to size x size: the shorter side is resized, averaging over pixels, and the
+            centre kept. None leaves them alone; they must then be of one size.
+        classes: All classes in the order of the model's logits, as a list or as a file with one per line.
+        limit: Read so many images only, taken from the classes in turn; None reads all.
+
+    Returns:
+        `images` (N, C, H, W), float32 in [0, 1], `labels` (N,), int64, and `classes`. C is 1 if all images are
+        grey, else 3.
+
+    Raises:
+        ValueError: A folder is not listed in `classes`, there is no image, an image cannot be read rightly,
+            or sizes differ.
+
+    Example:
+        >>> import tempfile
+        >>> from PIL import Image
+        >>> root = Path(tempfile.mkdtemp())
+        >>> for name in ("cat", "dog"):
+        ...     (root / name).mkdir()
+        ...     Image.new("RGB", (40, 30), "white").save(root / name / "1.png")
+        >>> x, y, names = folder(root, size=8, classes=["bird", "cat", "dog"])
+        >>> x.shape, y.tolist(), names
+        (torch.Size([2, 3, 8, 8]), [1, 2], ('bird', 'cat', 'dog'))
+    """
+    _check_positive("limit", limit)
+    if size is not None and size < 1:
+        raise ValueError(f"`size` must be at least 1, got {size}.")
+    root = Path(path)
+    if not root.is_dir():
+        raise ValueError(f"`path` must be a folder that exists, got {str(path)!r}.")
+    names, folders = _class_folders(root, classes)
+    chosen = _spread([_image_files(f) if f is not None else [] for f in folders], limit)
+    if not chosen:
+        raise ValueError(_no_image(root, sum(f is not None for f in folders)))
+    pictures = [_read(file, size) for _, file in chosen]
+    sides = list(dict.fromkeys(f"{p.shape[2]}x{p.shape[1]}" for p in pictures))
+    if len(sides) > 1:
+        raise ValueError(
+            f"`path` {str(path)!r} must hold images of one size, got {', '.join(sides[:3])}; give `size` "
+            "to resize them."
+        )
+    channels = max(len(picture) for picture in pictures)
+    images = torch.stack([unit(p).expand(channels, -1, -1) for p in pictures])
+    return LabelledImages(images, torch.tensor([label for label, _ in chosen]), names)
+
+
+def npz(
+    path: str | os.PathLike[str],
+    classes: Classes | None = None,
+    *,
+    limit: int | None = None,
+) -> LabelledImages:
+    """Reads `images` and `labels` (or x, y, or x_test, y_test), and `classes` if it is there.
+
+    Args:
+        path: A file that numpy's `savez` wrote. Nothing in it is unpickled.
+        classes: Names of the labels, as in `folder`, in place of those in the file.
+        limit: Keep the first so many images.
+
+    Raises:
+        ValueError: Not such a file, or arrays that cannot be read rightly, see `pixels.from_array`.
+
+    Example:
+        >>> import tempfile
+        >>> file = Path(tempfile.mkdtemp()) / "mine.npz"
+        >>> np.savez(file, images=np.zeros((4, 8, 8, 3), np.uint8), labels=np.array([0, 1, 1, 0]))
+        >>> x, y, names = npz(file)
+        >>> x.shape, names
+        (torch.Size([4, 3, 8, 8]), ('0', '1'))
+    """
+    _check_positive("limit", limit)
+    arrays = _arrays(Path(path))
+    if "images" not in arrays or "labels" not in arrays:
+        got = ", ".join(arrays) or "neither"
+        raise ValueError(f"`{path}` must hold arrays `images` and `labels`, got {got}.")
+    images, labels = arrays["images"], arrays["labels"]
+    if labels.shape != images.shape[:1] or labels.dtype.kind not in "iu" or len(labels) == 0:
+        raise ValueError(
+            f"`{path}` must have one integer label per image, got images {images.shape} and "
+            f"labels {labels.shape} of type {labels.dtype}."
+        )
+    if int(labels.min()) < 0:
+        raise ValueError(f"`{path}` must have labels from 0 on, got {labels.min()}.")
+    if images.ndim not in (3, 4) or images.size == 0:
+        raise ValueError(
+            f"`{path}` must hold images (N, H, W), (N, H, W, C) or (N, C, H, W), got {images.shape}."
+        )
+    count = int(labels.max()) + 1
+    names = tuple(str(k) for k in range(count))
+    if classes is not None:
+        names = _listed(classes)
+    elif "classes" in arrays:
+        names = tuple(str(name) for name in arrays["classes"].tolist())
+    if len(names) < count:
+        raise ValueError(
+            f"`classes` of {path} must have the name of every label, got {len(names)} names and label "
+            f"{count - 1}."
+        )
+    x, y = _channels_first(from_array(images)), torch.from_numpy(labels.astype(np.int64))
+    return LabelledImages(x[:limit].contiguous(), y[:limit], names)
+
+
+# ------------------------------------------------------------------------------- folders and classes
+
+
+def _class_folders(
+    root: Path, classes: Classes | None
+) -> tuple[tuple[str, ...], list[Path | None]]:
+    """Names of the classes in the order of labels, and the folder of each that has one."""
+    found = {f.name: f for f in root.iterdir() if f.is_dir() and not f.name.startswith(".")}
+    if classes is None and (root / CLASSES).is_file():
+        classes = root / CLASSES
+    if classes is None:
+        key = (lambda n: (int(n), n)) if all(_is_number(n) for n in found) else (lambda n: (0, n))
+        names = tuple(sorted(found, key=key))
+    else:
+        names = _listed(classes)
+        unknown = sorted(set(found) - set(names))
+        if unknown:
+            shown = ", ".join(repr(name) for name in unknown[:3])
+            raise ValueError(
+                f"`classes` must name every folder of {root}, got no {shown} among {len(names)} names."
+            )
+    return names, [found.get(name) for name in names]
+
+
+def _is_number(name: str) -> bool:
+    return name.isascii() and name.isdigit()
+
+
+def _listed(classes: Classes) -> tuple[str, ...]:
+    """The names of classes, from a list or from the lines of a file."""
+    if isinstance(classes, str | os.PathLike):
+        try:
+            lines = Path(classes).read_text(encoding="utf-8").splitlines()
+        except (OSError, UnicodeDecodeError):
+            raise ValueError(
+                "`classes` must be a list of names or a file with one name per line, got "
+                f"{os.fspath(classes)!r}, which is no such file."
+            ) from None
+        classes = [line.strip() for line in lines if line.strip()]
+    names = tuple(classes)
+    if not names:
+        raise ValueError("`classes` must name at least one class, got none.")
+    twice = [name for name in names if names.count(name) > 1]
+    if twice:
+        raise ValueError(f"`classes` must name every class once, got {twice[0]!r} twice.")
+    return names
+
+
+def _image_files(place: Path) -> list[Path]:
+    return sorted(f for f in place.rglob("*") if f.suffix.lower() in _SUFFIXES and f.is_file())
+
+
+def _spread(by_class: Sequence[Sequence[Path]], limit: int | None) -> list[tuple[int, Path]]:
+    """All files with their labels, or the first `limit` taking one class after the other in turn."""
+    turns = [
+        (turn, label, file)
+        for label, files in enumerate(by_class)
+        for turn, file in enumerate(files)
+    ]
+    return sorted((label, file) for _, label, file in sorted(turns)[:limit])
+
+
+def _no_image(root: Path, folders: int) -> str:
+    loose = sum(f.suffix.lower() in _SUFFIXES for f in root.iterdir() if f.is_file())
+    start = f"`path` {str(root)!r} must hold one folder of images per class, got"
+    if folders:
+        where = "it" if folders == 1 else "them"
+        return (
+            f"{start} {_count(folders, 'folder')} and no image in {where} ({', '.join(_SUFFIXES)})."
+        )
+    if loose:
+        return (
+            f"{start} {_count(loose, 'image')} directly in it and no folder: the folder of an image says its "
+            "class, so put every image into one named after its class."
+        )
+    return f"{start} an empty folder."
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+def _read(file: Path, size: int | None) -> Tensor:
+    pixels = read_picture(file)
+    return pixels if size is None else resized(pixels, size)
+
+
+# ------------------------------------------------------------------------------------------- arrays
+
+
+def _arrays(path: Path) -> dict[str, NDArray[Any]]:
+    """The arrays that are needed, under our names."""
+    if not path.is_file():
+        raise ValueError(f"`path` must be a file that exists, got {str(path)!r}.")
+    ours = {"images": ("images", "x", "x_test"), "labels": ("labels", "y", "y_test")}
+    found: dict[str, NDArray[Any]] = {}
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            for name, theirs in {**ours, "classes": ("classes",)}.items():
+                key = next((key for key in theirs if key in file.files), None)
+                if key is not None:
+                    found[name] = _array(file, key)
+    except (ValueError, OSError, EOFError, AttributeError, zipfile.BadZipFile) as error:
+        if str(error).startswith("`"):
+            raise
+        raise ValueError(f"`{path}` must be an .npz file, got one that cannot be read.") from error
+    return found
+
+
+def _array(file: Any, key: str) -> NDArray[Any]:
+    try:
+        array: NDArray[Any] = file[key]
+    except ValueError as error:
+        if "allow_pickle" not in str(error):
+            raise
+        raise ValueError(
+            f"`{key}` must be numbers, got Python objects, which are never loaded; save it with a type such "
+            "as uint8, int64 or str."
+        ) from error
+    return array
+
+
+def _channels_first(x: Tensor) -> Tensor:
+    """(N, H, W), (N, H, W, C) or (N, C, H, W) to (N, C, H, W)."""
+    if x.dim() == 3:
+        return x.unsqueeze(1)
+    last = x.shape[1] not in (1, 3, 4) and x.shape[3] in (1, 3, 4)
+    return x.permute(0, 3, 1, 2) if last else x
+
+
+def _check_positive(name: str, value: int | None) -> None:
+    if value is not None and value < 1:
+        raise ValueError(f"`{name}` must be positive, got {value}.")

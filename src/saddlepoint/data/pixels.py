@@ -1,0 +1,169 @@
+"""Pixels as numbers in [0, 1], however they are stored; what cannot be read rightly is refused.
+
+A picture file says how deep its pixels are, and an array by its type: bool is 0 and 1, uint8 goes up to 255,
+uint16 up to 65535, floats are taken as they are. Transparent pixels are shown on white, as on a page.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from numpy.typing import NDArray
+from torch import Tensor
+
+if TYPE_CHECKING:
+    from PIL import Image
+
+__all__ = ["from_array", "read_picture", "resized", "unit"]
+
+_DEEP = ("I;16", "I;16B", "I;16L", "I;16N")
+_GREY = ("1", "L", "LA", "La")
+_COLOUR = ("P", "PA", "RGB", "RGBA", "RGBa", "RGBX", "CMYK", "YCbCr", "HSV")
+_ALPHA = ("LA", "La", "PA", "RGBA", "RGBa")
+
+
+def unit(pixels: Tensor) -> Tensor:
+    """8-bit pixels as float32 in [0, 1]; floats are left alone.
+
+    Example:
+        >>> unit(torch.tensor([0, 51, 255], dtype=torch.uint8))
+        tensor([0.0000, 0.2000, 1.0000])
+    """
+    return pixels.to(torch.float32).div_(255) if pixels.dtype == torch.uint8 else pixels
+
+
+def from_array(array: NDArray[Any]) -> Tensor:
+    """An array of pixels as float32 in [0, 1], scaled by its type.
+
+    Raises:
+        ValueError: The type has no scale, values lie outside it, or two scales are possible: whole numbers
+            of which none is above 1 may be 8-bit and nearly black, or mean 0 and 1.
+
+    Example:
+        >>> from_array(np.array([True, False])), from_array(np.array([65535], np.uint16))
+        (tensor([1., 0.]), tensor([1.]))
+    """
+    kind, low, high = array.dtype.kind, *_range(array)
+    if kind == "b":
+        return torch.from_numpy(array.astype(np.float32))
+    if kind == "f":
+        if not (low >= 0 and high <= 1):  # also catches NaN
+            raise ValueError(
+                f"`images` must be floats in [0, 1], got values from {low:g} to {high:g}; divide by what "
+                "stands for white, and leave normalisation to the model."
+            )
+        return torch.from_numpy(array.astype(np.float32))
+    if kind not in "iu":
+        raise ValueError(f"`images` must be numbers, got {array.dtype}.")
+    top = 65535 if array.dtype == np.uint16 else 255
+    if low < 0 or high > top:
+        raise ValueError(
+            f"`images` of type {array.dtype} must be from 0 to {top}, got values from {low:g} to {high:g}; "
+            "save them as floats in [0, 1]."
+        )
+    if high == 1:
+        raise ValueError(
+            f"`images` of type {array.dtype} must not be all between 0 and 1, which may mean nearly black or "
+            "white, got just that; save them as bool or as floats."
+        )
+    if top == 65535 and 0 < high <= 255:
+        raise ValueError(
+            f"`images` of type uint16 must use more than 8 bits, got values up to {high:g}; save them as uint8."
+        )
+    return torch.from_numpy(array.astype(np.float32)).div_(top)
+
+
+def read_picture(file: Path) -> Tensor:
+    """One picture, turned as its camera says.
+
+    Grey pictures of 1 and 8 bits, colour, palettes and CMYK (without colour management) come as 8 bits;
+    16-bit grey and floats come as float32. 16-bit colour is read with 8 bits.
+
+    Returns:
+        (C, H, W), C = 1 for grey and 3 for colour, uint8, or float32 in [0, 1].
+
+    Raises:
+        ValueError: Not a picture, several in one, or pixels whose scale is not known; names the file.
+    """
+    from PIL import Image, ImageOps
+
+    try:
+        with Image.open(file) as opened:
+            # Cameras put a thumbnail behind the photograph and call the file MPO.
+            frames = 1 if opened.format == "MPO" else int(getattr(opened, "n_frames", 1))
+            kind, picture = opened.format, ImageOps.exif_transpose(opened)
+    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
+        raise ValueError(f"`{file}` must be an image, got {_reason(error)}.") from error
+    if frames > 1:
+        raise ValueError(f"`{file}` must be one picture, got {frames} in one file.")
+    return _pixels(file, picture, known_depth=kind in ("PNG", "PPM"))
+
+
+def resized(pixels: Tensor, size: int) -> Tensor:
+    """The shorter side brought to `size` by a bilinear filter that averages, then the square in the middle.
+
+    Args:
+        pixels: (C, H, W), uint8 or float; the type stays.
+        size: Of both sides.
+
+    Example:
+        >>> resized(torch.zeros(3, 20, 40), 10).shape
+        torch.Size([3, 10, 10])
+    """
+    height, width = pixels.shape[1:]
+    scale = size / min(height, width)
+    sides = [max(size, round(side * scale)) for side in (height, width)]
+    big = F.interpolate(pixels[None], sides, mode="bilinear", antialias=True)[0]
+    top, left = (sides[0] - size) // 2, (sides[1] - size) // 2
+    return big[:, top : top + size, left : left + size]
+
+
+def _pixels(file: Path, picture: Image.Image, *, known_depth: bool) -> Tensor:
+    mode, clear = picture.mode, "transparency" in picture.info
+    if mode in _DEEP or (mode == "I" and known_depth):
+        if clear:
+            raise ValueError(
+                f"`{file}` must not have a transparent value, which is not supported for 16 bits, got one."
+            )
+        return torch.from_numpy(np.asarray(picture).astype(np.float32))[None].div_(65535)
+    if mode == "I":
+        raise ValueError(
+            f"`{file}` must have pixels of known depth, got 32-bit integers; save it with 8 or 16 bits."
+        )
+    if mode == "F":
+        values = np.asarray(picture).astype(np.float32)
+        low, high = _range(values)
+        if not (low >= 0 and high <= 1):
+            raise ValueError(f"`{file}` must hold floats in [0, 1], got {low:g} to {high:g}.")
+        return torch.from_numpy(values)[None]
+    if mode not in _GREY + _COLOUR:
+        raise ValueError(f"`{file}` must be grey, RGB, palette or CMYK, got mode {mode}.")
+    if mode in _ALPHA or clear:
+        picture = _on_white(picture)
+    final = "L" if mode in _GREY else "RGB"
+    array = np.array(picture.convert(final))
+    return torch.from_numpy(array.reshape(*array.shape[:2], -1)).permute(2, 0, 1).contiguous()
+
+
+def _on_white(picture: Image.Image) -> Image.Image:
+    from PIL import Image
+
+    full = picture.convert("RGBA")
+    return Image.alpha_composite(Image.new("RGBA", full.size, "white"), full).convert("RGB")
+
+
+def _range(array: NDArray[Any]) -> tuple[float, float]:
+    """The smallest and largest value; nothing for what has no order."""
+    if array.size == 0 or array.dtype.kind not in "biuf":
+        return 0.0, 0.0
+    return float(array.min()), float(array.max())
+
+
+def _reason(error: Exception) -> str:
+    """What Pillow says, without the name of the file, which is there already."""
+    text = " ".join(str(error).split()).rstrip(".")
+    return "a file that cannot be read as one" if "cannot identify" in text else text
