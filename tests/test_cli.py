@@ -21,7 +21,8 @@ from safetensors.torch import save_file
 
 import saddlepoint as sp
 from saddlepoint import cli, report
-from saddlepoint.cli import config, inputs, parse
+from saddlepoint.cli import config, parse
+from test_own_images import digits
 
 SOURCE = Path(sp.__file__).parents[1]
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(SOURCE), "OMP_NUM_THREADS": "1"}
@@ -181,6 +182,7 @@ class TestSubcommands:
 
     def test_transform(self, tmp_path):
         words = ("attack", "transform", "--models", "A,C", "--transforms", "identity,rotate:20")
+        words = (*words, "--eps", 0.2)
         done = run(*words, "--limit", 6, "--steps", 5, "--out", "t", "--quiet", cwd=tmp_path)
         assert done.returncode == 0, done.stderr
         assert done.stdout == done.stderr == ""
@@ -259,18 +261,86 @@ class TestConfig:
         settings = config.load("ensemble", {"models": "A", "eps": "8/255"}, None)
         assert "--eps 8/255 " in settings.command()
 
-    def test_paper_radius_by_data_and_norm(self):
-        assert config.load("ensemble", {"models": "A", "norm": "l2"}, None).eps == 3.0
-        assert config.load("ensemble", {"models": "A", "data": "cifar10"}, None).eps == 0.05
-        with pytest.raises(cli.errors.UsageError, match="--eps"):
-            config.load("ensemble", {"models": "A", "data": "x.npz"}, None)
+    @pytest.mark.parametrize(
+        ("kind", "flags", "eps"),
+        [
+            ("ensemble", {"norm": "l2"}, 3.0),
+            ("ensemble", {"norm": "L2"}, 3.0),
+            ("ensemble", {"norm": "Linf", "data": "cifar10"}, 0.05),
+            ("ensemble", {"norm": "l1", "data": "cifar10-sample"}, 30.0),
+            ("ensemble", {"models": "A,E,F,H", "data": "cifar10-sample"}, 0.03),
+            ("universal", {"models": "mnist-c"}, 0.3),
+            ("transform", {"data": "cifar10-sample"}, 0.03),
+        ],
+    )
+    def test_the_radius_is_the_papers_for_kind_data_and_norm(self, kind, flags, eps):
+        assert config.load(kind, {"models": "A", **flags}, None).eps == eps
+
+    @pytest.mark.parametrize(
+        ("kind", "flags"),
+        [
+            ("ensemble", {"data": "fashion-mnist"}),
+            ("universal", {"norm": "l2"}),
+            ("universal", {"models": "pkg:net"}),
+            ("transform", {"data": "mnist-sample"}),
+        ],
+    )
+    def test_without_a_radius_of_the_paper_one_must_be_given(self, kind, flags):
+        with pytest.raises(
+            cli.errors.UsageError, match=r"`--eps` must be given.* the paper has none"
+        ):
+            config.load(kind, {"models": "A", **flags}, None)
+
+    @pytest.mark.parametrize(
+        ("kind", "flags", "step_size", "rule"),
+        [
+            ("ensemble", {}, 1 / 4, sp.MinMax(1 / 50, 3)),
+            ("ensemble", {"norm": "l2"}, 1 / 10, sp.MinMax(1 / 100, 3)),
+            ("ensemble", {"data": "cifar10"}, 1 / 5, sp.MinMax(1 / 50, 6)),
+            ("ensemble", {"data": "cifar10", "norm": "l2"}, 1 / 8, sp.MinMax(1 / 100, 3)),
+            ("ensemble", {"data": "cifar10", "norm": "l0"}, 1.0, sp.MinMax(1 / 150, 1)),
+            ("ensemble", {"rule": "minmax:gamma=5"}, 1 / 4, sp.MinMax(1 / 50, 5)),
+            ("ensemble", {"rule": "average"}, 1 / 4, sp.Average()),
+            ("ensemble", {"step_size": "1/3"}, 1 / 3, sp.MinMax(1 / 50, 3)),
+            ("universal", {}, 1 / 6, sp.MinMax(1 / 50, 4)),
+            ("transform", {"data": "cifar10"}, 1 / 2, sp.MinMax(1 / 100, 10)),
+        ],
+    )
+    def test_apgda_takes_the_papers_numbers_and_shows_them(self, kind, flags, step_size, rule):
+        flags = {"models": "A", "method": "apgda", "baseline": "minmax", **flags}
+        settings = config.load(kind, flags, None)
+        assert settings.step_size == step_size
+        assert parse.rule(settings.rule) == rule
+        shown = yaml.safe_load(settings.to_yaml())
+        assert (shown["step_size"], parse.rule(shown["rule"])) == (step_size, rule)
+        words = settings.command().split()
+        again = config.load(kind, dict(pairs(words[3:])), None)
+        assert again == settings
+
+    def test_data_of_which_the_paper_knows_nothing(self):
+        own = {"models": "pkg:net", "data": "fashion-mnist", "eps": 0.1, "method": "apgda"}
+        with pytest.raises(cli.errors.UsageError, match="`--step-size` must be given"):
+            config.load("ensemble", own, None)
+        settings = config.load("ensemble", {**own, "step_size": 0.5}, None)
+        assert parse.rule(settings.rule) == sp.MinMax()  # written out, so that nobody has to guess
+        assert settings.rule == "minmax:gamma=1.0,step_size=0.05"
+
+    def test_attack_shows_the_numbers_of_the_library(self):
+        settings = config.load("ensemble", {"models": "A", "data": "cifar10"}, None)
+        assert (settings.rule, settings.step_size) == ("minmax:gamma=1.0,step_size=0.05", None)
 
     def test_yaml_round_trip(self):
         settings = config.load(
-            "transform", {"models": "A", "transforms": "identity,rotate:30"}, None
+            "transform", {"models": "A", "eps": 0.2, "transforms": "identity,rotate:30"}, None
         )
         again = config.TransformConfig(**yaml.safe_load(settings.to_yaml()))
         assert again == settings
+
+
+def pairs(words: list[str]) -> list[tuple[str, str]]:
+    """Flags of a command line as settings."""
+    names = [word.removeprefix("--").replace("-", "_") for word in words[::2]]
+    return list(zip(names, words[1::2], strict=True))
 
 
 WRONG = [
@@ -288,6 +358,13 @@ WRONG = [
     (("attack", "ensemble", "--models", "A", "--loss", "mse"), "cross-entropy"),
     (("attack", "ensemble", "--models", "A", "--steps", "many"), "--steps"),
     (("attack", "ensemble", "--models", "A", "--steps", "-3"), "--steps"),
+    (("attack", "ensemble", "--models", "A", "--steps", "0"), "greater than or equal to 1"),
+    (("attack", "ensemble", "--models", "A", "--eps", "8"), "did you mean 8/255?"),
+    (("attack", "ensemble", "--models", "A", "--eps", "1.5"), "at most 1 for linf"),
+    (("attack", "ensemble", "--models", "A", "--norm", "l0", "--eps", "0.5"), "at least 1 for l0"),
+    (("attack", "ensemble", "--models", "A,C", "--rule", "fixed:0.2,0.9"), "sum to 1, got 1.1"),
+    (("attack", "ensemble", "--models", "A", "--data", "imagenet"), "`--data` must be one of"),
+    (("evaluate", "A", "--threat", "linf:8"), "did you mean 8/255?"),
     (("attack", "ensemble", "--models", "A", "--limit", "0"), "--limit"),
     (("attack", "ensemble", "--models", "A", "--device", "abacus"), "cpu"),
     (("attack", "ensemble", "--models", "A", "--step-size", "1"), "step_size"),
@@ -306,7 +383,7 @@ WRONG = [
     (("attack", "ensemble", "--models", "A", "--resume"), "--out"),
     (("attack", "ensemble", "--models", "A", "--resume", "--out", "other.yaml"), "folder"),
     (("attack", "universal", "--models", "A,C"), "one model"),
-    (("attack", "transform", "--models", "A", "--transforms", "melt"), "crop_resize"),
+    (("attack", "transform", "--models", "A", "--eps", "1", "--transforms", "melt"), "crop_resize"),
     (("report", "none"), "run.json"),
     (("report",), "runs/demo"),
     (("doctor",), "mnist-a"),
@@ -349,6 +426,25 @@ class TestWrongInput:
         (line,) = capsys.readouterr().err.splitlines()
         assert message in line
 
+    def test_a_limit_above_what_there_is_is_said(self, tmp_path, capsys):
+        np.savez(tmp_path / "d.npz", images=np.zeros((3, 28, 28)), labels=np.arange(3))
+        words = ("--models", "mnist-a", "--data", "d.npz", "--eps", 0.1, "--steps", 2)
+        assert inside("attack", "ensemble", *words, "--limit", 99999, "--out", "o") == 0
+        err = capsys.readouterr().err
+        assert "--limit 99999: there are 3 images; using all of them" in err
+        record = report.Run.read(tmp_path / "o")
+        assert (record.rows, record.config["limit"]) == (3, 3)
+        assert inside("attack", "ensemble", *words, "--limit", 3, "--out", "p") == 0
+        assert "--limit" not in capsys.readouterr().err
+
+    def test_a_radius_beyond_every_image_is_a_warning(self, tmp_path, capsys):
+        words = ("--models", "A", "--norm", "l2", "--limit", 4, "--steps", 2)
+        assert inside("attack", "ensemble", *words, "--eps", 29, "--out", "o", "--json") == 0
+        assert "diameter" in capsys.readouterr().err
+        assert "diameter" in report.Run.read(tmp_path / "o").warnings[0]
+        assert inside("attack", "ensemble", *words, "--eps", 27, "--out", "p", "--json") == 0
+        assert "diameter" not in capsys.readouterr().err
+
     def test_resume_without_a_run_starts_one(self, tmp_path, capsys):
         assert inside("attack", "ensemble", *QUICK, "--out", "new", "--resume") == 0
         assert "nothing to resume" in capsys.readouterr().err
@@ -380,55 +476,90 @@ class TestModelsAndData:
         assert record.metrics["clean_accuracy"]["mine"] == 100 * hits
         assert "digit 3" in (tmp_path / "o" / "report.html").read_text()
 
-    @pytest.mark.parametrize("layout", ["nhw", "nhwc", "nchw"])
-    def test_npz_layouts(self, tmp_path, layout):
-        images = np.random.default_rng(0).integers(0, 256, (6, 10, 12), dtype=np.uint8)
-        shaped = {"nhw": images, "nhwc": images[..., None], "nchw": images[:, None]}[layout]
-        np.savez(
-            tmp_path / "d.npz", images=shaped, labels=np.arange(6) % 3, classes=["a", "b", "c"]
+    def test_a_missing_class_is_an_error_and_not_a_shift(self, tmp_path, capsys):
+        x, y = digits(tmp_path / "f", without=3)
+        right = float((sp.models.load("mnist-c")(x).argmax(1) == y).double().mean())
+        attack = ("attack", "ensemble", "--data", "f", "--eps", "0.1", "--steps", 2, "--quiet")
+        for words in (
+            (*attack, "--models", "mnist-c", "--out", "o"),
+            ("evaluate", "mnist-c", "--data", "f", "--threat", "linf:0.1", "--out", "o", "--quiet"),
+            ("doctor", "mnist-c", "--data", "f"),
+        ):
+            assert inside(*words) == 2
+            (line,) = capsys.readouterr().err.splitlines()
+            assert "9 folders" in line
+            assert "10 logits" in line
+            assert "mnist-c" in line
+            assert "--classes" in line
+        assert not (tmp_path / "o").exists()
+        names = ",".join("0123456789")
+        for number, given in enumerate((names, "mine.txt")):
+            (tmp_path / "mine.txt").write_text(names.replace(",", "\n"))
+            words = (*attack, "--models", "mnist-c", "--classes", given, "--out", f"o{number}")
+            assert inside(*words) == 0
+            record = report.Run.read(tmp_path / f"o{number}")
+            assert record.metrics["clean_accuracy"]["mnist-c"] == pytest.approx(100 * right)
+            assert record.classes == tuple("0123456789")
+            assert f"--classes {given}" in record.command
+        assert inside("doctor", "mnist-c", "--data", "f", "--classes", names, "--steps", 2) == 0
+        capsys.readouterr()
+        words = (*attack, "--models", "mnist-c", "--classes", f"{names},A", "--out", "o")
+        assert inside(*words) == 2
+        assert "11 listed classes and 10 logits" in capsys.readouterr().err
+
+    def test_evaluate_takes_classes(self, tmp_path, capsys):
+        x, y = digits(tmp_path / "f", count=40, without=3)
+        right = float((sp.models.load("mnist-c")(x).argmax(1) == y).double().mean())
+        names = ",".join("0123456789")
+        words = ("evaluate", "mnist-c", "--data", "f", "--threat", "linf:0.01", "--classes", names)
+        assert inside(*words, "--limit", 99, "--no-doctor", "--out", "o") == 0
+        record = report.Run.read(tmp_path / "o")
+        assert record.metrics["clean"] == pytest.approx(100 * right)
+        assert f"--classes {names}" in record.command
+        assert "--limit 99: there are" in capsys.readouterr().err
+
+    def test_labels_a_model_does_not_know(self, tmp_path, capsys):
+        np.savez(tmp_path / "d.npz", images=np.zeros((2, 28, 28)), labels=np.array([0, 10]))
+        assert (
+            inside("attack", "ensemble", "--models", "mnist-a", "--data", "d.npz", "--eps", 0.1)
+            == 2
         )
-        found = inputs.load_data(str(tmp_path / "d.npz"), limit=4)
-        assert found.x.shape == (4, 1, 10, 12)
-        assert torch.equal((found.x * 255).round().byte()[:, 0], torch.from_numpy(images[:4]))
-        assert found.classes == ("a", "b", "c")
+        (line,) = capsys.readouterr().err.splitlines()
+        assert "mnist-a" in line
+        assert "10 logits" in line
+        assert "label 10" in line
 
     @pytest.mark.parametrize(
-        ("arrays", "message"),
+        ("words", "message"),
         [
-            ({"images": np.zeros((2, 3, 3))}, "`labels`"),
-            ({"images": np.zeros((2, 3, 3)), "labels": np.zeros(3, int)}, "one integer label"),
-            ({"images": np.full((2, 3, 3), 7.0), "labels": np.zeros(2, int)}, r"\[0, 1\]"),
-            ({"images": np.zeros((2, 3)), "labels": np.zeros(2, int)}, "N, C, H, W"),
+            (("--data", "d.npz"), "`labels` must be numbers, got Python objects"),
+            (("--data", "f"), "1 image directly in it"),
+            (("--data", "f", "--classes", "a,a"), "`--classes` must name every class once"),
+            (("--data", "mnist-sample", "--classes", "a,b"), "`--classes` must be left out"),
+            (("--data", "mnist-sample", "--size", "8"), "`--size` must be left out"),
+            (("--data", "two"), "give `--size`"),
         ],
     )
-    def test_wrong_npz(self, tmp_path, arrays, message):
-        np.savez(tmp_path / "d.npz", **arrays)
-        with pytest.raises(cli.errors.UsageError, match=message):
-            inputs.load_data(str(tmp_path / "d.npz"))
-
-    def test_pickles_inside_npz_are_refused(self, tmp_path):
-        np.savez(
-            tmp_path / "d.npz",
-            images=np.array([{"evil": 1}], dtype=object),
-            labels=np.zeros(1, int),
-        )
-        with pytest.raises(cli.errors.UsageError, match="npz"):
-            inputs.load_data(str(tmp_path / "d.npz"))
-
-    def test_folder_with_two_sizes_is_refused(self, tmp_path):
+    def test_data_that_cannot_be_read_rightly(self, tmp_path, capsys, words, message):
+        np.savez(tmp_path / "d.npz", images=np.zeros((2, 3, 3)), labels=np.array([0, None]))
+        (tmp_path / "f").mkdir()
+        Image.new("L", (8, 8)).save(tmp_path / "f" / "i.png")
         for name, size in (("a", 8), ("b", 9)):
-            (tmp_path / "f" / name).mkdir(parents=True)
-            Image.new("RGB", (size, size)).save(tmp_path / "f" / name / "i.png")
-        with pytest.raises(cli.errors.UsageError, match="one size"):
-            inputs.load_data(str(tmp_path / "f"))
+            (tmp_path / "two" / name).mkdir(parents=True)
+            Image.new("RGB", (size, size)).save(tmp_path / "two" / name / "i.png")
+        assert inside("attack", "ensemble", "--models", "mnist-a", "--eps", 0.1, *words) == 2
+        (line,) = capsys.readouterr().err.splitlines()
+        assert message in line
 
-    def test_limit_is_spread_over_classes(self, tmp_path):
-        for name in "abc":
-            (tmp_path / "f" / name).mkdir(parents=True)
-            for k in range(4):
-                Image.new("L", (4, 4), 60 * k).save(tmp_path / "f" / name / f"{k}.png")
-        found = inputs.load_data(str(tmp_path / "f"), limit=6)
-        assert found.y.tolist() == [0, 0, 1, 1, 2, 2]
+    def test_images_are_resized(self, tmp_path, capsys):
+        x, y = digits(tmp_path / "f")
+        for file in (tmp_path / "f").rglob("*.png"):
+            Image.open(file).resize((56, 56), Image.Resampling.BILINEAR).save(file)
+        words = ("--data", "f", "--models", "mnist-c", "--size", 28, "--eps", 0.1, "--quiet")
+        assert inside("attack", "ensemble", *words, "--steps", 2, "--out", "o") == 0
+        record = report.Run.read(tmp_path / "o")
+        right = float((sp.models.load("mnist-c")(x).argmax(1) == y).double().mean())
+        assert record.metrics["clean_accuracy"]["mnist-c"] >= 100 * right - 5
 
     def test_exported_program(self, tmp_path):
         dynamic = {0: torch.export.Dim.AUTO}

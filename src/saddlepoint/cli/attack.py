@@ -30,16 +30,23 @@ class Settings:
     data: str | None = None
     """mnist, cifar10, fashion-mnist, mnist-sample, cifar10-sample, a folder with one folder of images per
     class, or a file.npz with `images` and `labels`. [default: mnist-sample]"""
+    classes: str | None = None
+    """Classes of your own data in the order of the logits: names separated by commas, or a file with one per
+    line. [default: classes.txt in the folder, else the names of its folders, numbers as numbers]"""
+    size: int | None = None
+    """Resize the images of a folder to size x size: shorter side, then the centre."""
     models: str | None = None
     """Separated by commas: A,B,C,D (networks of the data set), mnist-a, weights.safetensors:A, program.pt2,
     package.module:factory."""
     norm: str | None = None
     """linf, l2, l1 or l0. [default: linf]"""
     eps: str | None = None
-    """Radius, such as 0.2 or 8/255. [default: the paper's for MNIST and CIFAR-10]"""
+    """Radius, such as 0.2 or 8/255. [default: the paper's for this attack, MNIST or CIFAR-10, and norm, if it
+    has one]"""
     rule: str | None = None
     """How the weights move: minmax, average, worst, entropic, fixed:0.2,0.1,0.4,0.3; with options as in
-    minmax:gamma=3,step_size=1/50. [default: minmax]"""
+    minmax:gamma=3,step_size=1/50. What is left out is the library's number, with --method apgda the paper's
+    where it has one; --print-config shows it. [default: minmax]"""
     baseline: str | None = None
     """A rule to compare with, such as average."""
     loss: str | None = None
@@ -52,7 +59,8 @@ class Settings:
     restarts: int | None = None
     """Runs for rows still standing, with --method attack. [default: 1]"""
     step_size: str | None = None
-    """Step size of --method apgda. [default: the paper's for the norm]"""
+    """Step size of --method apgda. [default: the paper's for this attack, MNIST or CIFAR-10, and norm; where it
+    has none, this must be given]"""
     quantize: int | None = None
     """256 keeps adversarial images 8-bit, so that they survive saving."""
     split: str | None = None
@@ -156,7 +164,7 @@ def universal(
 @app.command(
     help_epilogue=_examples(
         "transform --data cifar10-sample --models A --eps 0.03",
-        "transform --models C --transforms identity,hflip,rotate:30 --baseline average",
+        "transform --models C --eps 0.2 --transforms identity,hflip,rotate:30 --baseline average",
     )
 )
 def transform(

@@ -2,6 +2,7 @@
 
 import shlex
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
@@ -16,18 +17,13 @@ from pydantic import (
     model_validator,
 )
 
+from saddlepoint import paper
+
 from . import parse
 from .errors import UsageError
+from .inputs import check_name
 
 __all__ = ["KINDS", "AttackConfig", "EnsembleConfig", "TransformConfig", "UniversalConfig", "load"]
-
-# The radii of the paper (Tables 1 and 3), for data of the same name.
-_PAPER_EPS = {
-    "mnist": {"linf": 0.2, "l2": 3.0, "l1": 20.0, "l0": 30.0},
-    "cifar10": {"linf": 0.05, "l2": 2.0, "l1": 30.0, "l0": 50.0},
-}
-# Step sizes of the paper for `apgda`.
-_PAPER_STEP = {"linf": 1 / 4, "l2": 1 / 10, "l1": 1 / 4, "l0": 1.0}
 
 
 def _names(value: object) -> object:
@@ -36,6 +32,10 @@ def _names(value: object) -> object:
 
 def _number(value: object) -> object:
     return parse.number(value) if isinstance(value, str) else value
+
+
+def _lower(value: object) -> object:
+    return value.lower() if isinstance(value, str) else value
 
 
 Names = Annotated[list[str], BeforeValidator(_names)]
@@ -49,13 +49,15 @@ class AttackConfig(BaseModel):
 
     kind: str
     data: str = "mnist-sample"
+    classes: str | None = None
+    size: int | None = Field(default=None, ge=1)
     models: Names = Field(min_length=1)
-    norm: Literal["linf", "l2", "l1", "l0"] = "linf"
+    norm: Annotated[Literal["linf", "l2", "l1", "l0"], BeforeValidator(_lower)] = "linf"
     eps: Number = Field(gt=0)
     rule: str = "minmax"
     baseline: str | None = None
     loss: str = "cw"
-    steps: int = Field(default=50, ge=0)
+    steps: int = Field(default=paper.STEPS["ensemble"], ge=1)
     method: Literal["attack", "apgda"] = "attack"
     restarts: int = Field(default=1, ge=1)
     step_size: Number | None = Field(default=None, gt=0)
@@ -68,14 +70,31 @@ class AttackConfig(BaseModel):
 
     @model_validator(mode="before")
     @classmethod
-    def _paper_radius(cls, values: Any) -> Any:
-        if isinstance(values, dict) and values.get("eps") is None:
-            data = str(values.get("data", cls.model_fields["data"].default))
-            known = _PAPER_EPS.get(data.removesuffix("-sample"), {})
-            eps = known.get(str(values.get("norm", "linf")))
-            if eps is not None:
-                return {**values, "eps": eps}
-        return values
+    def _with_every_number(cls, values: Any) -> Any:
+        """Radius, step sizes and gamma that are not given, so that the record shows what was used.
+
+        The radius is the paper's, and for its algorithm, `apgda`, so is all else, where the paper has it for
+        this kind of attack, data and norm. Rules take the library's numbers otherwise.
+        """
+        if not isinstance(values, dict):
+            return values
+        given = {name: value for name, value in values.items() if value is not None}
+        known = {**{name: field.default for name, field in cls.model_fields.items()}, **given}
+        kind, data, norm = (str(known[name]) for name in ("kind", "data", "norm"))
+        case = (kind, data.removesuffix("-sample"), norm.lower())
+        found = paper.parameters(*case) if known["method"] == "apgda" else None
+        if found is not None:
+            given.setdefault("step_size", found.alpha)
+        numbers = {} if found is None else {"step_size": found.beta, "gamma": found.gamma}
+        for name in ("rule", "baseline"):
+            # What is no rule is left for `_is_rule` to refuse, which knows where it came from.
+            with suppress(ValueError):
+                if isinstance(known[name], str):
+                    given[name] = parse.full_rule(known[name], numbers)
+        eps = paper.radius(*case, _letters(given.get("models"), case[1]))
+        if eps is not None:
+            given.setdefault("eps", eps)
+        return given
 
     @field_validator("rule", "baseline")
     @classmethod
@@ -92,18 +111,19 @@ class AttackConfig(BaseModel):
 
     @model_validator(mode="after")
     def _fits_together(self) -> Self:
+        parse.check_radius(self.norm, self.eps, "--eps")
         if self.method == "attack" and self.step_size is not None:
             raise ValueError(
                 "`step_size` must be left out with --method attack, which has none to tune."
             )
         if self.method == "apgda" and (self.restarts > 1 or self.quantize is not None):
             raise ValueError("`restarts` and `quantize` must be left out with --method apgda.")
+        if self.method == "apgda" and self.step_size is None:
+            raise ValueError(
+                f"`--step-size` must be given with --method apgda, such as --step-size 1/4: "
+                f"{_not_in_paper(self.kind, self.data, self.norm)}."
+            )
         return self
-
-    @property
-    def apgda_step_size(self) -> float:
-        """The step size given, or the paper's for the norm."""
-        return _PAPER_STEP[self.norm] if self.step_size is None else self.step_size
 
     def to_yaml(self) -> str:
         """A file for --config that repeats the run."""
@@ -120,7 +140,7 @@ class AttackConfig(BaseModel):
             if isinstance(value, bool):
                 words.append(f"--{name.replace('_', '-')}")
                 continue
-            text = ",".join(value) if isinstance(value, list) else _text(value)
+            text = ",".join(value) if isinstance(value, list) else parse.written(value)
             words += [f"--{name.replace('_', '-')}", text]
         return shlex.join(words + (["--out", str(out)] if out is not None else []))
 
@@ -135,23 +155,24 @@ class UniversalConfig(AttackConfig):
     """One perturbation for groups of images."""
 
     kind: Literal["universal"] = "universal"
-    steps: int = Field(default=20, ge=0)
+    steps: int = Field(default=paper.STEPS["universal"], ge=1)
     group_size: int = Field(default=5, ge=1)
     by_class: bool = False
     box: Literal["intersection", "clip"] = "intersection"
 
-    @model_validator(mode="after")
-    def _one_model(self) -> Self:
-        if len(self.models) != 1:
-            raise ValueError(f"`models` must name one model for universal, got {len(self.models)}.")
-        return self
+    @field_validator("models")
+    @classmethod
+    def _one_model(cls, value: list[str]) -> list[str]:
+        if len(value) != 1:
+            raise ValueError(f"`models` must name one model for universal, got {len(value)}.")
+        return value
 
 
 class TransformConfig(AttackConfig):
     """One image seen through transformations, by one model or several."""
 
     kind: Literal["transform"] = "transform"
-    steps: int = Field(default=20, ge=0)
+    steps: int = Field(default=paper.STEPS["transform"], ge=1)
     transforms: Names = Field(default=["paper"], min_length=1)
     samples: int = Field(default=1, ge=1)
 
@@ -169,11 +190,17 @@ KINDS: Mapping[str, type[AttackConfig]] = {
 }
 
 
-def _text(value: object) -> str:
-    """A value as it is written on the command line: radii of 8-bit images as fractions."""
-    levels = round(value * 255) if isinstance(value, float) else 0
-    exact = 0 < levels < 50 and isinstance(value, float) and value == levels / 255
-    return f"{levels}/255" if exact else str(value)
+def _not_in_paper(kind: str, data: str, norm: str) -> str:
+    return f"the paper has none for {kind} attacks on {data} within {norm}"
+
+
+def _letters(models: object, data: str) -> list[str]:
+    """The networks of the paper among the models, which are called A or mnist-a."""
+    names = parse.split(models) if isinstance(models, str) else models
+    if not isinstance(names, list):
+        return []
+    short = (str(name).removeprefix(f"{data}-") for name in names)
+    return [name.upper() for name in short if len(name) == 1]
 
 
 def load(kind: str, flags: Mapping[str, Any], file: Path | None) -> AttackConfig:
@@ -189,7 +216,7 @@ def load(kind: str, flags: Mapping[str, Any], file: Path | None) -> AttackConfig
     try:
         return KINDS[kind].model_validate(values)
     except ValidationError as error:
-        raise UsageError(_explain(error, given, file)) from error
+        raise UsageError(_explain(error, {"kind": kind, **values}, given, file)) from error
 
 
 def _read(kind: str, file: Path) -> dict[str, Any]:
@@ -210,15 +237,22 @@ def _read(kind: str, file: Path) -> dict[str, Any]:
     return values
 
 
-def _explain(error: ValidationError, flags: Mapping[str, Any], file: Path | None) -> str:
+def _explain(
+    error: ValidationError, values: Mapping[str, Any], flags: Mapping[str, Any], file: Path | None
+) -> str:
     """The first complaint as one line: name, requirement, value, and where the value came from."""
     first = error.errors()[0]
     name = str(first["loc"][0]) if first["loc"] else ""
     flag = f"`--{name.replace('_', '-')}`"
     source = f" (in {file})" if file is not None and name and name not in flags else ""
+    if first["type"] == "missing" and name == "eps":
+        data, norm = (values.get(n, AttackConfig.model_fields[n].default) for n in ("data", "norm"))
+        check_name(data)
+        reason = _not_in_paper(values["kind"], data, norm)
+        return f"`--eps` must be given, such as --eps 8/255: {reason}."
     if first["type"] == "missing":
-        example = {"models": "such as --models A,C,D", "eps": "such as --eps 8/255"}
-        return f"{flag} must be given, {example.get(name, 'see --help')}."
+        example = "such as --models A,C,D" if name == "models" else "see --help"
+        return f"{flag} must be given, {example}."
     if first["type"] == "extra_forbidden":
         known = ", ".join(KINDS["ensemble"].model_fields)
         return f"`{name}` must be a known setting{source}, such as {known}."

@@ -45,8 +45,9 @@ def demo(
     }
     config = load("ensemble", flags, None)
     if not quiet and not json:
+        names = ", ".join(config.models)
         print(
-            f"{limit} test images of MNIST, networks {', '.join(config.models)}, linf 0.2: one perturbation "
+            f"{min(limit, 1000)} test images of MNIST, networks {names}, linf 0.2: one perturbation "
             "per image\nagainst all of them, with equal weights (average) and with min-max weights.\n"
         )
     return run_attack(config, out, overwrite=True, quiet=quiet, as_json=json)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from cyclopts import Parameter
 
 from .errors import UsageError, library
-from .inputs import Images, load_data, load_models
+from .inputs import Images, check_classes, load_data, load_models
 
 if TYPE_CHECKING:
     from saddlepoint.doctor import Finding
@@ -28,6 +28,8 @@ _VERDICTS = {
 def doctor(
     *models: str,
     data: str | None = None,
+    classes: str | None = None,
+    size: int | None = None,
     eps: str | None = None,
     limit: int = 64,
     steps: int = 20,
@@ -40,6 +42,8 @@ def doctor(
         models: As in `attack`: A, mnist-a, weights.safetensors:A, program.pt2, package.module:factory.
             Several are also tried against each other.
         data: As in `attack`. [default: the sample of the model's own data set, else mnist-sample]
+        classes: As in `attack`.
+        size: As in `attack`.
         eps: An linf radius at which attacks should work, such as 8/255. [default: 0.2 for MNIST,
             else 8/255]
         limit: Use the first so many images.
@@ -56,7 +60,7 @@ def doctor(
             raise UsageError(f"`--{name}` must be at least 1, got {value}.")
     data = data or ("cifar10-sample" if models[0].startswith("cifar10-") else "mnist-sample")
     with progress.downloads() as downloading:
-        images = load_data(data, "test", limit, downloading)
+        images = load_data(data, "test", limit, downloading, classes=classes, size=size)
     try:
         radius = parse.number(default_radius(images) if eps is None else eps, "--eps")
     except ValueError as error:
@@ -66,6 +70,7 @@ def doctor(
     loaded: dict[str, Any] = dict(
         load_models([part for m in models for part in parse.split(m)], images)
     )
+    check_classes(images, loaded)
     everything: dict[str, list[Finding]] = {}
     for name, model in loaded.items():
         if not json:

@@ -36,12 +36,19 @@ class LibraryError(Failure):
 
 
 @contextmanager
-def usage(prefix: str = "") -> Iterator[None]:
-    """What goes wrong here is for the user to mend: reading settings, files, models, data."""
+def usage(**flags: str) -> Iterator[None]:
+    """What goes wrong here is for the user to mend: reading settings, files, models, data.
+
+    Args:
+        flags: Arguments of the library that the user knows as flags, such as `path="--data"`.
+    """
     try:
         yield
     except _EXPECTED as error:
-        raise UsageError(prefix + one_line(error)) from error
+        text = one_line(error)
+        for argument, flag in flags.items():
+            text = text.replace(f"`{argument}`", f"`{flag}`")
+        raise UsageError(text) from error
 
 
 @contextmanager

@@ -41,6 +41,11 @@ class Settings:
     data: str = "mnist-sample"
     """mnist, cifar10, fashion-mnist, mnist-sample, cifar10-sample, a folder with one folder of images per
     class, or a file.npz with `images` and `labels`."""
+    classes: str | None = None
+    """Classes of your own data in the order of the logits: names separated by commas, or a file with one per
+    line. [default: classes.txt in the folder, else the names of its folders, numbers as numbers]"""
+    size: int | None = None
+    """Resize the images of a folder to size x size: shorter side, then the centre."""
     threat: Annotated[list[str], Parameter(negative=())] = field(default_factory=list)
     """Norm and radius, such as linf:0.3, l2:2.0, l1:10 or linf:8/255; give it once per threat."""
     suite: Literal["quick", "paper", "autoattack", "autoattack+"] = "quick"
@@ -113,13 +118,15 @@ def evaluate(
     from saddlepoint import report
 
     from . import progress, runner, show
-    from .inputs import load_data, load_models
+    from .inputs import limit_used, load_data, load_models
 
     balls = _balls(config)
     name = f"evaluate-{Path(config['data']).stem}"
     folder = runner.run_folder(name, running.out, running.resume, running.overwrite)
     with progress.downloads() as downloading:
-        images = load_data(config["data"], config["split"], config["limit"], downloading)
+        own = {"classes": config["classes"], "size": config["size"]}
+        images = load_data(config["data"], config["split"], config["limit"], downloading, **own)
+    config["limit"] = limit_used(config["limit"], images, quiet=running.quiet)
     models = load_models(config["models"], images)
     problem, notes = _problem(config, images, models)
     command = _command(config, settings, running)
@@ -350,7 +357,17 @@ def _command(config: Mapping[str, Any], settings: Settings, running: Running) ->
         words += ["--threat", text]
     words += ["--suite", settings.suite]
     default = Settings()
-    for name in ("transforms", "every_attack", "budget", "split", "limit", "batch_size", "device"):
+    plain = (
+        "classes",
+        "size",
+        "transforms",
+        "every_attack",
+        "budget",
+        "split",
+        "limit",
+        "batch_size",
+    )
+    for name in (*plain, "device"):
         value = getattr(settings, name)
         if value != getattr(default, name):
             words.append(f"--{name.replace('_', '-')}")

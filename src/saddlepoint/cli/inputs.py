@@ -2,34 +2,30 @@
 
 import importlib
 import sys
-import zipfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, final
+from typing import TYPE_CHECKING, final
 
-from .errors import UsageError, one_line, usage
+from . import parse
+from .errors import UsageError, usage
 
 if TYPE_CHECKING:
-    import numpy as np
     from torch import Tensor
 
     from saddlepoint.problems import Model
 
-__all__ = ["Images", "load_data", "load_model", "load_models", "short_name"]
+__all__ = [
+    "Images",
+    "check_classes",
+    "check_name",
+    "limit_used",
+    "load_data",
+    "load_model",
+    "load_models",
+    "short_name",
+]
 
-_IMAGE_SUFFIXES = {
-    ".png",
-    ".jpg",
-    ".jpeg",
-    ".bmp",
-    ".gif",
-    ".webp",
-    ".pgm",
-    ".ppm",
-    ".tif",
-    ".tiff",
-}
 _MODEL_SUFFIXES = (".safetensors", ".pt", ".pth", ".pt2", ".ts", ".torchscript")
 _CIFAR10 = "airplane,automobile,bird,cat,deer,dog,frog,horse,ship,truck"
 _FASHION = "T-shirt,trouser,pullover,dress,coat,sandal,shirt,sneaker,bag,ankle boot"
@@ -46,12 +42,15 @@ class Images:
         y: (N,), int64.
         classes: Names of the classes.
         family: The data set whose networks are meant by A, B, ...; empty for the user's own data.
+        places: What labels are places among, "folders" or "listed classes", so that one too few would shift
+            them; empty where labels are numbers to begin with.
     """
 
     x: "Tensor"
     y: "Tensor"
     classes: tuple[str, ...]
     family: str
+    places: str = ""
 
 
 def load_data(
@@ -59,6 +58,9 @@ def load_data(
     split: str = "test",
     limit: int | None = None,
     progress: Callable[[str, int, int], None] | None = None,
+    *,
+    classes: str | None = None,
+    size: int | None = None,
 ) -> Images:
     """Images by name, from a folder with one folder per class, or from an .npz file.
 
@@ -67,24 +69,83 @@ def load_data(
         split: "test" or "train", for named data.
         limit: Keep the first so many; of a folder, spread over the classes.
         progress: Of downloads, as in `saddlepoint.data.load`.
+        classes: Names separated by commas or a file of them, for the user's own data.
+        size: Resize the images of a folder to size x size.
     """
     from saddlepoint import data
+    from saddlepoint.data import own
 
+    check_name(spec)
+    is_folder = spec not in data.NAMES and Path(spec).suffix != ".npz"
+    if size is not None and not is_folder:
+        raise UsageError(
+            f"`--size` must be left out for {spec}: it resizes the images of a folder."
+        )
     if spec in data.NAMES:
+        if classes is not None:
+            raise UsageError(f"`--classes` must be left out for {spec}, whose classes are known.")
         with usage():
             x, y = data.load(spec, split, limit, progress=progress)
         family = spec.removesuffix("-sample")
         names = _CLASSES.get(family) or [str(k) for k in range(10)]
         return Images(x, y, tuple(names), family)
-    path = Path(spec)
-    if path.suffix == ".npz":
-        return _from_npz(path, limit)
-    if path.is_dir():
-        return _from_folder(path, limit)
-    raise UsageError(
-        f"`--data` must be one of {', '.join(data.NAMES)}, a folder with one folder per class, "
-        f"or an .npz file, got {spec!r}."
-    )
+    listed = None if classes is None else _listed(classes)
+    with usage(path="--data", classes="--classes", size="--size"):
+        if not is_folder:
+            return Images(*own.npz(spec, listed, limit=limit), "")
+        found = own.folder(spec, size, listed, limit=limit)
+    is_listed = listed is not None or (Path(spec) / own.CLASSES).is_file()
+    return Images(*found, "", places="listed classes" if is_listed else "folders")
+
+
+def check_name(spec: str) -> None:
+    """Refuse data that is neither known by name nor there."""
+    from saddlepoint import data
+
+    if spec not in data.NAMES and Path(spec).suffix != ".npz" and not Path(spec).is_dir():
+        raise UsageError(
+            f"`--data` must be one of {', '.join(data.NAMES)}, a folder with one folder per class, "
+            f"or an .npz file, got {spec!r}."
+        )
+
+
+def limit_used(limit: int | None, images: Images, *, quiet: bool) -> int | None:
+    """The limit, or where there are fewer images, how many there are, which is said."""
+    if limit is None or limit <= len(images.x):
+        return limit
+    from . import show
+
+    count = len(images.x)
+    show.note(f"--limit {limit}: there are {count} images; using all of them", quiet=quiet)
+    return count
+
+
+def check_classes(images: Images, models: "Mapping[str, Model]") -> None:
+    """Refuse models that have fewer or more logits than there are classes: labels would mean other classes.
+
+    Where labels come from folders, there must be as many classes as logits. Other labels are what the user's
+    file says; there must be a logit for each.
+
+    Args:
+        images: What the models are asked about, on a device where they can be.
+        models: By name.
+    """
+    top = int(images.y.max())
+    for name, model in models.items():
+        logits = _number_of_logits(model, images)
+        if logits is None:
+            continue
+        if images.places and logits != len(images.classes):
+            raise UsageError(
+                f"`--data` must have as many classes as the model has logits, got {len(images.classes)} "
+                f"{images.places} and {logits} logits of {name}, so that labels would be shifted; name all "
+                "classes in the order of the logits with --classes cat,dog,... or in classes.txt, one per line."
+            )
+        if top >= logits:
+            raise UsageError(
+                f"`--data` must have labels the model knows, got label {top} and {logits} logits of {name}, "
+                f"which are for labels 0 to {logits - 1}."
+            )
 
 
 def load_models(specs: Sequence[str], images: Images) -> "dict[str, Model]":
@@ -191,102 +252,23 @@ def _is_module(value: object) -> bool:
     return isinstance(value, nn.Module)
 
 
-def _from_npz(path: Path, limit: int | None) -> Images:
-    import numpy as np
-
-    if not path.is_file():
-        raise UsageError(f"`--data` must be a file that exists, got {str(path)!r}.")
-    try:
-        with np.load(path, allow_pickle=False) as file:
-            arrays = {key: file[key] for key in file.files}
-    except (ValueError, OSError, zipfile.BadZipFile) as error:
-        raise UsageError(f"`--data` {path} must be an .npz file, got {one_line(error)}") from error
-    images = next((arrays[key] for key in ("images", "x", "x_test") if key in arrays), None)
-    labels = next((arrays[key] for key in ("labels", "y", "y_test") if key in arrays), None)
-    if images is None or labels is None:
-        raise UsageError(
-            f"`--data` {path} must hold arrays `images` and `labels`, got {', '.join(arrays) or 'none'}."
-        )
-    x, y = _tensors(str(path), images, labels, limit)
-    top = int(y.max()) + 1
-    names = [str(name) for name in arrays.get("classes", np.arange(top)).tolist()]
-    return Images(x, y, tuple(names + [str(k) for k in range(len(names), top)]), "")
+def _listed(classes: str) -> list[str] | Path:
+    """Class names as the library takes them: a file where one is meant, else names."""
+    path = Path(classes)
+    return path if path.suffix == ".txt" or path.is_file() else parse.split(classes)
 
 
-def _tensors(
-    name: str, images: "np.ndarray[Any, Any]", labels: "np.ndarray[Any, Any]", limit: int | None
-) -> "tuple[Tensor, Tensor]":
-    """(N, H, W), (N, H, W, C) or (N, C, H, W) to the form of the library."""
+def _number_of_logits(model: "Model", images: Images) -> int | None:
+    """None for a model the library will refuse: it says better what is wrong with it."""
     import torch
 
-    if labels.shape != images.shape[:1] or labels.dtype.kind not in "iu" or len(labels) == 0:
-        raise UsageError(
-            f"`--data` {name} must have one integer label per image, got images {images.shape} and "
-            f"labels {labels.shape} of type {labels.dtype}."
-        )
-    x, y = torch.from_numpy(images[:limit].copy()), torch.from_numpy(labels[:limit].astype("int64"))
-    if x.dim() == 3:
-        x = x.unsqueeze(1)
-    elif x.dim() == 4 and x.shape[1] not in (1, 3, 4) and x.shape[3] in (1, 3, 4):
-        x = x.permute(0, 3, 1, 2)
-    x = x.float().div(255) if not x.is_floating_point() else x.float()
-    if x.dim() != 4 or not bool(((x >= 0) & (x <= 1)).all()):
-        raise UsageError(
-            f"`--data` {name} must hold images (N, C, H, W), 8-bit or in [0, 1], got shape "
-            f"{tuple(images.shape)} with values from {images.min()} to {images.max()}."
-        )
-    return x.contiguous(), y
+    from saddlepoint import Ensemble
+    from saddlepoint.problems import check_eval_mode
 
-
-def _from_folder(path: Path, limit: int | None) -> Images:
-    import numpy as np
-    from PIL import Image
-
-    folders = sorted(folder for folder in path.iterdir() if folder.is_dir())
-    by_class = [_image_files(folder) for folder in folders]
-    chosen = _spread(by_class, limit)
-    if not chosen:
-        raise UsageError(
-            f"`--data` {path} must hold one folder of images per class, got {len(folders)} folders "
-            "and no image."
-        )
-    arrays, labels, modes = [], [], set()
-    for label, file in chosen:
-        try:
-            with Image.open(file) as image:
-                grey = image.mode in ("1", "L", "LA", "I", "I;16", "F")
-                modes.add(grey)
-                arrays.append(np.asarray(image.convert("L" if grey else "RGB")))
-        except OSError as error:
-            raise UsageError(f"`--data` {file} must be an image, got {one_line(error)}") from error
-        labels.append(label)
-    if len(modes) > 1:
-        arrays = [a if a.ndim == 3 else np.repeat(a[..., None], 3, axis=2) for a in arrays]
-    sizes = {a.shape for a in arrays}
-    if len(sizes) > 1:
-        shown = ", ".join(f"{s[1]}x{s[0]}" for s in sorted(sizes)[:3])
-        raise UsageError(
-            f"`--data` {path} must hold images of one size, got {shown}; resize them first."
-        )
-    x, y = _tensors(str(path), np.stack(arrays), np.array(labels), None)
-    return Images(x, y, tuple(folder.name for folder in folders), "")
-
-
-def _image_files(folder: Path) -> list[Path]:
-    return sorted(
-        f for f in folder.rglob("*") if f.suffix.lower() in _IMAGE_SUFFIXES and f.is_file()
-    )
-
-
-def _spread(by_class: Sequence[Sequence[Path]], limit: int | None) -> list[tuple[int, Path]]:
-    """All files with their labels, or the first `limit` taking one class after the other in turn."""
-    if limit is None:
-        return [(label, file) for label, files in enumerate(by_class) for file in files]
-    longest = max((len(files) for files in by_class), default=0)
-    turns = [
-        (label, files[turn])
-        for turn in range(longest)
-        for label, files in enumerate(by_class)
-        if turn < len(files)
-    ]
-    return sorted(turns[:limit])
+    try:
+        check_eval_mode([model])
+        one = Ensemble([model], images.x[:1], images.y[:1])
+        with torch.no_grad():
+            return one.logits(one.zeros()).shape[-1]
+    except Exception:  # the user's own code may raise anything
+        return None

@@ -1,7 +1,7 @@
 """Strings of the command line as objects of the library: radii, norms, rules, losses, transforms."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -9,7 +9,21 @@ if TYPE_CHECKING:
     from saddlepoint.transforms import Transform
     from saddlepoint.weights import AbstractWeightRule
 
-__all__ = ["LOSSES", "NORMS", "RULES", "loss", "number", "rule", "seconds", "split", "transforms"]
+__all__ = [
+    "LOSSES",
+    "NORMS",
+    "RULES",
+    "check_radius",
+    "full_rule",
+    "loss",
+    "number",
+    "radius_notes",
+    "rule",
+    "seconds",
+    "split",
+    "transforms",
+    "written",
+]
 
 NORMS = {"linf": math.inf, "l2": 2.0, "l1": 1.0, "l0": 0.0}
 RULES = ("minmax", "average", "worst", "entropic", "fixed:W1,W2,...")
@@ -46,6 +60,57 @@ def number(text: str | float, name: str = "value") -> float:
     if not math.isfinite(value):
         raise ValueError(f"`{name}` must be finite, got {text!r}.")
     return value
+
+
+def written(value: object) -> str:
+    """A value as it is written on the command line, to the last bit: fractions where they are shorter.
+
+    Example:
+        >>> written(8 / 255), written(1 / 150), written(0.2), written(3)
+        ('8/255', '1/150', '0.2', '3')
+    """
+    if isinstance(value, float) and 0 < value < 1 and len(repr(value)) > 6:
+        for above, below in ((round(value * 255), 255), (1, round(1 / value))):
+            if value == above / below and above < 50:
+                return f"{above}/{below}"
+    return str(value)
+
+
+def check_radius(norm: str, eps: float, name: str) -> None:
+    """Refuse radii that cannot be meant for images in [0, 1].
+
+    Example:
+        >>> check_radius("linf", 8.0, "--eps")
+        Traceback (most recent call last):
+        ValueError: `--eps` must be at most 1 for linf, as images are in [0, 1], got 8; did you mean 8/255?
+    """
+    if norm == "linf" and eps > 1:
+        meant = f"; did you mean {eps:g}/255?" if eps == int(eps) and eps < 255 else "."
+        raise ValueError(
+            f"`{name}` must be at most 1 for linf, as images are in [0, 1], got {eps:g}{meant}"
+        )
+    if norm == "l0" and eps < 1:
+        raise ValueError(
+            f"`{name}` must be at least 1 for l0, which counts the numbers that change, got {eps:g}."
+        )
+
+
+def radius_notes(norm: str, eps: float, entries: int) -> tuple[str, ...]:
+    """A remark on a radius within which every image of so many numbers can become any other.
+
+    Example:
+        >>> radius_notes("l2", 3.0, 784)
+        ()
+        >>> radius_notes("l1", 800.0, 784)
+        ('the radius, l1 800, is not below the diameter of all images, 784: any image can become any other.',)
+    """
+    diameter = {"linf": 1.0, "l2": math.sqrt(entries)}.get(norm, float(entries))
+    if eps < diameter:
+        return ()
+    return (
+        f"the radius, {norm} {eps:g}, is not below the diameter of all images, {diameter:g}: any image can "
+        "become any other.",
+    )
 
 
 def split(text: str) -> list[str]:
@@ -89,7 +154,10 @@ def rule(text: str) -> "AbstractWeightRule":
 
     name, _, rest = text.partition(":")
     if name == "fixed":
-        return weights.Fixed([number(part, "rule") for part in split(rest)])
+        given = [number(part, "rule") for part in split(rest)]
+        if abs(sum(given) - 1) > 1e-6:
+            raise ValueError(f"`rule` fixed must have weights that sum to 1, got {sum(given):g}.")
+        return weights.Fixed(given)
     allowed: dict[str, tuple[str, ...]] = {
         "minmax": ("step_size", "gamma"),
         "average": (),
@@ -104,6 +172,32 @@ def rule(text: str) -> "AbstractWeightRule":
     if name == "entropic":
         return weights.Entropic(**options)
     return weights.Average() if name == "average" else weights.WorstCase()
+
+
+def full_rule(text: str, numbers: Mapping[str, float]) -> str:
+    """A weight rule with every number it uses.
+
+    Args:
+        text: As for `rule`.
+        numbers: What minmax takes where the text is silent; what is missing here too is the library's.
+
+    Example:
+        >>> full_rule("minmax:gamma=5", {"step_size": 1 / 150, "gamma": 1}), full_rule("average", {})
+        ('minmax:gamma=5.0,step_size=1/150', 'average')
+    """
+    from saddlepoint.weights import Entropic, MinMax
+
+    made = rule(text)
+    name, _, rest = text.partition(":")
+    if isinstance(made, MinMax):
+        options = _options("rule", name, rest, ("step_size", "gamma"))
+        made = MinMax(**{**numbers, **options})
+        return (
+            f"minmax:gamma={written(float(made.gamma))},step_size={written(float(made.step_size))}"
+        )
+    if isinstance(made, Entropic):
+        return f"entropic:step_size={written(float(made.step_size))}"
+    return text
 
 
 def loss(text: str) -> "Loss":

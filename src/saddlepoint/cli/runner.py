@@ -2,13 +2,14 @@
 
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from . import parse
 from .config import AttackConfig, TransformConfig, UniversalConfig
 from .errors import UsageError, library, usage
-from .inputs import Images, load_data, load_models
+from .inputs import Images, check_classes, limit_used, load_data, load_models
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -70,7 +71,16 @@ def run_attack(
     from . import cluster, progress, show
 
     with cluster.first_process_first(rank), progress.downloads() as downloading:
-        images = load_data(config.data, config.split, config.limit, downloading)
+        images = load_data(
+            config.data,
+            config.split,
+            config.limit,
+            downloading,
+            classes=config.classes,
+            size=config.size,
+        )
+    limit = limit_used(config.limit, images, quiet=quiet)
+    config = config.model_copy(update={"limit": limit})
     models = load_models(config.models, images)
     job = _job(config, images, models)
     run = _record(config, images, models, job.problem, command or config.command())
@@ -78,7 +88,7 @@ def run_attack(
     if old is not None:
         if old.status == "complete":
             return 0 if rank else _finish(old, folder, quiet=quiet, as_json=as_json)
-        run = run.but(created=old.created, warnings=other_versions(old, run))
+        run = run.but(created=old.created, warnings=run.warnings + other_versions(old, run))
     else:
         cluster.meet()  # everyone has seen the folder as it was
         if rank == 0:
@@ -183,7 +193,7 @@ def run_folder(name: str, out: Path | None, resume: bool, overwrite: bool) -> Pa
 def on_device(
     device: str, images: Images, models: "dict[str, Model]"
 ) -> "tuple[Tensor, Tensor, dict[str, Model]]":
-    """Images, labels and models where they are to be used."""
+    """Images, labels and models where they are to be used, if they fit together."""
     import torch
 
     try:
@@ -197,6 +207,7 @@ def on_device(
         raise UsageError(
             f"`--device` must be one that is there, such as cpu, got {device!r}: {reason}"
         ) from error
+    check_classes(replace(images, x=x, y=y), models)
     return x, y, models
 
 
@@ -288,14 +299,14 @@ def _solver(config: AttackConfig) -> "Solve":
     def literal(
         part: sp.AbstractProblem, rule: AbstractWeightRule, callback: Callable[[sp.Progress], None]
     ) -> sp.AttackResult:
-        step_size = config.apgda_step_size
+        assert config.step_size is not None  # settings of apgda have one
         return sp.apgda(
             part,
             ball,
             rule=rule,
             loss=loss,
             steps=config.steps,
-            step_size=step_size,
+            step_size=config.step_size,
             callback=callback,
         )
 
@@ -321,6 +332,7 @@ def _record(
         classes=images.classes,
         rows=len(problem),
         hashes=hashes(values, images, models),
+        warnings=parse.radius_notes(config.norm, config.eps, images.x[0].numel()),
     )
 
 

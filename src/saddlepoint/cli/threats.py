@@ -25,6 +25,7 @@ def threats(texts: Sequence[str]) -> "dict[str, Threat]":
     found: dict[str, Threat] = {}
     for text in texts:
         name, _, rest = text.partition(":")
+        name = name.lower()
         radius, _, size = rest.partition(":")
         if name not in parse.NORMS or not radius:
             raise ValueError(
@@ -34,6 +35,8 @@ def threats(texts: Sequence[str]) -> "dict[str, Threat]":
         if name in found:
             raise ValueError(f"`threat` must name every norm once, got {name} twice.")
         step = parse.number(size, "threat step size") if size else None
-        ball = LpBall(parse.NORMS[name], parse.number(radius, "threat"))
+        eps = parse.number(radius, "threat")
+        parse.check_radius(name, eps, "threat")
+        ball = LpBall(parse.NORMS[name], eps)
         found[name] = Threat(ball, step)
     return found
