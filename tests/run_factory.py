@@ -23,11 +23,15 @@ HOSTILE = (
 
 
 def network(seed: int, pixels: int, classes: int) -> nn.Module:
-    generator = torch.Generator().manual_seed(seed)
+    """Networks that mostly agree with each other: what they have in common, and a part of their own."""
+    common, own = (torch.Generator().manual_seed(s) for s in (100, seed))
     model = nn.Sequential(nn.Flatten(), nn.Linear(pixels, 12), nn.ReLU(), nn.Linear(12, classes))
     with torch.no_grad():
         for parameter in model.parameters():
-            parameter.copy_(torch.randn(parameter.shape, generator=generator))
+            shape = parameter.shape
+            parameter.copy_(
+                torch.randn(shape, generator=common) + 0.3 * torch.randn(shape, generator=own)
+            )
     return model.eval()
 
 
@@ -40,7 +44,10 @@ def problem(
     models = [network(seed, pixels, classes) for seed in range(domains)]
     if kind == "universal":
         groups = torch.rand(rows, domains, channels, size, size, generator=generator)
-        labels = torch.randint(classes, (rows, domains), generator=generator)
+        labels = models[0](groups.flatten(0, 1)).argmax(dim=1).view(rows, domains)
+        labels[::3, 0] = (
+            labels[::3, 0] + 1
+        ) % classes  # every third group has an image that is wrong
         return sp.Universal(models[0], groups, labels, names=names)
     x = torch.rand(rows, channels, size, size, generator=generator)
     y = models[0](x).argmax(dim=1)
@@ -63,10 +70,27 @@ def make_run(
     baseline: bool = True,
     channels: int = 1,
     chunk: int = 8,
-    eps: float = 0.05,
+    eps: float = 0.1,
 ) -> report.Run:
     names = names or tuple(f"net {k}" for k in range(domains))
     everything = problem(kind, rows, domains, names, channels)
+    options = {"classes": classes, "data": data, "rule": rule, "baseline": baseline}
+    return execute(folder, kind, everything, **options, chunk=chunk, eps=eps)
+
+
+def execute(
+    folder: Path,
+    kind: str,
+    everything: sp.AbstractProblem,
+    *,
+    classes: tuple[str, ...] = (),
+    data: str = "toy",
+    rule: str = "minmax",
+    baseline: bool = False,
+    chunk: int = 8,
+    eps: float = 0.1,
+) -> report.Run:
+    """A finished run on any problem, with its report."""
     ball = sp.LpBall(math.inf, eps)
     config = {"kind": kind, "data": data, "norm": "linf", "eps": eps, "rule": rule, "steps": 10}
     config |= {"baseline": "average" if baseline else None, "loss": "cw"}
@@ -77,7 +101,7 @@ def make_run(
         seed=0,
         domains=everything.names,
         classes=classes,
-        rows=rows,
+        rows=len(everything),
         hashes=report.Hashes(
             report.hash_config(config), {"net": "0"}, report.hash_tensors({"x": everything.lower})
         ),

@@ -103,13 +103,17 @@ def test_sorting(visit):
 
 def test_filtering(visit, runs):
     page = visit("ensemble/report.html")
-    fooled = report.read_tensors(runs / "ensemble" / report.TENSORS)["fooled"]
+    tensors = report.read_tensors(runs / "ensemble" / report.TENSORS)
+    fooled, before = tensors["fooled"], tensors["clean_fooled"]
     page.select_option("#missed", "none")
-    assert set(shown(page)) <= set(fooled.all(dim=1).nonzero().flatten().tolist())
+    all_of_them = fooled.all(dim=1) & ~before.any(dim=1)
+    assert set(shown(page)) <= set(all_of_them.nonzero().flatten().tolist())
+    page.select_option("#missed", "before")
+    assert set(shown(page)) <= set(before.any(dim=1).nonzero().flatten().tolist())
     assert page.locator("#count").inner_text() != ""
     for domain in range(3):
         page.select_option("#missed", str(domain))
-        missed = set((~fooled[:, domain]).nonzero().flatten().tolist())
+        missed = set((~fooled & ~before)[:, domain].nonzero().flatten().tolist())
         assert set(shown(page)) == missed
         assert page.locator("#empty").is_visible() == (not missed)
     page.select_option("#missed", "")

@@ -51,6 +51,10 @@ class Raises(Slow):
         raise ZeroDivisionError("the model itself is broken")
 
 training = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(784, 10))
+
+def untrained():
+    torch.manual_seed(5)
+    return sp.models.build("A", channels=1, size=28).eval()
 number = 3
 """
 
@@ -142,7 +146,8 @@ class TestSubcommands:
         folder = tmp_path / "runs" / "demo"
         record = json.loads((folder / "run.json").read_text())
         assert record["schema_version"] == 1
-        assert {"asr_all", "asr_mean", "accuracy", "weights"} <= set(record["metrics"])
+        rates = {"asr_all", "asr_all_among_correct", "asr_mean"}
+        assert rates | {"accuracy", "weights"} <= set(record["metrics"])
         assert set(record["metrics"]["accuracy"]) == {"A", "B", "C", "D"}
         assert (folder / "report.html").stat().st_size < 2_000_000
         assert run("demo", "--limit", 2, "--quiet", cwd=tmp_path).stdout == ""  # replaced, silently
@@ -159,6 +164,26 @@ class TestSubcommands:
             **report.Run.read(tmp_path / "o").metrics,
         }
         assert metrics["clean_accuracy"]["A"] > 90
+
+    def test_an_untrained_network_makes_no_headline(self, tmp_path, capsys):
+        (tmp_path / "slow.py").write_text(SLOW_MODEL)
+        sys.modules.pop("slow", None)
+        words = ("--models", "slow:untrained", "--limit", 24, "--steps", 5)
+        assert inside("attack", "ensemble", *words, "--eps", 0.01, "--out", "o") == 0
+        out, err = capsys.readouterr()
+        metrics = report.Run.read(tmp_path / "o").metrics
+        assert (metrics["rows"], metrics["rows_correct"]) == (24, 3)
+        assert metrics["asr_all"] > 85  # what was printed as the success of the attack
+        rate = metrics["asr_all_among_correct"]
+        flat = " ".join(out.split())
+        assert "of the 3 images that the model had right, one perturbation" in flat
+        assert f"{rate:.1f} %, with 95 % confidence" in flat
+        assert "21 of 24 images were misclassified before any attack" in flat
+        assert f"ASR among correct {rate:.1f}" in flat
+        assert f"{round(3 * rate / 100)} fooled" in err.splitlines()[-1]
+        assert inside("report", "o") == 0
+        flat = " ".join(capsys.readouterr().out.split())
+        assert f"24 3 {rate:.1f}" in flat
 
     def test_universal(self, tmp_path):
         words = (

@@ -34,14 +34,14 @@ def test_rates_of_a_three_by_three_table_by_hand() -> None:
     assert rates.mean == pytest.approx(6 / 9)
     assert rates.per_domain == pytest.approx((1, 2 / 3, 1 / 3))
     assert rates.clean_accuracy == pytest.approx((2 / 3, 1, 1))
-    assert rates.all_among_correct == pytest.approx(1 / 2)  # the first of the first two rows
+    assert rates.among_correct == pytest.approx(1 / 2)  # the first of the first two rows
     assert rates.interval(0.9) == wilson(1, 3, 0.9)
     assert rates.intervals() == (wilson(3, 3), wilson(2, 3), wilson(1, 3))
 
 
 def test_no_row_right_everywhere_leaves_no_rate() -> None:
     rates = SuccessRates(FOOLED, torch.zeros(3, 3, dtype=torch.bool))
-    assert math.isnan(rates.all_among_correct)
+    assert math.isnan(rates.among_correct)
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -95,7 +95,7 @@ def test_perturbations_are_judged_afresh_and_every_row_counts_once(batch_size: i
     assert rates.all == pytest.approx(1 / 3)
     assert rates.mean == pytest.approx(4 / 6)
     assert rates.clean_accuracy == pytest.approx((1, 1 / 3))
-    assert rates.all_among_correct == 1.0
+    assert rates.among_correct == 1.0
 
 
 def test_targeted_success_is_reaching_the_class() -> None:

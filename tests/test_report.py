@@ -9,11 +9,13 @@ import struct
 import sys
 import zlib
 from html.parser import HTMLParser
+from typing import ClassVar
 
 import pytest
 import torch
 
-from run_factory import HOSTILE, make_run
+import saddlepoint as sp
+from run_factory import HOSTILE, execute, make_run
 from saddlepoint import report
 from saddlepoint.report import charts, gallery, page, pictures, words
 
@@ -75,10 +77,40 @@ class TestMetrics:
         assert metrics["weights"] == {"A": 0.25, "B": 0.75}
         assert metrics["baseline"]["asr_all"] == 25
         assert metrics["lift"] == 100
+        # Row 2 was wrong from the start: of the other three the attack fools the first, the baseline none.
+        assert (metrics["rows"], metrics["rows_correct"]) == (4, 3)
         assert metrics["asr_all_among_correct"] == pytest.approx(33.3333)
+        assert metrics["baseline"]["asr_all_among_correct"] == 0
+        assert "lift_among_correct" not in metrics
+        # Wilson, 1 of 3: centre (1/3 + z²/6) / (1 + z²/3), half z sqrt(2/27 + z²/36) / (1 + z²/3)
+        low, high = metrics["intervals"]["asr_all_among_correct"]
+        assert (low, high) == pytest.approx((6.1492, 79.2340), abs=1e-3)
+        low, high = metrics["baseline"]["intervals"]["asr_all_among_correct"]
+        assert (low, high) == pytest.approx((0.0, 56.1497), abs=1e-3)
         # Wilson, 2 of 4, z = 1.96: centre (0.5 + z²/8) / (1 + z²/4) = 0.5
         low, high = metrics["intervals"]["asr_all"]
         assert (low, high) == pytest.approx((15.0036, 84.9964), abs=1e-3)
+
+    def test_nothing_can_be_said_where_nothing_was_right(self):
+        yes = torch.ones(3, 2, dtype=torch.bool)
+        tensors = {"fooled": yes, "clean_fooled": yes, "weights": torch.full((3, 2), 0.5)}
+        metrics = report.summarise(["A", "B"], tensors, baseline=False)
+        assert (metrics["asr_all"], metrics["rows_correct"]) == (100, 0)
+        assert "asr_all_among_correct" not in metrics
+        assert "asr_all_among_correct" not in metrics["intervals"]
+
+    def test_both_lifts(self):
+        fooled = torch.tensor([[1], [1], [1], [0]], dtype=torch.bool)
+        wrong = torch.tensor([[1], [0], [0], [0]], dtype=torch.bool)
+        weak = torch.tensor([[1], [1], [0], [0]], dtype=torch.bool)
+        ones = torch.ones(4, 1)
+        tensors = {"fooled": fooled, "clean_fooled": wrong, "weights": ones}
+        tensors |= {"baseline.fooled": weak, "baseline.weights": ones}
+        metrics = report.summarise(["A"], tensors, baseline=True)
+        assert metrics["lift"] == 50  # 3 of 4 against 2 of 4, as in the paper
+        assert metrics["lift_among_correct"] == pytest.approx(
+            100, abs=1e-3
+        )  # 2 of 3 against 1 of 3
 
     def test_no_lift_over_a_baseline_of_zero(self):
         assert report.lift(50, 0) is None
@@ -91,9 +123,10 @@ class TestRunning:
         tensors = report.read_tensors(folder / report.TENSORS)
         assert tensors["fooled"].shape == (20, 3)
         assert tensors["history.weights"].shape == (11, 20, 3)
-        assert run.metrics["asr_all"] == 100 * tensors["fooled"].all(1).double().mean()
+        rate = 100 * float(tensors["fooled"].all(1).double().mean())
+        assert run.metrics["asr_all"] == pytest.approx(rate)
         assert run.gradient_evaluations["total"] == int(tensors["num_forwards"].sum())
-        assert float(tensors["delta"].abs().max()) <= 0.05 * (1 + 1e-6)
+        assert float(tensors["delta"].abs().max()) <= 0.1 * (1 + 1e-6)
         assert run.status == "complete"
         assert run.done == run.rows == 20
         assert not (folder / "shards").exists()
@@ -234,6 +267,7 @@ class TestPage:
         text = (folder / "report.html").read_text()
         found = Page(text)
         assert f"{run.metrics['asr_all']:.1f}" in text
+        assert f"{run.metrics['asr_all_among_correct']:.1f}" in text
         assert run.command in text
         assert "How to read this" in text
         assert len(found.all("li")) - len(run.domains) == 20
@@ -301,17 +335,18 @@ class TestComparison:
         other = make_run(tmp_path / "average", rule="average", baseline=False)
         path = report.write_comparison([folder, tmp_path / "average"], tmp_path / "c.html")
         text = path.read_text()
-        assert f"{max(run.metrics['asr_all'], other.metrics['asr_all']):.1f}" in text
+        best = max(r.metrics["asr_all_among_correct"] for r in (run, other))
+        assert f"{best:.1f}" in text
         assert "same images" in text
         assert "only the second" in text
         assert len(Page(text).all("script")) == 1
 
     def test_says_what_else_differs(self, ensemble, tmp_path):
         _, folder = ensemble
-        make_run(tmp_path / "b", rows=10, eps=0.1)
+        make_run(tmp_path / "b", rows=10, eps=0.2)
         text = report.write_comparison([folder, tmp_path / "b"], tmp_path / "c.html").read_text()
         assert "different images" in text
-        assert "radius differs: 0.05, 0.1" in text
+        assert "radius differs: 0.1, 0.2" in text
 
     def test_needs_two(self, ensemble, tmp_path):
         with pytest.raises(ValueError, match="at least two"):
@@ -347,3 +382,182 @@ class TestWords:
         assert "95 % confidence" in lines
         assert "With average weights instead of min-max" in lines
         assert f"The hardest model is {words.hardest(run)}" in lines
+
+    METRICS: ClassVar = {
+        "rows": 64,
+        "rows_correct": 52,
+        "asr_all": 81.25,
+        "asr_all_among_correct": 76.9231,
+        "lift": 60.0,
+        "lift_among_correct": 100.0,
+        "accuracy": {"A": 10.0, "B": 20.0},
+        "weights": {"A": 0.4, "B": 0.6},
+        "intervals": {"asr_all": [70.0, 89.0], "asr_all_among_correct": [63.9, 86.3]},
+        "baseline": {"asr_all": 50.0, "asr_all_among_correct": 38.4615},
+    }
+
+    def said(self, kind: str, domains: tuple[str, ...] = ("A", "B"), **changes: object) -> str:
+        config = {"rule": "minmax", "baseline": "average", "norm": "linf", "eps": 0.2}
+        none = report.Hashes("", {}, "")
+        metrics = {**self.METRICS, **changes}
+        run = report.Run(kind, "", config, 0, domains, (), 64, none, metrics=metrics)
+        return " ".join(words.headline(run))
+
+    def test_the_headline_is_about_images_that_were_right(self):
+        text = self.said("ensemble")
+        ball = words.ball_text({"norm": "linf", "eps": 0.2})
+        assert text.startswith(
+            f"For 40 of the 52 images that both models had right, one perturbation within {ball} fools both "
+            "models at once: 76.9 %, with 95 % confidence between 63.9 and 86.3 %. 12 of 64 images were "
+            "misclassified by at least one model before any attack; ASR_all, which counts every image as the "
+            "paper does, is 81.2 %."
+        )
+        # 38.5 and not 50.0: the baseline is measured like the headline.
+        assert (
+            "With average weights instead of min-max it is 38.5 %: min-max is a gain of 38.5 points "
+            "(+100.0 % lift)." in text
+        )
+
+    def test_other_attacks_have_their_own_words(self):
+        text = self.said("universal")
+        assert "of the 52 groups of which the model had every image right" in text
+        assert "12 of 64 groups had an image that was misclassified before any attack" in text
+        text = self.said("transform")
+        assert "of the 52 images that the model had right in both views" in text
+        assert "12 of 64 images were misclassified in at least one view before any attack" in text
+        text = self.said("ensemble", ("A",))
+        assert "of the 52 images that the model had right, one perturbation" in text
+        assert "12 of 64 images were misclassified before any attack" in text
+        text = self.said("ensemble", rows_correct=64)
+        assert "No image was misclassified before the attack." in text
+        assert "ASR_all" not in text
+
+    def test_where_nothing_was_right_nothing_is_claimed(self):
+        metrics = {k: v for k, v in self.METRICS.items() if "among" not in k}
+        base = {"asr_all": 100.0}
+        config = {"rule": "minmax", "baseline": "average", "norm": "linf", "eps": 0.2}
+        metrics |= {"rows_correct": 0, "baseline": base, "asr_all": 100.0}
+        none = report.Hashes("", {}, "")
+        run = report.Run("ensemble", "", config, 0, ("A", "B"), (), 64, none, metrics=metrics)
+        (line,) = words.headline(run)
+        assert line == (
+            "Nothing can be said about the attack: all 64 images were misclassified by at least one model "
+            "before it. ASR_all, which counts every image as the paper does, is 100.0 %."
+        )
+
+
+@pytest.fixture(scope="module")
+def digits(tmp_path_factory):
+    """Shipped networks and one that was never trained, on real digits, under `attack`."""
+    torch.manual_seed(5)
+    untrained = sp.models.build("A", channels=1, size=28).eval()
+    x, y = sp.data.sample("mnist", 24)
+    folder = tmp_path_factory.mktemp("digits")
+    made = {}
+    for name, models in {
+        "trained": [sp.models.load("mnist-a"), sp.models.load("mnist-c")],
+        "untrained": [untrained],
+        "mixed": [sp.models.load("mnist-a"), untrained],
+    }.items():
+        problem = sp.Ensemble(models, x, y, names=[f"net {k}" for k in range(len(models))])
+        made[name] = (execute(folder / name, "ensemble", problem, eps=0.15), folder / name)
+    return made
+
+
+def cards(folder) -> list[str]:
+    """The text of every card, without the large view."""
+    text = (folder / "report.html").read_text()
+    found = re.findall(r'<li class="card".*?<template>', text, re.S)
+    return [" ".join(re.sub(r"<[^>]*>", " ", card).split()) for card in found]
+
+
+class TestRightBefore:
+    def test_an_untrained_network_is_no_success(self, digits):
+        run, folder = digits["untrained"]
+        tensors = report.read_tensors(folder / report.TENSORS)
+        right = ~tensors["clean_fooled"].any(dim=1)
+        hit = (tensors["fooled"].all(dim=1) & right).sum() / right.sum()
+        assert 0 < right.sum() < 12  # guessing is right now and then
+        assert run.metrics["rows_correct"] == int(right.sum())
+        assert run.metrics["asr_all_among_correct"] == pytest.approx(100 * float(hit))
+        text = (folder / "report.html").read_text()
+        title = " ".join(re.search(r"<h1>(.*?)</h1>", text, re.S).group(1).split())
+        assert f"{100 * float(hit):.1f}&thinsp;%" in title
+        assert "of the images that the model had right" in title
+        assert f"{24 - int(right.sum())} of 24 images were misclassified before any attack" in text
+
+    @pytest.mark.parametrize("name", ["trained", "untrained", "mixed"])
+    def test_cards_say_which_were_wrong_before(self, digits, name):
+        _, folder = digits[name]
+        tensors = report.read_tensors(folder / report.TENSORS)
+        shown = dict(zip(tensors["gallery.rows"].tolist(), cards(folder), strict=True))
+        assert len(shown) == 24
+        for row, text in shown.items():
+            before = tensors["clean_fooled"][row]
+            after = tensors["fooled"][row] & ~before
+            assert text.count("was wrong before the attack") == int(before.sum()), text
+            says = re.findall(r"(not )?fooled", text.partition("net 0")[2])
+            assert says == ["" if hit else "not " for hit in after[~before].tolist()], text
+            if not tensors["delta"][row].any():
+                assert "fooled" not in text.replace("not fooled", "")
+            if before.all():
+                assert "wrong from the start" in text
+
+    def test_success_is_against_the_truth_also_where_answers_are_attacked(self, digits, tmp_path):
+        _, folder = digits["untrained"]
+        x, y = sp.data.sample("mnist", 24)
+        torch.manual_seed(5)
+        untrained = sp.models.build("A", channels=1, size=28).eval()
+        problem = sp.Ensemble([untrained], x, y, labels="predicted")
+        run = execute(tmp_path, "ensemble", problem, eps=0.15)
+        mine, theirs = (report.read_tensors(f / report.TENSORS) for f in (tmp_path, folder))
+        assert torch.equal(mine["clean_fooled"], theirs["clean_fooled"])
+        assert torch.equal(mine["labels"], y[:, None])
+        assert run.metrics["rows_correct"] == int((untrained(x).argmax(1) == y).sum())
+
+    def test_the_table_has_both_rates(self, digits):
+        run, folder = digits["mixed"]
+        text = re.sub(r"\s+", " ", (folder / "report.html").read_text())
+        foot = re.search(r"<tfoot>(.*?)</tfoot>", text).group(1)
+        plain = " ".join(re.sub(r"<[^>]*>", " ", foot).split())
+        among, every = run.metrics["asr_all_among_correct"], run.metrics["asr_all"]
+        assert f"ASR among correct {among:.1f}" in plain
+        assert f"ASR all {every:.1f}" in plain
+        assert among != every
+
+    def test_nothing_right_is_said_on_the_page(self, digits):
+        run, folder = digits["untrained"]
+        tensors = report.read_tensors(folder / report.TENSORS)
+        tensors = {**tensors, "clean_fooled": torch.ones_like(tensors["clean_fooled"])}
+        metrics = report.summarise(run.domains, tensors, baseline=False)
+        text = page.render(run.but(metrics=metrics), tensors)
+        title = " ".join(re.search(r"<h1>(.*?)</h1>", text, re.S).group(1).split())
+        assert title == "No image was right to begin with"
+        assert "Nothing can be said about the attack" in text
+        assert "nan" not in re.sub(r"base64,[^\"]*", "", text).lower()
+
+    def test_comparison_ranks_by_images_that_were_right(self, digits, tmp_path):
+        names = ["trained", "untrained", "mixed"]
+        path = report.write_comparison([digits[n][1] for n in names], tmp_path / "c.html")
+        text = re.sub(r"\s+", " ", path.read_text())
+        rates = {n: digits[n][0].metrics["asr_all_among_correct"] for n in names}
+        best = max(rates, key=rates.__getitem__)
+        title = re.search(r"<h1>(.*?)</h1>", text).group(1)
+        assert f"{rates[best]:.1f}&thinsp;%" in title
+        assert title.endswith(f"by {best}")
+        for name in names:
+            metrics = digits[name][0].metrics
+            low, high = metrics["intervals"]["asr_all_among_correct"]
+            assert f"{low:.1f}\N{EN DASH}{high:.1f}" in text
+            assert f"{metrics['asr_all']:.1f}" in text
+
+    def test_pairs_count_rows_that_were_right_in_both(self, digits, tmp_path):
+        folders = [digits[name][1] for name in ("trained", "mixed")]
+        one, two = (report.read_tensors(folder / report.TENSORS) for folder in folders)
+        right = ~one["clean_fooled"].any(1) & ~two["clean_fooled"].any(1)
+        both = int((one["fooled"].all(1) & two["fooled"].all(1) & right).sum())
+        text = report.write_comparison(folders, tmp_path / "c.html").read_text()
+        section = text.partition("The same rows")[2]
+        cells = [int(n) for n in re.findall(r'<td class="num[^"]*">(\d+)</td>', section)]
+        assert sum(cells) == int(right.sum())
+        assert cells[0] == both

@@ -30,7 +30,7 @@ __all__ = [
 
 @contextmanager
 def attacking(title: str, noun: str, *, quiet: bool) -> "Iterator[Callable[[RunProgress], None]]":
-    """A bar with rows done, rows fooled by all domains so far, and the time left.
+    """A bar with rows done, rows that were right and are wrong everywhere so far, and the time left.
 
     On a terminal it moves with every step; elsewhere there is one plain line per tenth of the work.
     """
@@ -49,7 +49,7 @@ def attacking(title: str, noun: str, *, quiet: bool) -> "Iterator[Callable[[RunP
         def report(state: "RunProgress") -> None:
             nonlocal reached, said
             reached = max(reached, state.fraction)
-            share = f"{state.done}/{state.rows} {noun}, {state.fooled} fooled by all"
+            share = f"{state.done}/{state.rows} {noun}, {state.fooled} fooled"
             bar.update(task, completed=reached, figures=share)
             tenth = 10 * state.done // state.rows
             if not live and not quiet and state.done and tenth > said:
@@ -130,9 +130,13 @@ def summary(run: "Run") -> None:
         cells += [f"{metrics['accuracy'][name]:.1f}", f"{metrics['weights'][name]:.2f}"]
         table.add_row(escape(name), *cells)
     table.add_section()
-    for label, key in (("ASR_all", "asr_all"), ("ASR_mean", "asr_mean")):
-        cells = [f"{base[key]:.1f}"] if base else []
-        table.add_row(label, "", *cells, f"{metrics[key]:.1f}", "")
+    for label, key in (
+        ("ASR among correct", "asr_all_among_correct"),
+        ("ASR_all", "asr_all"),
+        ("ASR_mean", "asr_mean"),
+    ):
+        shown = [f"{part[key]:.1f}" if key in part else "-" for part in (base, metrics) if part]
+        table.add_row(label, "", *shown, "")
     spent = run.gradient_evaluations
     cells = [f"{spent['baseline']['per_row']:.1f}"] if base else []
     table.add_row("evaluations", "", *cells, f"{spent['per_row']:.1f}", "")
@@ -239,20 +243,23 @@ def comparison(names: "list[str]", runs: "list[Run]") -> None:
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for heading in ("run", "attack", "radius", "rule"):
         table.add_column(heading)
-    for heading in ("rows", "ASR_all", "95 %", "ASR_mean", "evaluations"):
+    for heading in ("rows", "correct", "ASR among correct", "95 %", "ASR_all", "evaluations"):
         table.add_column(heading, justify="right")
     for name, run in zip(names, runs, strict=True):
         metrics = run.metrics
-        low, high = metrics["intervals"]["asr_all"]
+        rate = words.rate(metrics)
+        shown = (
+            ("-", "-") if rate is None else (f"{rate[0]:.1f}", f"{rate[1]:.1f} to {rate[2]:.1f}")
+        )
         table.add_row(
             escape(name),
             run.kind,
             words.ball_text(run.config),
             words.rule_text(str(run.config["rule"])),
             str(metrics["rows"]),
+            str(metrics["rows_correct"]),
+            *shown,
             f"{metrics['asr_all']:.1f}",
-            f"{low:.1f} to {high:.1f}",
-            f"{metrics['asr_mean']:.1f}",
             words.evaluations(run),
         )
     console.print(table)

@@ -24,7 +24,7 @@ class SuccessRates:
     """Success rates as fractions, from two tables of rows and domains.
 
     As in the paper every row counts: one that is misclassified from the start is a success at delta = 0.
-    `clean_accuracy` stands beside it, and `all_among_correct` counts only rows that every domain had right.
+    `clean_accuracy` stands beside it, and `among_correct` counts only rows that every domain had right.
 
     Attributes:
         fooled: Fooled at delta, (B, K), boolean.
@@ -80,7 +80,7 @@ class SuccessRates:
         return tuple(share(column) for column in self.correct.T)
 
     @property
-    def all_among_correct(self) -> float:
+    def among_correct(self) -> float:
         """ASR_all over the rows that every domain classified correctly; nan if there is none."""
         return share(self.fooled[self.correct.all(dim=1)].all(dim=1))
 

@@ -46,18 +46,19 @@ def write_comparison(folders: Sequence[Path], path: Path) -> Path:
             f"`folders` must be all attacks or all evaluations, which count different things, got {shown}."
         )
     bars = [
-        (label, run.metrics["asr_all"], *run.metrics["intervals"]["asr_all"])
+        (label, *rate)
         for label, run in zip(labels, runs, strict=True)
+        if (rate := words.rate(run.metrics)) is not None
     ]
     html = render_template(
         "compare.html",
         title=f"{len(runs)} runs compared",
         entries=[_entry(label, run) for label, run in zip(labels, runs, strict=True)],
         domains=_domains(runs),
-        bars=charts.interval_bars(bars),
+        bars=charts.interval_bars(bars) if bars else None,
         pairs=_pairs(folders, labels, runs),
         differences=differences(runs),
-        best=max(zip(labels, runs, strict=True), key=lambda pair: pair[1].metrics["asr_all"]),
+        best=max(bars, key=lambda bar: bar[1], default=None),
     )
     write_atomically(path, html.encode())
     return path
@@ -144,6 +145,8 @@ def _entry(label: str, run: Run) -> dict[str, Any]:
         "rule": words.rule_text(str(run.config.get("rule", ""))),
         "method": run.config.get("method", ""),
         "rows": run.metrics["rows"],
+        "rows_correct": run.metrics["rows_correct"],
+        "rate": words.rate(run.metrics),
         "metrics": run.metrics,
         "evaluations": words.evaluations(run),
         "seconds": run.seconds,
@@ -158,20 +161,20 @@ def _domains(runs: Sequence[Run]) -> list[str]:
 def _pairs(
     folders: Sequence[Path], labels: Sequence[str], runs: Sequence[Run]
 ) -> list[dict[str, Any]]:
-    """For runs on the same rows: how many rows only one of the two fools completely."""
+    """For runs on the same rows: how many only one of the two fools completely, of those right in both."""
     tables = [
-        read_tensors(folder / TENSORS)["fooled"].all(dim=1)
-        if (folder / TENSORS).is_file()
-        else None
+        read_tensors(folder / TENSORS) if (folder / TENSORS).is_file() else None
         for folder in folders
     ]
     pairs = []
     for i, j in combinations(range(len(runs)), 2):
-        one, other = tables[i], tables[j]
-        if one is None or other is None or runs[i].hashes.data != runs[j].hashes.data:
+        first, second = tables[i], tables[j]
+        if first is None or second is None or runs[i].hashes.data != runs[j].hashes.data:
             continue
-        if len(one) != len(other):
+        if len(first["fooled"]) != len(second["fooled"]):
             continue
+        right = ~(first["clean_fooled"].any(dim=1) | second["clean_fooled"].any(dim=1))
+        one, other = (table["fooled"][right].all(dim=1) for table in (first, second))
         pairs.append(
             {
                 "one": labels[i],

@@ -16,7 +16,10 @@ from saddlepoint.report.words import class_name
 from saddlepoint.streams import JUDGE
 
 __all__ = [
+    "BEFORE",
+    "FOOLED",
     "GALLERY_ROWS",
+    "HELD",
     "Scales",
     "gallery_rows",
     "hardness",
@@ -27,6 +30,9 @@ __all__ = [
 
 GALLERY_ROWS = 60
 """How many rows a report shows at most."""
+
+FOOLED, HELD, BEFORE = "hit", "miss", "before"
+"""Fooled by the attack, not fooled, wrong before the attack: names of styles of the page."""
 
 _CURVE_POINTS = 51
 
@@ -137,10 +143,10 @@ def picture_row(
         tensors["gallery.adversarial"][position],
     )
     labels = tensors["labels"][row].tolist()
-    fooled = tensors["fooled"][row].tolist()
     losses, weights = tensors["losses"][row].tolist(), tensors["weights"][row].tolist()
     says = tensors["predictions"][row].tolist()
     before = tensors["clean_predictions"][row].tolist()
+    states = _states(tensors, row)
     grouped = run.kind == "universal"
     domains = [
         {
@@ -149,7 +155,7 @@ def picture_row(
             "label": class_name(run, labels[k]),
             "clean": class_name(run, before[k]),
             "says": class_name(run, says[k]),
-            "fooled": bool(fooled[k]),
+            "state": states[k],
             "weight": weights[k],
             "loss": losses[k],
         }
@@ -165,8 +171,9 @@ def picture_row(
         "row": row,
         "label": class_name(run, labels[0]) if len(set(labels)) == 1 else "",
         "classes": sorted({class_name(run, label) for label in labels}),
-        "all": all(fooled),
-        "missed": [k for k, hit in enumerate(fooled) if not hit],
+        "all": all(state == FOOLED for state in states),
+        "missed": [k for k, state in enumerate(states) if state == HELD],
+        "before": [k for k, state in enumerate(states) if state == BEFORE],
         "evaluations": int(tensors["num_forwards"][row]),
         "clean": "" if grouped else picture(clean),
         "delta": sign_picture(tensors["delta"][row], scale.strength),
@@ -177,6 +184,16 @@ def picture_row(
             "losses": _curves(tensors["history.losses"][scale.steps, row]),
         },
     }
+
+
+def _states(tensors: Mapping[str, Tensor], row: int) -> list[str]:
+    """What the attack did to every domain: only what was right before, and is wrong now, was fooled by it."""
+    wrong = tensors["clean_fooled"][row].tolist()
+    moved = bool(tensors["delta"][row].any())
+    return [
+        BEFORE if was else FOOLED if now and moved else HELD
+        for was, now in zip(wrong, tensors["fooled"][row].tolist(), strict=True)
+    ]
 
 
 def _curves(series: Tensor) -> list[list[float]]:

@@ -21,9 +21,12 @@ def summarise(
 ) -> dict[str, Any]:
     """Metrics of a finished (or partly finished) run.
 
-    Accuracies and ASR_all come with Wilson score intervals; ASR_mean, a mean over rows of means over
-    domains, with the normal interval of the row means. `lift` is the relative gain in ASR_all over the
-    baseline, as in the paper; it is left out where there is no baseline or the baseline never succeeds.
+    `asr_all_among_correct` counts the `rows_correct` rows that every domain had right before the attack, and is
+    left out where there is none; `asr_all` counts all rows, as the paper does. Both and the accuracies come
+    with Wilson score intervals; ASR_mean, a mean over rows of means over domains, with the normal interval of
+    the row means. `lift` is the relative gain in ASR_all over the baseline, as in the paper, and
+    `lift_among_correct` that in the other rate; they are left out where there is no baseline or the baseline
+    never succeeds.
 
     Args:
         domains: K names.
@@ -47,9 +50,10 @@ def summarise(
     if baseline:
         other = _one(domains, tensors["baseline.fooled"], correct, tensors["baseline.weights"])
         result["baseline"] = other
-        gain = lift(result["asr_all"], other["asr_all"])
-        if gain is not None:
-            result["lift"] = gain
+        for name, rate in (("lift", "asr_all"), ("lift_among_correct", "asr_all_among_correct")):
+            gain = lift(result[rate], other[rate]) if rate in result else None
+            if gain is not None:
+                result[name] = gain
     return result
 
 
@@ -67,8 +71,10 @@ def _one(
     domains: Sequence[str], fooled: Tensor, correct: Tensor, weights: Tensor
 ) -> dict[str, Any]:
     rates = SuccessRates(fooled, correct)
+    right = correct.all(dim=1)
     result: dict[str, Any] = {
         "rows": rates.count,
+        "rows_correct": int(right.sum()),
         "asr_all": _percent(rates.all),
         "asr_mean": _percent(rates.mean),
         "accuracy": _named(domains, [1 - rate for rate in rates.per_domain]),
@@ -77,15 +83,16 @@ def _one(
             for name, value in zip(domains, weights.double().mean(dim=0).tolist(), strict=True)
         },
     }
-    among = rates.all_among_correct
-    if not math.isnan(among):
-        result["asr_all_among_correct"] = _percent(among)
     accuracies = [wilson(int((~column).sum()), rates.count) for column in fooled.T]
     result["intervals"] = {
         "asr_all": _pair(rates.interval()),
         "asr_mean": _pair(_interval_of_mean(fooled)),
         "accuracy": {name: _pair(pair) for name, pair in zip(domains, accuracies, strict=True)},
     }
+    if bool(right.any()):
+        hits = int(fooled[right].all(dim=1).sum())
+        result["asr_all_among_correct"] = _percent(rates.among_correct)
+        result["intervals"]["asr_all_among_correct"] = _pair(wilson(hits, int(right.sum())))
     return result
 
 

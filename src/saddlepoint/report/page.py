@@ -62,6 +62,8 @@ def render(run: Run, tensors: Mapping[str, Tensor], *, max_bytes: int = MAX_BYTE
         run=run,
         nouns=nouns,
         lines=words.headline(run),
+        rate=words.rate(run.metrics),
+        figure=words.figure(run),
         title=f"{nouns.title} on {run.config.get('data', 'data')}",
         ball=words.ball_text(run.config),
         rule=words.rule_text(str(run.config.get("rule", ""))).partition(" (")[0],
@@ -93,14 +95,13 @@ def _rows(run: Run, tensors: Mapping[str, Tensor], max_bytes: int) -> list[dict[
     return rows
 
 
-def _bars(run: Run) -> Markup:
+def _bars(run: Run) -> Markup | None:
     metrics = run.metrics
     shown = [(words.rule_text(str(run.config.get("rule", ""))), metrics)]
     if "baseline" in metrics:
         shown.append((words.rule_text(str(run.config.get("baseline"))), metrics["baseline"]))
-    return charts.interval_bars(
-        [(name, m["asr_all"], *m["intervals"]["asr_all"]) for name, m in shown]
-    )
+    rows = [(name, *rate) for name, m in shown if (rate := words.rate(m)) is not None]
+    return charts.interval_bars(rows) if rows else None
 
 
 def _table(run: Run) -> list[dict[str, Any]]:

@@ -21,7 +21,7 @@ from saddlepoint.problems import AbstractProblem
 from saddlepoint.report.gallery import keep_for_gallery
 from saddlepoint.report.metrics import summarise
 from saddlepoint.report.record import Run
-from saddlepoint.report.shards import TENSORS, Shards, write_tensors
+from saddlepoint.report.shards import TENSORS, Shards, fooled_rows, write_tensors
 from saddlepoint.solver import AttackResult, Progress
 from saddlepoint.streams import JUDGE
 from saddlepoint.training.distributed import World
@@ -63,7 +63,7 @@ class Job:
 @final
 @dataclass(frozen=True)
 class RunProgress:
-    """Where a run stands: `fraction` of the rows, `done` of them on disk, `fooled` by all domains."""
+    """Where a run stands: `fraction` of the rows, `done` of them on disk, `fooled` in all domains by it."""
 
     rows: int
     done: int
@@ -148,7 +148,7 @@ def execute(
                 base = RunProgress(total, done, fooled, done / total)
                 tensors, seconds = _chunk(job, part, base, report, notes)
                 shards.put(start, stop, tensors, seconds=seconds)
-                fooled += int(tensors["fooled"].all(dim=1).sum())
+                fooled += fooled_rows(tensors["fooled"], tensors["clean_fooled"])
             done = stop
             report(RunProgress(total, done, fooled, done / total))
     except KeyboardInterrupt:
@@ -202,7 +202,7 @@ def _chunk(
 ) -> tuple[dict[str, Tensor], float]:
     """Attack and judge some rows: tensors for a shard, and the seconds it took."""
     rules = [("", job.rule)] + ([("baseline.", job.baseline)] if job.baseline is not None else [])
-    tensors: dict[str, Tensor] = {"labels": part.labels}
+    tensors: dict[str, Tensor] = {"labels": part.truth}
     began = time.perf_counter()
     for index, (prefix, rule) in enumerate(rules):
 
@@ -243,7 +243,7 @@ def _judged(part: AbstractProblem, result: AttackResult, prefix: str) -> dict[st
 
 
 def _verdict(part: AbstractProblem, delta: Tensor) -> tuple[Tensor, Tensor]:
-    """What every domain says, and whether it is fooled, evaluated afresh on draws no attack has seen."""
+    """What every domain says, and whether that is wrong, evaluated afresh on draws no attack has seen."""
     with torch.no_grad():
         logits = part.logits(delta, JUDGE)
-    return logits.argmax(dim=-1), is_fooled(logits, part.labels)
+    return logits.argmax(dim=-1), is_fooled(logits, part.truth)

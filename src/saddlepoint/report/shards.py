@@ -13,7 +13,7 @@ from torch import Tensor
 
 from saddlepoint.data.files import write_atomically
 
-__all__ = ["TENSORS", "Shards", "plain_tensors", "read_tensors", "write_tensors"]
+__all__ = ["TENSORS", "Shards", "fooled_rows", "plain_tensors", "read_tensors", "write_tensors"]
 
 TENSORS = "tensors.safetensors"
 _HISTORY = "history."  # these have the steps as first axis and the rows as second
@@ -58,11 +58,11 @@ class Shards:
         return _concatenate(parts) if parts else {}
 
     def fooled(self) -> int:
-        """Rows done that fool every domain."""
+        """Rows done that every domain had right, and that fool every domain."""
         total = 0
         for path in self._paths():
             with safe_open(path, framework="pt") as file:
-                total += int(file.get_tensor("fooled").all(dim=1).sum())
+                total += fooled_rows(file.get_tensor("fooled"), file.get_tensor("clean_fooled"))
         return total
 
     def clear(self) -> None:
@@ -74,6 +74,17 @@ class Shards:
 
     def _paths(self) -> list[Path]:
         return sorted(self.folder.glob("[0-9]*-[0-9]*.safetensors"))
+
+
+def fooled_rows(fooled: Tensor, before: Tensor) -> int:
+    """How many rows were right in every domain and are wrong in every one now, of two tables (B, K).
+
+    Example:
+        >>> now = torch.tensor([[True, True], [True, True]])
+        >>> fooled_rows(now, torch.tensor([[False, False], [True, False]]))
+        1
+    """
+    return int((fooled.all(dim=1) & ~before.any(dim=1)).sum())
 
 
 def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:

@@ -14,8 +14,10 @@ __all__ = [
     "ball_text",
     "class_name",
     "evaluations",
+    "figure",
     "hardest",
     "headline",
+    "rate",
     "rule_text",
 ]
 
@@ -91,8 +93,35 @@ def hardest(run: Run) -> str | None:
     return str(max(accuracy, key=lambda name: (accuracy[name], weights[name])))
 
 
+def rate(metrics: Mapping[str, Any]) -> tuple[float, float, float] | None:
+    """The success rate that headlines and rankings are about, with its 95 % interval, in percent.
+
+    It counts rows that every domain had right before the attack; None where there was none.
+
+    Example:
+        >>> interval = {"asr_all_among_correct": [40.0, 60.0]}
+        >>> rate({"asr_all": 75.0, "asr_all_among_correct": 50.0, "intervals": interval}), rate({})
+        ((50.0, 40.0, 60.0), None)
+    """
+    if "asr_all_among_correct" not in metrics:
+        return None
+    low, high = metrics["intervals"]["asr_all_among_correct"]
+    return metrics["asr_all_among_correct"], low, high
+
+
+def figure(run: Run) -> str:
+    """What the number at the head of a report is a share of, and what it says."""
+    nouns = NOUNS[run.kind]
+    if rate(run.metrics) is None:
+        return f"No {nouns.row} was right to begin with"
+    if run.kind == "universal":
+        return f"of the groups {_right(run)} are fooled as a whole"
+    several = "them all" if run.kind == "ensemble" else "it in every one"
+    return f"of the images {_right(run)} fool {several if len(run.domains) > 1 else 'it'}"
+
+
 def headline(run: Run) -> list[str]:
-    """The outcome in two to four sentences, the most important one first.
+    """The outcome in a few sentences, the most important one first.
 
     Args:
         run: A record with metrics.
@@ -100,18 +129,26 @@ def headline(run: Run) -> list[str]:
     nouns, metrics = NOUNS[run.kind], run.metrics
     if not metrics:
         return [f"No {nouns.row} has been attacked yet."]
-    count, domains = metrics["rows"], len(run.domains)
-    hits = round(metrics["asr_all"] * count / 100)
-    whole = _whole(run)
-    low, high = metrics["intervals"]["asr_all"]
-    rule = rule_text(str(run.config["rule"])).partition(" (")[0]
+    found = rate(metrics)
+    every = (
+        f"ASR_all, which counts every {nouns.row} as the paper does, is {metrics['asr_all']:.1f} %."
+    )
+    if found is None:
+        return [f"Nothing can be said about the attack: all {_wrong(run)} before it. {every}"]
+    share, low, high = found
+    count, wrong = metrics["rows_correct"], metrics["rows"] - metrics["rows_correct"]
     lines = [
-        f"For {hits} of {count} {nouns.rows}, one perturbation within {ball_text(run.config)} "
-        f"{whole}: {metrics['asr_all']:.1f} %, with 95 % confidence between {low:.1f} and {high:.1f} %."
+        f"For {round(share * count / 100)} of the {count} {nouns.rows} {_right(run)}, one perturbation within "
+        f"{ball_text(run.config)} {_whole(run)}: {share:.1f} %, with 95 % confidence between {low:.1f} and "
+        f"{high:.1f} %."
     ]
+    if wrong:
+        lines.append(f"{wrong} of {_wrong(run)} before any attack; {every}")
+    else:
+        lines.append("No image was misclassified before the attack.")
     if "baseline" in metrics:
-        lines.append(_against(run, rule))
-    name = hardest(run)
+        lines.append(_against(run))
+    name, domains = hardest(run), len(run.domains)
     if name is not None and domains > 1:
         kept, weight = metrics["accuracy"][name], metrics["weights"][name]
         lines.append(
@@ -121,27 +158,56 @@ def headline(run: Run) -> list[str]:
     return lines
 
 
-def _against(run: Run, rule: str) -> str:
+def _against(run: Run) -> str:
+    """The baseline, by the same rate as the headline."""
     metrics = run.metrics
-    base = metrics["baseline"]["asr_all"]
-    other = rule_text(str(run.config["baseline"])).partition(" (")[0]
-    gain = metrics.get("lift")
-    start = f"With {other} weights instead of {rule} it is {base:.1f} %"
+    rule, other = (
+        rule_text(str(run.config[key])).partition(" (")[0] for key in ("rule", "baseline")
+    )
+    ours, theirs = (m["asr_all_among_correct"] for m in (metrics, metrics["baseline"]))
+    gain = metrics.get("lift_among_correct")
+    start = f"With {other} weights instead of {rule} it is {theirs:.1f} %"
     if gain is None:
         return f"{start}."
-    if abs(metrics["asr_all"] - base) < 0.05:
+    if abs(ours - theirs) < 0.05:
         return f"{start}, no difference."
     verb = "gain" if gain > 0 else "loss"
-    return f"{start}: {rule} is a {verb} of {abs(metrics['asr_all'] - base):.1f} points ({gain:+.1f} % lift)."
+    return f"{start}: {rule} is a {verb} of {abs(ours - theirs):.1f} points ({gain:+.1f} % lift)."
+
+
+def _right(run: Run) -> str:
+    """Which rows the headline counts."""
+    count = len(run.domains)
+    if run.kind == "universal":
+        return "of which the model had every image right"
+    if count == 1:
+        return "that the model had right"
+    if run.kind == "ensemble":
+        return f"that {_all(count)} models had right"
+    return f"that the model had right in {_all(count)} views"
+
+
+def _wrong(run: Run) -> str:
+    """How many rows there are, and what happened to those that the headline does not count."""
+    count = run.metrics["rows"]
+    if run.kind == "universal":
+        return f"{count} groups had an image that was misclassified"
+    where = "by at least one model" if run.kind == "ensemble" else "in at least one view"
+    start = f"{count} {'image was' if count == 1 else 'images were'} misclassified"
+    return start if len(run.domains) == 1 else f"{start} {where}"
 
 
 def _whole(run: Run) -> str:
     count = len(run.domains)
     if run.kind == "ensemble":
-        return "fools the model" if count == 1 else f"fools all {count} models at once"
+        return "fools the model" if count == 1 else f"fools {_all(count)} models at once"
     if run.kind == "universal":
-        return f"fools the model on all {count} images of the group"
-    return f"fools the model in all {count} views" if count > 1 else "fools the model"
+        return f"fools the model on {_all(count)} images of the group"
+    return f"fools the model in {_all(count)} views" if count > 1 else "fools the model"
+
+
+def _all(count: int) -> str:
+    return "both" if count == 2 else f"all {count}"
 
 
 def _number(value: float) -> str:

@@ -34,10 +34,12 @@
   };
   const matches = (card) => {
     const missed = card.dataset.missed.split(" ").filter(Boolean);
+    const before = card.dataset.before.split(" ").filter(Boolean);
     const wanted = $("missed").value;
-    if (wanted === "none" && missed.length) return false;
+    if (wanted === "none" && (missed.length || before.length)) return false;
     if (wanted === "some" && !missed.length) return false;
-    if (wanted !== "" && wanted !== "none" && wanted !== "some" && !missed.includes(wanted)) return false;
+    if (wanted === "before" && !before.length) return false;
+    if (/^\d+$/.test(wanted) && !missed.includes(wanted)) return false;
     const chosen = $("class").value;
     return chosen === "" || classes(card).includes(Number(chosen));
   };
