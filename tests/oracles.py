@@ -182,6 +182,80 @@ def ensemble_losses(
     return losses
 
 
+# --------------------------------------------------------------------------------------- Algorithm 2
+
+
+def algorithm_2(
+    f: Callable[[list[Tensor], Tensor, int], Tensor],
+    theta: list[Tensor],
+    images: Tensor,
+    labels: Sequence[int],
+    projections: Sequence[Callable[[Tensor, Tensor], Tensor]],
+    batches: Sequence[Sequence[int]],
+    *,
+    steps: int,
+    beta: float,
+    gamma: float,
+    rate: float,
+) -> list[list[Tensor]]:
+    """AMPGD line by line with plain SGD: w and delta belong to an image and wait for its return.
+
+    Line 4 of iteration t - 1 and line 3 of iteration t take the same images, batches[t - 1]. The input w^(0),
+    delta^(0) of the first batch is what line 4 makes of w = 1/K, delta = 0 at theta^(0).
+
+    Args:
+        f: Training loss of parameters, one image (D,) and its label; large = hard.
+        theta: theta^(0).
+        images: (N, D).
+        labels: N of them.
+        projections: K functions of a point and its image, onto X_i.
+        batches: Numbers of the images of T iterations.
+        steps: R.
+        beta: Step size of w and of delta.
+        gamma: Of the regulariser.
+        rate: Step size of theta.
+
+    Returns:
+        theta^(1) ... theta^(T).
+    """
+    k = len(projections)
+    w = {n: torch.full((k,), 1 / k, dtype=images.dtype) for n in range(len(images))}
+    delta = {n: [torch.zeros_like(images[n]) for _ in range(k)] for n in range(len(images))}
+
+    def line_4(n: int) -> None:
+        for _ in range(steps):
+            losses, slopes = [], []
+            for i in range(k):
+                point = delta[n][i].clone().requires_grad_()
+                value = f(theta, images[n] + point, labels[n])
+                (slope,) = torch.autograd.grad(w[n][i] * value, point)
+                losses.append(value.detach())
+                slopes.append(slope)
+            ascent = torch.stack(losses) - gamma * (w[n] - 1 / k)
+            w_next = project_simplex_by_bisection(w[n] + beta * ascent)
+            delta[n] = [projections[i](delta[n][i] + beta * slopes[i], images[n]) for i in range(k)]
+            w[n] = w_next
+
+    def line_3(batch: Sequence[int]) -> list[Tensor]:
+        leaves = [p.clone().requires_grad_() for p in theta]
+        psi = torch.zeros((), dtype=images.dtype)
+        for n in batch:
+            for i in range(k):
+                psi = psi + w[n][i] * f(leaves, images[n] + delta[n][i], labels[n]) / len(batch)
+        slopes = torch.autograd.grad(psi, leaves)
+        return [(p - rate * g).detach() for p, g in zip(theta, slopes, strict=True)]
+
+    seen = []
+    for batch in batches:
+        for n in batch:
+            line_4(
+                n
+            )  # of the iteration before: given theta^(t-1), it makes w^(t-1) and delta^(t-1)
+        theta = line_3(batch)
+        seen.append(theta)
+    return seen
+
+
 # ---------------------------------------------------------------------------------- distance to a plane
 
 

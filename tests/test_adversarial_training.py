@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import inspect
+import itertools
 import json
 import math
 import os
@@ -10,16 +12,18 @@ import signal
 import subprocess
 import sys
 import time
+import typing
 from pathlib import Path
 
 import pytest
 import torch
+from safetensors import safe_open
 from safetensors.torch import load_file
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
+import saddlepoint
 from saddlepoint import LpBall, MinMax, WorstCase, ampgd_step, cli, data, models, training
-from saddlepoint.solver.schedule import Schedule
 from saddlepoint.training import (
     METHODS,
     Batches,
@@ -35,7 +39,7 @@ from saddlepoint.training import (
 from saddlepoint.training.distributed import World
 from saddlepoint.training.session import BEST, CHECKPOINT, HISTORY
 
-THREATS = {"linf": Threat(LpBall(math.inf, 0.1)), "l2": Threat(LpBall(2, 1.0))}
+THREATS = {"linf": LpBall(math.inf, 0.1), "l2": LpBall(2, 1.0)}
 SGD = Recipe("test", "sgd", 0.05, epochs=3)
 HERE = Path(__file__).parent
 SRC = Path(training.__file__).parents[2]
@@ -60,6 +64,22 @@ def loader(limit=100):
     return Batches(*data.sample("mnist", limit=limit), size=32, flip=True)
 
 
+def numbered(limit=100):
+    return Batches(*data.sample("mnist", limit=limit), size=32, numbered=True)
+
+
+def watch_sizes(monkeypatch, seen):
+    """Appends to `seen` how large the ball of p = 2 is in which each inner attack begins, in radii."""
+
+    def spy(self, delta, gradient, weight, lower, upper, number, plan):
+        if self.ball.p == 2 and number == 0:
+            seen.append(plan.ball(LpBall(2, 1.0), 0).eps)
+        return ascend(self, delta, gradient, weight, lower, upper, number, plan)
+
+    ascend = Threat.ascend
+    monkeypatch.setattr(Threat, "ascend", spy)
+
+
 def held_out():
     x, y = data.sample("mnist")
     return x[500:560], y[500:560]
@@ -79,16 +99,34 @@ def fit(model, method="ampgd", **arguments):
     arguments = {"recipe": SGD, "steps": 2, "seed": 3} | arguments
     if method == "clean":
         arguments.pop("steps")
-    threats = {"linf": THREATS["linf"]} if method == "single" else THREATS
-    threats = None if method == "clean" else threats
+    threats = None if method == "clean" else THREATS
     return train(model, arguments.pop("loader", loader()), threats, method=method, **arguments)
 
 
 class TestMethods:
     def test_names(self):
-        assert set(METHODS) == {
-            *("ampgd", "avg", "max", "msd", "linf", "l2", "l1", "single", "clean")
-        }
+        assert (
+            *("ampgd", "ampgd-paper", "avg", "max", "msd", "linf", "l2", "l1", "clean"),
+        ) == METHODS
+
+    def test_without_a_name_it_is_ampgd_with_threats_and_clean_without(self):
+        for threats, method in ((THREATS, "ampgd"), (None, "clean")):
+            model, expected = network(), network()
+            history = train(model, loader(), threats, recipe=SGD, epochs=1)
+            assert history == train(
+                expected, loader(), threats, method=method, recipe=SGD, epochs=1
+            )
+            assert_equal_bits(bits(model), bits(expected))
+
+    def test_a_ball_is_the_threat_with_its_default_steps(self, tmp_path):
+        model, expected = network(), network()
+        named = {name: Threat(ball) for name, ball in THREATS.items()}
+        options = {"recipe": SGD, "epochs": 1, "steps": 2, "validation": held_out()}
+        history = train(model, loader(), THREATS, out=tmp_path, **options)
+        assert train(expected, loader(), named, **options) == history
+        assert_equal_bits(bits(model), bits(expected))
+        # It is the same run, too.
+        assert train(network(), loader(), named, out=tmp_path, resume=True, **options) == history
 
     @pytest.mark.parametrize("method", ["ampgd", "avg", "max", "msd"])
     def test_reports_losses_accuracies_and_weights_of_every_threat(self, method):
@@ -118,8 +156,9 @@ class TestMethods:
             with torch.random.fork_rng(devices=[]):
                 torch.manual_seed(3 * 2**20)
                 ((x_, y_),) = Batches(x, y, 16)
-            step(expected.train(), optimizer, x_, y_, threats, steps=2, mix=0.7, **options)
-            fit(model, method, loader=Batches(x, y, 16), epochs=1, mix=0.7, **options)
+            options |= {"steps": 2, "mix": 0.7}
+            step(expected.train(), optimizer, x_, y_, threats, iteration=0, **options)
+            fit(model, method, loader=Batches(x, y, 16), epochs=1, **options)
             assert_equal_bits(bits(model), bits(expected))
 
     def test_radii_rise_during_the_ramp(self, monkeypatch):
@@ -137,18 +176,24 @@ class TestMethods:
     def test_balls_have_three_sizes_in_turn_whatever_the_epoch(self, monkeypatch, method):
         seen = []
 
-        def spy(self, delta, *arguments):
-            if self.ball.p == 2 and arguments[-2] == 0:
-                seen.append(self.turn)
-            return ascend(self, delta, *arguments)
-
-        ascend = Threat.ascend
-        monkeypatch.setattr(Threat, "ascend", spy)
+        watch_sizes(monkeypatch, seen)
         fit(network(), method, epochs=2, ramp=1.0)
-        assert seen == list(range(1, 9))  # four steps per epoch
-        ball = LpBall(2, 1.0)
-        sizes = [Schedule(6, turn).ball(ball, 0).eps for turn in seen]
-        assert sizes == [3, 6, 12, 3, 6, 12, 3, 6]
+        assert seen == [3, 6, 12, 3, 6, 12, 3, 6]  # four steps per epoch
+
+    def test_a_step_of_ones_own_is_told_the_iteration_also_when_resumed(self, tmp_path):
+        seen = []
+
+        def step(model, optimizer, x, y, iteration):
+            seen.append(iteration)
+            if len(seen) == 7:
+                raise KeyboardInterrupt
+            return {"loss": 0.0}
+
+        options = {"method": step, "recipe": SGD, "out": tmp_path, "checkpoint_every": 1}
+        with pytest.raises(KeyboardInterrupt):
+            train(network(), loader(), **options)
+        train(network(), loader(), resume=True, **options)
+        assert seen == [*range(7), *range(6, 12)]
 
     def test_a_random_start_is_another_one_at_every_step(self, monkeypatch):
         seen = []
@@ -165,30 +210,45 @@ class TestMethods:
         fit(network(), epochs=2, start="random")
         assert seen == again
 
-    def test_a_warm_start_takes_the_mean_weights_of_the_step_before(self, monkeypatch):
+    def test_a_warm_start_goes_on_from_where_the_image_was_left(self, monkeypatch):
+        x, y = data.sample("mnist", limit=5)
         starts, ends = [], []
 
-        def spy(*arguments, start, **options):
-            starts.append(start.row_weights)
-            stats = ampgd_step(*arguments, start=start, **options)
-            ends.append(stats.weights)
+        def spy(model, optimizer, images, labels, threats, *, start, **options):
+            rows = [next(i for i in range(5) if torch.equal(x[i], image)) for image in images]
+            threats = {name: Threat(ball) for name, ball in THREATS.items()}
+            box = -images, 1 - images
+            delta = start.delta(list(threats.values()), *box).transpose(0, 1)
+            weights = start.weights(torch.full((len(rows), 2), 0.5))
+            starts.append({n: (delta[b], weights[b]) for b, n in enumerate(rows)})
+            stats = ampgd_step(model, optimizer, images, labels, threats, start=start, **options)
+            found = zip(rows, stats.perturbations, stats.row_weights, strict=True)
+            ends.append({n: (delta, w) for n, delta, w in found})
             return stats
 
         monkeypatch.setattr(training.methods, "ampgd_step", spy)
-        fit(network(), epochs=2, start="warm", steps=4, rule=MinMax(3.0, 0.1))
-        assert starts[0] is None
-        for before, after in zip(ends[:-1], starts[1:], strict=True):
-            torch.testing.assert_close(after, before)
-        assert (starts[-1] - 0.5).abs().max() > 0.01
+        batches = Batches(x, y, 2, numbered=True)
+        fit(network(), loader=batches, epochs=2, start="warm", steps=4, rule=MinMax(3.0, 0.1))
+        first, second = (
+            {k: v for part in starts[i : i + 3] for k, v in part.items()} for i in (0, 3)
+        )
+        left = {k: v for part in ends[:3] for k, v in part.items()}
+        for n in range(5):
+            assert not first[n][0].any()
+            assert first[n][1].tolist() == [0.5, 0.5]
+            torch.testing.assert_close(second[n][0], left[n][0])
+            torch.testing.assert_close(second[n][1], left[n][1])
+            assert left[n][0].abs().max() > 0.05
+        assert any((w - 0.5).abs().max() > 0.01 for _, w in left.values())
 
     @pytest.mark.parametrize(
         ("arguments", "message"),
         [
             ({"threats": None}, "`threats` must name at least one threat for method 'ampgd'"),
             ({"threats": {}}, "`threats` must name at least one threat for method 'ampgd'"),
-            ({"method": "magic"}, "`method` must be 'clean', one of ampgd"),
+            ({"method": "magic"}, "`method` must be one of ampgd, ampgd-paper, avg,"),
+            ({"method": 3}, "`method` must be one of ampgd, .*, or a step function, got 3"),
             ({"method": "l1"}, "exactly one threat of norm p = 1"),
-            ({"method": "single"}, "exactly one threat for this method, got linf"),
             ({"method": "avg", "rule": WorstCase()}, "`rule` must be None unless"),
             ({"method": "clean"}, "`threats` must be None for method 'clean'"),
             ({"method": "clean", "threats": None, "steps": 3}, "`steps` is an option of ampgd"),
@@ -257,7 +317,7 @@ class TestValidation:
         starts = [ZeroStart(), *(RandomStart(seed) for seed in (1, 2, 3))]
         standing = torch.ones(200, 2, dtype=torch.bool)
         for start in starts:
-            delta = perturb(model, x, y, threats, steps=1, start=start)
+            delta = perturb(model, x, y, threats, steps=1, start=start, iteration=0)
             logits = model((x[:, None] + delta).flatten(0, 1))
             standing &= logits.argmax(dim=1).view(200, 2) == y[:, None]
         clean = model(x).argmax(dim=1) == y
@@ -318,14 +378,17 @@ class TestValidation:
         assert set(calls[-1].validation) == {"clean", "linf", "l2", "union"}
 
     def test_clean_training_can_be_validated_against_threats(self):
-        history = train(network(), loader(), THREATS, recipe=SGD, validation=held_out(), epochs=1)
+        history = train(
+            *(network(), loader(), THREATS),
+            **{"method": "clean", "recipe": SGD, "validation": held_out(), "epochs": 1},
+        )
         assert set(history[0].validation) == {"clean", "linf", "l2", "union"}
 
 
 @pytest.fixture(scope="module")
 def uninterrupted():
     model = network()
-    history = fit(model, start="warm", validation=held_out())
+    history = fit(model, start="warm", loader=numbered(), validation=held_out())
     return bits(model), history
 
 
@@ -341,6 +404,7 @@ class TestResume:
                 raise Stop
 
         same = {"start": "warm", "validation": held_out(), "out": tmp_path}
+        same["loader"] = numbered()
         with pytest.raises(Stop):
             fit(network(), callback=stop, checkpoint_every=every, **same)
         model, calls = network(seed=9), []
@@ -420,8 +484,6 @@ def wait_for(condition, process, seconds=120):
 
 def position(folder):
     """Whole epochs in the checkpoint of a folder, and steps of the next."""
-    from safetensors import safe_open
-
     if not (folder / CHECKPOINT).exists():
         return (0, 0)
     with safe_open(folder / CHECKPOINT, framework="pt") as file:
@@ -443,7 +505,7 @@ def double_network():
     return model.double()
 
 
-def work_in_a_process(method, folder):
+def work_in_a_process(start, folder):
     """What every process of `TestSeveralProcesses` does; 65 images make a last batch of one row."""
     import torch.distributed as dist
 
@@ -451,15 +513,14 @@ def work_in_a_process(method, folder):
     if "RANK" in os.environ:
         dist.init_process_group("gloo")
     x, y = data.sample("mnist", limit=65)
-    batches = Batches(x.double(), y, 32)
+    batches = Batches(x.double(), y, 32, numbered=True)
     model = double_network()
     held = tuple(t[:30] for t in held_out())
     history = fit(
         model,
-        method,
         loader=batches,
         validation=(held[0].double(), held[1]),
-        start="random",
+        start=start,
         recipe=Recipe("test", "adamw", 0.002, 2, weight_decay=0.01),
     )
     rank = os.environ.get("RANK", "alone")
@@ -473,14 +534,15 @@ def work_in_a_process(method, folder):
 
 
 class TestSeveralProcesses:
-    def test_two_processes_equal_one(self, tmp_path):
+    @pytest.mark.parametrize("start", ["random", "warm"])
+    def test_two_processes_equal_one(self, tmp_path, start):
         script = "import sys; sys.path.insert(0, sys.argv[1])\n"
         script += "from test_adversarial_training import work_in_a_process\n"
         script += "work_in_a_process(*sys.argv[2:])\n"
         file = tmp_path / "work.py"
         file.write_text(script)
         environment = os.environ | {"PYTHONPATH": str(SRC), "OMP_NUM_THREADS": "1"}
-        words = [str(file), str(HERE), "ampgd", str(tmp_path)]
+        words = [str(file), str(HERE), start, str(tmp_path)]
         for launcher in (TORCHRUN, ()):
             command = [sys.executable, *launcher, *words]
             subprocess.run(command, env=environment, check=True, timeout=240)
@@ -551,7 +613,7 @@ class TestSeveralProcesses:
             wrapped.register_forward_pre_hook(lambda *_: calls.append("wrapper"))
             for model in (plain, wrapped):
                 optimizer = torch.optim.SGD(model.parameters(), 0.1)
-                ampgd_step(model, optimizer, x.double(), y, THREATS, steps=3)
+                ampgd_step(model, optimizer, x.double(), y, THREATS, steps=3, iteration=0)
             assert calls == ["wrapper"]
             for a, b in zip(plain.parameters(), wrapped.parameters(), strict=True):
                 torch.testing.assert_close(a, b)
@@ -611,6 +673,59 @@ class TestCommand:
         assert self.run("report", tmp_path) == 0
         assert (tmp_path / "report.html").read_text() == page
 
+    def test_the_report_names_the_epoch_that_is_kept(self, tmp_path, monkeypatch):
+        found = iter([(0.5, 0.8), (0.5, 0.9), (0.5, 0.9), (0.4, 1.0)])
+
+        def validation(model, *arguments, **options):
+            union, clean = next(found, (0.0, 0.0))
+            return {"clean": clean, "linf": union, "union": union}
+
+        monkeypatch.setattr(training.session, "validate", validation)
+        words = (
+            "train --data mnist-sample --model C --threat linf:0.1 --limit 40 --epochs 4 --steps 1"
+        )
+        assert self.run(*words.split(), "--test-images", 10, "--out", tmp_path) == 0
+        with safe_open(tmp_path / BEST, framework="pt") as file:
+            assert json.loads(file.metadata()["saddlepoint"])["epoch"] == 2
+        assert "The parameters kept are those of epoch 2," in (tmp_path / "report.html").read_text()
+
+    def test_without_a_method_it_is_ampgd_with_threats_and_clean_without(self, tmp_path):
+        words = [
+            "train",
+            "--data",
+            "mnist-sample",
+            "--model",
+            "C",
+            "--limit",
+            "40",
+            "--epochs",
+            "1",
+            "--test-images",
+            "10",
+        ]
+        assert self.run(*words, "--threat", "l2:1", "--steps", 1, "--out", tmp_path / "a") == 0
+        assert self.run(*words, "--out", tmp_path / "b") == 0
+        for folder, method in (("a", "ampgd"), ("b", "clean")):
+            run = json.loads((tmp_path / folder / "run.json").read_text())
+            assert run["config"]["method"] == method
+            assert run["command"].startswith(f"saddlepoint train --method {method} ")
+
+    def test_algorithm_2_to_the_letter(self, tmp_path):
+        words = "train --data mnist-sample --model C --method ampgd-paper --threat linf:0.1 --threat l2:1"
+        words += " --limit 60 --held-out 20 --epochs 2 --steps 3 --test-images 10"
+        assert self.run(*words.split(), "--out", tmp_path) == 0
+        x, y = (t[:40] for t in data.sample("mnist"))
+        recipe = recipe_for("fast", "mnist", "C", adversarial=True)
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(0)
+            model = models.build("C").to(memory_format=torch.channels_last)
+        loader = Batches(x, y, recipe.batch_size, numbered=True)
+        held = tuple(t[40:60] for t in data.sample("mnist"))
+        options = {"steps": 3, "validation": held, "epochs": 2, "recipe": recipe}
+        train(model, loader, THREATS, method="ampgd-paper", rule=MinMax(1 / 3, 1.0), **options)
+        found = load_file(tmp_path / "model.safetensors")
+        assert_equal_bits(found, {k: v.contiguous() for k, v in bits(model).items()})
+
     def test_refuses_to_start_without_a_threat(self, tmp_path, capsys):
         words = ("train", "--data", "mnist-sample", "--model", "A", "--out", tmp_path)
         for method in METHODS[:-1]:
@@ -649,8 +764,54 @@ class TestCommand:
         assert [event.step for event in events.Scalars("validation/union")] == [1, 2]
 
 
-def test_the_python_of_the_guide_runs(capsys):
-    text = (HERE.parent / "docs" / "training.md").read_text(encoding="utf-8")
-    (block,) = re.findall(r"^```python\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
-    exec(compile(block, "docs/training.md", "exec"), {})
-    assert "tensor(" in capsys.readouterr().out
+def blocks(name):
+    """The Python of a page, block by block."""
+    text = (HERE.parent / name).read_text(encoding="utf-8")
+    return re.findall(r"^```python\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
+
+
+class TestGuides:
+    def test_the_loop_of_the_readme_takes_all_three_sizes(self, monkeypatch):
+        seen = []
+        watch_sizes(monkeypatch, seen)
+        (loop,) = (block for block in blocks("README.md") if "ampgd_step" in block)
+        x, y = data.sample("mnist")
+        namespace = {"sp": saddlepoint, "torch": torch, "math": math, "x": x, "y": y}
+        exec(compile(loop, "README.md", "exec"), namespace)
+        assert seen == [3, 6, 12]
+
+    def test_the_python_of_the_guide_runs_and_takes_all_three_sizes(self, monkeypatch, capsys):
+        seen = []
+        watch_sizes(monkeypatch, seen)
+        namespace = {}
+        for block in blocks("docs/training.md"):
+            exec(compile(block, "docs/training.md", "exec"), namespace)
+            if "ampgd_step" in block and "raw" not in block:
+                assert set(seen) == {3, 6, 12}
+        assert "tensor(" in capsys.readouterr().out
+
+
+def parts(hint):
+    """A type and everything it is made of."""
+    yield hint
+    inner = hint if isinstance(hint, list) else typing.get_args(hint)
+    if typing.is_typeddict(hint):
+        inner = typing.get_type_hints(hint).values()
+    for each in inner:
+        yield from parts(each)
+
+
+def test_everything_that_training_takes_or_gives_has_a_public_name():
+    functions = ("ampgd_step", "avg_step", "max_step", "msd_step", "train")
+    hints = [typing.get_type_hints(getattr(saddlepoint, name)).values() for name in functions]
+    classes = {
+        part.__name__
+        for hint in itertools.chain(*hints)
+        for part in parts(hint)
+        if inspect.isclass(part) and part.__module__.startswith("saddlepoint.")
+        # Shapes of arguments, which nobody has to name.
+        if not typing.is_typeddict(part) and not getattr(part, "_is_protocol", False)
+    }
+    assert {"StepStats", "Recipe", "TrainingProgress", "LpBall", "AbstractStart"} <= classes
+    assert classes <= set(saddlepoint.__all__)
+    assert {"ZeroStart", "RandomStart", "WarmStart"} <= set(saddlepoint.__all__)

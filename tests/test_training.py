@@ -12,8 +12,8 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from saddlepoint import cli, data, models, training
-from saddlepoint.training import Batches, Recipe, clean_step, recipe_for, train
+from saddlepoint import LpBall, cli, data, models, training
+from saddlepoint.training import Batches, Recipe, clean_step, recipe_for, train, validate
 from saddlepoint.training.loop import CHECKPOINT
 
 SGD = Recipe("test", "sgd", 0.05, epochs=4, weight_decay=0.001)
@@ -65,7 +65,7 @@ class TestCleanStep:
         # One weight per class, no bias: logits z = w x, so dL/dw = mean over rows of (p - e_y) x.
         model = nn.Linear(1, 2, bias=False).double()
         model.weight.data = torch.tensor([[0.5], [-1.0]], dtype=torch.float64)
-        x = torch.tensor([[1.0], [2.0]], dtype=torch.float64)
+        x = torch.tensor([[0.5], [1.0]], dtype=torch.float64)
         y = torch.tensor([0, 1])
         z = x @ model.weight.detach().T
         p = z.exp() / z.exp().sum(dim=1, keepdim=True)
@@ -76,6 +76,31 @@ class TestCleanStep:
         torch.testing.assert_close(model.weight.detach(), expected)
         assert stats["loss"] == pytest.approx(-(p[0, 0].log() + p[1, 1].log()).item() / 2)
         assert stats["accuracy"] == 0.5
+
+    def test_a_loss_that_is_not_finite_changes_nothing(self):
+        model = network()
+        with torch.no_grad():
+            model[5].bias[3] = torch.inf
+        before = bits(model)
+        x, y = data.sample("mnist", limit=4)
+        with pytest.raises(FloatingPointError, match="the parameters are unchanged"):
+            clean_step(model.eval(), torch.optim.SGD(model.parameters(), 0.1), x, y)
+        assert_equal_bits(bits(model), before)
+
+    def test_a_model_that_normalises_in_place_leaves_the_images_alone(self):
+        class InPlace(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.inner = nn.Sequential(nn.Flatten(), nn.Linear(784, 10))
+
+            def forward(self, x):
+                return self.inner(x.sub_(0.5).div_(0.5))
+
+        x, y = data.sample("mnist", limit=8)
+        kept, model = x.clone(), InPlace()
+        clean_step(model, torch.optim.SGD(model.parameters(), 0.1), x, y)
+        validate(model, x, y, {"l2": LpBall(2, 1.0)}, steps=2)
+        assert torch.equal(x, kept)
 
     def test_gradients_of_an_earlier_step_are_forgotten(self):
         model = nn.Linear(1, 2)
@@ -110,7 +135,7 @@ class TestRecipes:
     def test_the_loop_applies_the_schedule(self):
         seen = []
 
-        def spy(model, optimizer, x, y):
+        def spy(model, optimizer, x, y, iteration):
             seen.append(optimizer.param_groups[0]["lr"])
             return {"loss": 0.0}
 
@@ -155,6 +180,13 @@ class TestBatches:
         mirrored = (batch[0][:, 0, 0, 0] == 1).sum()
         assert 150 < mirrored < 250
         assert torch.equal(x, kept)
+
+    def test_numbers_follow_the_images(self):
+        x = torch.arange(10.0).view(10, 1, 1, 1)
+        for images, labels, numbers in Batches(x, torch.arange(10), size=4, numbered=True):
+            assert images.flatten().tolist() == labels.tolist() == numbers.tolist()
+        with pytest.raises(ValueError, match="`flip` must be False with numbered images"):
+            Batches(x, torch.arange(10), 4, flip=True, numbered=True)
 
     @pytest.mark.parametrize(("count", "size"), [(0, 1), (3, 0)])
     def test_wrong_arguments(self, count, size):
@@ -224,8 +256,8 @@ class TestTrain:
     @pytest.mark.parametrize(
         ("arguments", "message"),
         [
-            ({"method": "magic"}, "`method` must be 'clean'"),
-            ({"threats": {"linf": object()}}, "`threats` must be None"),
+            ({"method": "magic"}, "`method` must be one of ampgd, .*clean"),
+            ({"method": "clean", "threats": {"l2": LpBall(2, 1.0)}}, "`threats` must be None"),
             ({"seed": -1}, "`seed` must be in"),
             ({"epochs": 0}, "`epochs` must be at least 1"),
             ({"resume": True}, "`out` must be given to resume"),
@@ -234,6 +266,33 @@ class TestTrain:
     def test_wrong_arguments(self, arguments, message):
         with pytest.raises(ValueError, match=message):
             train(network(), loader(), **arguments)
+
+    @pytest.mark.parametrize(
+        ("batch", "message"),
+        [
+            ({"image": torch.zeros(2, 1, 28, 28)}, "got a dict; a loader that gives something"),
+            ((torch.zeros(2, 1, 28, 28),), "got a tuple of Tensor"),
+            ([torch.zeros(2, 1, 28, 28), [0, 1]], "got a list of Tensor, list"),
+            ((torch.zeros(2, 1, 28, 28), torch.zeros(3)), r"as many labels as images, got \[2, 3"),
+            ((torch.zeros(2, 1, 28, 28).half(), torch.tensor([0, 1])), "got torch.float16"),
+            ((torch.zeros(2, 1, 28, 28).byte(), torch.tensor([0, 1])), "got torch.uint8; x.float"),
+            ((torch.full((2, 1, 28, 28), -0.4), torch.tensor([0, 1])), r"`x` must be in \[0, 1\]"),
+            ((torch.full((2, 1, 28, 28), torch.nan), torch.tensor([0, 1])), "got values from nan"),
+            ((torch.zeros(2, 1, 28, 28), torch.tensor([0, 10])), "`y` must be in 0 ... 9"),
+            ((torch.zeros(2, 1, 28, 28), torch.tensor([0.0, 1.0])), "`y` must be integer labels"),
+        ],
+    )
+    @pytest.mark.parametrize("threats", [None, {"l2": LpBall(2, 1.0)}], ids=["clean", "ampgd"])
+    def test_what_a_loader_should_not_give(self, batch, message, threats):
+        model = network()
+        with pytest.raises((TypeError, ValueError), match=message):
+            train(model, [batch], threats, epochs=1)
+        for found, expected in zip(model.parameters(), network().parameters(), strict=True):
+            assert torch.equal(found, expected)
+
+    def test_a_model_without_parameters(self):
+        with pytest.raises(ValueError, match="`model` must have parameters to train"):
+            train(nn.Flatten(), loader())
 
     def test_an_empty_loader(self):
         with pytest.raises(ValueError, match="at least one batch"):
@@ -330,7 +389,7 @@ class TestResume:
             train(network(), loader(), epochs=1, out=tmp_path, resume=True)
 
     def test_non_finite_loss_stops_and_keeps_the_last_checkpoint(self, tmp_path):
-        def explode(model, optimizer, x, y):
+        def explode(model, optimizer, x, y, iteration):
             stats = clean_step(model, optimizer, x, y)
             broken = (tmp_path / CHECKPOINT).exists()
             return {"loss": float("nan")} if broken else stats

@@ -14,7 +14,7 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
-from saddlepoint.training import Progress as State
+from saddlepoint.training import TrainingProgress as State
 
 __all__ = ["downloads", "training"]
 

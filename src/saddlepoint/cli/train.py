@@ -1,4 +1,4 @@
-"""`saddlepoint train`: data and a network by name, a checkpoint every epoch, weights, card and report.
+"""`saddlepoint train`: data and a network by name, a checkpoint every epoch, parameters, card and report.
 
 Under torchrun all processes train together; the first one writes and shows.
 """
@@ -10,18 +10,20 @@ import sys
 import time
 from collections.abc import Callable
 from contextlib import nullcontext
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, replace
 from importlib import metadata
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
+
+from .train_settings import TrainSettings
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
     from saddlepoint.models import Card
-    from saddlepoint.training import Progress, Recipe, Threat
+    from saddlepoint.training import Recipe, Threat, TrainingProgress
 
 __all__ = ["train"]
 
@@ -29,66 +31,8 @@ Flag = Annotated[bool, Parameter(negative=())]
 Pair = tuple["Tensor", "Tensor"]
 
 
-@Parameter(name="*")
-@dataclass(kw_only=True)
-class Settings:
-    """What decides the weights."""
-
-    data: str
-    """mnist, cifar10, fashion-mnist; mnist-sample or cifar10-sample, which train on four fifths of the embedded
-    test images and test on the rest."""
-    model: str
-    """Architecture: A to H, mnist_cnn, mnist_cnn_small or preact_resnet18."""
-    method: Literal["ampgd", "avg", "max", "msd", "linf", "l2", "l1", "single", "clean"] = "clean"
-    """ampgd weighs the threats by min-max; avg takes their mean, max the worst, msd the best of K steps; linf,
-    l2 and l1 train against the threat of that norm, single against the only one; clean without any."""
-    threat: Annotated[list[str], Parameter(negative=())] = field(default_factory=list)
-    """Norm and radius, such as linf:0.3, l2:2.0, l1:10 or linf:8/255; give it once per threat."""
-    recipe: Literal["fast", "paper"] = "fast"
-    """fast is a one-cycle schedule for a CPU, paper the schedule of the paper."""
-    epochs: int | None = None
-    """Overrides the number of epochs of the recipe."""
-    steps: int = 10
-    """Steps of the inner attack."""
-    rule: str | None = None
-    """How the weights of ampgd move. [default: minmax:step_size=1,gamma=0.5]"""
-    mix: float = 1.0
-    """Share of the adversarial loss; 0.5 in the paper's 350-epoch MNIST recipe."""
-    start: Literal["zero", "random", "warm"] = "zero"
-    """Where the inner attack starts; warm takes the weights of the step before."""
-    ramp: float | None = None
-    """Epochs over which the radii rise. [default: a quarter of all for fast, 0 for paper]"""
-    held_out: int | None = None
-    """Training images to validate on instead. [default: a fifth, at most 1000; none for clean]"""
-    seed: int = 0
-    """Of the initial weights and of everything random in training."""
-    limit: int | None = None
-    """Train on the first so many images only."""
-
-    def __post_init__(self) -> None:
-        if self.method != "clean" and not self.threat:
-            raise ValueError(
-                f"`--threat` must be given for --method {self.method}, such as --threat linf:0.3 "
-                "--threat l2:2.0, got none; --method clean trains without."
-            )
-
-    def command(self) -> str:
-        """The line that repeats the run; options of their default value are left out."""
-        words = [
-            f"saddlepoint train --method {self.method} --data {self.data} --model {self.model}"
-        ]
-        words += [f"--threat {text}" for text in self.threat]
-        words.append(f"--recipe {self.recipe} --seed {self.seed}")
-        said = ("data", "model", "method", "threat", "recipe", "seed")
-        for item in fields(self):
-            value = getattr(self, item.name)
-            if item.name not in said and value != item.default:
-                words.append(f"--{item.name.replace('_', '-')} {value}")
-        return " ".join([*words, "--out DIR"])
-
-
 def train(
-    settings: Settings,
+    settings: TrainSettings,
     *,
     out: Path,
     resume: Flag = False,
@@ -98,17 +42,17 @@ def train(
     test_steps: int = 50,
     test_restarts: int = 3,
 ) -> int:
-    """Train a network; keep weights, card, history, report and checkpoints in a folder.
+    """Train a network; keep parameters, card, history, report and checkpoints in a folder.
 
     Examples: saddlepoint train --data mnist --model A --out runs/clean
 
-    saddlepoint train --data mnist --model mnist_cnn --method ampgd --threat linf:0.3 --threat l2:2.0
-    --threat l1:10 --recipe paper --out runs/ampgd
+    saddlepoint train --data mnist --model mnist_cnn --threat linf:0.3 --threat l2:2.0 --threat l1:10
+    --recipe paper --out runs/ampgd
 
     torchrun --nproc-per-node 4 -m saddlepoint train ...
 
     Args:
-        settings: What decides the weights.
+        settings: What decides the parameters.
         out: Folder for checkpoint.safetensors, model.safetensors, model.json, run.json, history.jsonl and, for
             methods with threats, report.html; TensorBoard scalars too where it is installed.
         resume: Continue from the checkpoint in the folder, if there is one.
@@ -141,7 +85,7 @@ class _Work:
     recipe: "Recipe"
 
 
-def _prepare(settings: Settings, named: "dict[str, Threat]", device: str, rank: int) -> _Work:
+def _prepare(settings: TrainSettings, named: "dict[str, Threat]", device: str, rank: int) -> _Work:
     from saddlepoint import training
 
     from . import cluster
@@ -169,7 +113,7 @@ def _prepare(settings: Settings, named: "dict[str, Threat]", device: str, rank: 
     return _Work(network, (x[:split], y[:split]), held_out, test, recipe)
 
 
-def _images(settings: Settings, rank: int) -> "tuple[Tensor, Tensor, Pair]":
+def _images(settings: TrainSettings, rank: int) -> "tuple[Tensor, Tensor, Pair]":
     from saddlepoint import data as datasets
 
     from . import progress
@@ -185,14 +129,14 @@ def _images(settings: Settings, rank: int) -> "tuple[Tensor, Tensor, Pair]":
 
 
 def _fit(
-    settings: Settings,
+    settings: TrainSettings,
     work: _Work,
     named: "dict[str, Threat]",
     out: Path,
     resume: bool,
     checkpoint_every: int | None,
     rank: int,
-) -> "tuple[Progress, ...]":
+) -> "tuple[TrainingProgress, ...]":
     from saddlepoint import training
 
     from . import parse, progress
@@ -201,19 +145,22 @@ def _fit(
     if settings.method != "clean":
         ramp = settings.ramp
         if ramp is None:
-            ramp = work.recipe.epochs / 4 if settings.recipe == "fast" else 0.0
+            rises = settings.recipe == "fast" and settings.method != "ampgd-paper"
+            ramp = work.recipe.epochs / 4 if rises else 0.0
         rule = parse.rule(settings.rule) if settings.rule else None
-        options = {"rule": rule, "steps": settings.steps, "mix": settings.mix}
-        options |= {"start": settings.start, "ramp": ramp}
+        options = {"rule": rule, "steps": settings.steps, "mix": settings.mix, "ramp": ramp}
+        if settings.start is not None:
+            options["start"] = settings.start
     title = f"{settings.data} {settings.model}" + (
         f" {settings.method}" if settings.method != "clean" else ""
     )
-    x, y = work.train
+    flip = work.recipe.flip
+    loader = training.Batches(*work.train, work.recipe.batch_size, flip=flip, numbered=not flip)
     try:
         with progress.training(title, shown=rank == 0) as bar:
             return training.train(
                 work.network,
-                training.Batches(x, y, work.recipe.batch_size, flip=work.recipe.flip),
+                loader,
                 named or None,
                 method=settings.method,
                 recipe=work.recipe,
@@ -231,15 +178,15 @@ def _fit(
 
 
 def _callback(
-    bar: "Callable[[Progress], None]", out: Path, rank: int, adversarial: bool
-) -> "Callable[[Progress], None]":
+    bar: "Callable[[TrainingProgress], None]", out: Path, rank: int, adversarial: bool
+) -> "Callable[[TrainingProgress], None]":
     from saddlepoint.training import TensorBoard
 
     if rank != 0 or not adversarial or not TensorBoard.available():
         return bar
     board = TensorBoard(out / "tensorboard")
 
-    def both(state: "Progress") -> None:
+    def both(state: "TrainingProgress") -> None:
         bar(state)
         board(state)
 
@@ -260,9 +207,9 @@ def _robust(
 
 
 def _keep(
-    settings: Settings,
+    settings: TrainSettings,
     work: _Work,
-    history: "tuple[Progress, ...]",
+    history: "tuple[TrainingProgress, ...]",
     robust: dict[str, float],
     out: Path,
     seconds: float,
@@ -319,7 +266,7 @@ def _network(name: str, x: "Tensor", classes: int, seed: int, device: str) -> "n
     return network.to(memory_format=torch.channels_last)  # type: ignore[call-overload, no-any-return]
 
 
-def _card(settings: Settings, work: _Work) -> "Card":
+def _card(settings: TrainSettings, work: _Work) -> "Card":
     import torch
 
     from saddlepoint import models

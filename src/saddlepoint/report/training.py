@@ -86,7 +86,9 @@ def _values(run: Mapping[str, Any], epochs: Sequence[Mapping[str, Any]]) -> dict
     accuracy = torch.tensor([[each["validation"][name] for name in shown] for each in epochs])
     weighted = [name for name in threats if f"weight/{name}" in epochs[0]]
     weights = torch.tensor([[each[f"weight/{name}"] for name in weighted] for each in epochs])
-    best = max(range(len(epochs)), key=lambda index: (epochs[index]["validation"]["union"], -index))
+    # As `train` keeps it: of equals the one with the best clean accuracy, and of those the first.
+    scores = [(each["validation"]["union"], each["validation"]["clean"]) for each in epochs]
+    best = scores.index(max(scores))
     return {
         "title": f"{config['method'].upper()} on {config['data']}, network {config['model']}",
         "threats": ", ".join(config.get("threat", [])),

@@ -1,12 +1,12 @@
 """Training: steps against several threats, one loop for every method, recipes, safe checkpoints."""
 
 from .ampgd import StepOptions, StepStats, ampgd_step, avg_step, max_step, msd_step, perturb
-from .batches import Batches, Loader, Progress
+from .batches import Batches, Loader, TrainingProgress
 from .board import TensorBoard
 from .loop import METHODS, clean_step, train
 from .methods import MethodOptions, Step
 from .recipes import Recipe, recipe_for
-from .threats import AbstractStart, RandomStart, Threat, WarmStart, ZeroStart
+from .threats import AbstractStart, RandomStart, Threat, ThreatLike, WarmStart, ZeroStart
 from .validation import validate
 
 __all__ = [
@@ -15,7 +15,6 @@ __all__ = [
     "Batches",
     "Loader",
     "MethodOptions",
-    "Progress",
     "RandomStart",
     "Recipe",
     "Step",
@@ -23,6 +22,8 @@ __all__ = [
     "StepStats",
     "TensorBoard",
     "Threat",
+    "ThreatLike",
+    "TrainingProgress",
     "WarmStart",
     "ZeroStart",
     "ampgd_step",

@@ -26,17 +26,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TypedDict, Unpack, final
+from operator import index
+from typing import Required, TypedDict, Unpack, final
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from saddlepoint.solver.evaluate import gradients_enabled
+from saddlepoint.solver.schedule import Schedule
 from saddlepoint.weights import AbstractWeightRule, Average, MinMax, WorstCase
 
 from .inner import TrainingLoss, ascend, check_batch, descend, steepest_of_all
-from .threats import AbstractStart, Threat, check_threats
+from .threats import AbstractStart, ThreatLike, check_threats
 
 __all__ = ["StepOptions", "StepStats", "ampgd_step", "avg_step", "max_step", "msd_step", "perturb"]
 
@@ -53,6 +55,7 @@ def cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
 class StepOptions(TypedDict, total=False):
     """What all adversarial steps take; `ampgd_step` explains each."""
 
+    iteration: Required[int]
     steps: int
     start: AbstractStart | None
     mix: float
@@ -99,8 +102,9 @@ def ampgd_step(
     optimizer: torch.optim.Optimizer,
     x: Tensor,
     y: Tensor,
-    threats: Mapping[str, Threat],
+    threats: Mapping[str, ThreatLike],
     *,
+    iteration: int,
     rule: AbstractWeightRule | None = None,
     steps: int = 10,
     start: AbstractStart | None = None,
@@ -119,7 +123,10 @@ def ampgd_step(
         optimizer: Over the parameters of `model`. Gradients of an earlier step are forgotten.
         x: Images in [0, 1], (B, ...).
         y: Labels, (B,), int64.
-        threats: K named threats.
+        threats: K named balls, or `Threat`s where the steps are to be others than the default ones.
+        iteration: Number of this training step, from 0: your loop's own count. The balls that the inner attack
+            begins in have three sizes in turn, another one in every iteration, because networks learn to hide
+            from an attack that always comes the same way. There is no default, so that none is forgotten.
         rule: How the weights of every row move; None is MinMax(step_size=1.0, gamma=0.5). Too small a
             step size or too large a gamma keeps the weights equal. `WorstCase()` has no memory: its weights
             are those of the losses trained on, so that the step is exactly on the mean of max_i f_i.
@@ -134,25 +141,26 @@ def ampgd_step(
 
     Raises:
         ValueError: An argument is wrong.
-        FloatingPointError: The loss is not finite. The model is as before.
+        FloatingPointError: The loss is not finite. The parameters are as before.
 
     Example:
         >>> from saddlepoint.projections import LpBall
         >>> model = nn.Sequential(nn.Flatten(), nn.Linear(16, 3))
         >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-        >>> threats = {"linf": Threat(LpBall(torch.inf, 0.1)), "l2": Threat(LpBall(2, 0.5))}
+        >>> threats = {"linf": LpBall(torch.inf, 0.1), "l2": LpBall(2, 0.5)}
         >>> x, y = torch.rand(8, 1, 4, 4), torch.arange(8) % 3
-        >>> stats = ampgd_step(model, optimizer, x, y, threats, steps=5)
+        >>> for n in range(3):
+        ...     stats = ampgd_step(model, optimizer, x, y, threats, steps=5, iteration=n)
         >>> stats.losses.shape, round(stats.weights.sum().item(), 5)
         (torch.Size([2]), 1.0)
 
     Reference: Wang et al., NeurIPS 2021, Algorithm 2 and the appendix on AMPGD.
     """
     named = check_threats(threats)
-    x = check_batch(x, y, steps, mix)
+    x, plan = check_batch(x, y, mix), _plan(steps, iteration)
     rule = RULE if rule is None else rule
     with gradients_enabled():
-        delta, weights = ascend(model, x, y, tuple(named.values()), rule, steps, start, loss)
+        delta, weights = ascend(model, x, y, tuple(named.values()), rule, plan, start, loss)
         weigh = rule.init if isinstance(rule, WorstCase) else (lambda _: weights)
         update = descend(model, optimizer, x, y, delta, weigh, mix, loss)
     return StepStats(
@@ -172,7 +180,7 @@ def avg_step(
     optimizer: torch.optim.Optimizer,
     x: Tensor,
     y: Tensor,
-    threats: Mapping[str, Threat],
+    threats: Mapping[str, ThreatLike],
     **options: Unpack[StepOptions],
 ) -> StepStats:
     """AVG (Tramer & Boneh, 2019): a step on the mean loss over the threats, AMPGD with gamma = infinity.
@@ -187,7 +195,7 @@ def max_step(
     optimizer: torch.optim.Optimizer,
     x: Tensor,
     y: Tensor,
-    threats: Mapping[str, Threat],
+    threats: Mapping[str, ThreatLike],
     **options: Unpack[StepOptions],
 ) -> StepStats:
     """MAX (Tramer & Boneh, 2019): a step on every row's worst threat, AMPGD with gamma = 0.
@@ -202,8 +210,9 @@ def msd_step(
     optimizer: torch.optim.Optimizer,
     x: Tensor,
     y: Tensor,
-    threats: Mapping[str, Threat],
+    threats: Mapping[str, ThreatLike],
     *,
+    iteration: int,
     steps: int = 10,
     start: AbstractStart | None = None,
     mix: float = 1.0,
@@ -222,9 +231,9 @@ def msd_step(
         rows kept which, `perturbations` are the proposals, and `accuracy` is that of what was kept.
     """
     named = check_threats(threats)
-    x = check_batch(x, y, steps, mix)
+    x, plan = check_batch(x, y, mix), _plan(steps, iteration)
     with gradients_enabled():
-        last = steepest_of_all(model, x, y, tuple(named.values()), steps, start, loss)
+        last = steepest_of_all(model, x, y, tuple(named.values()), plan, start, loss)
         kept = last.chosen.unsqueeze(0)
         update = descend(model, optimizer, x, y, kept, torch.ones_like, mix, loss)
     return StepStats(
@@ -243,26 +252,45 @@ def perturb(
     model: nn.Module,
     x: Tensor,
     y: Tensor,
-    threats: Mapping[str, Threat],
+    threats: Mapping[str, ThreatLike],
     *,
+    iteration: int,
     steps: int = 20,
     start: AbstractStart | None = None,
     loss: TrainingLoss = cross_entropy,
 ) -> Tensor:
     """The perturbations a training step would meet, without the step: every threat attacks on its own.
 
+    Arguments as in `ampgd_step`.
+
     Returns:
         (B, K, ...), feasible.
 
     Example:
         >>> from saddlepoint.projections import LpBall
-        >>> threats = {"linf": Threat(LpBall(torch.inf, 0.1))}
-        >>> delta = perturb(nn.Linear(4, 2), torch.rand(3, 4), torch.tensor([0, 1, 0]), threats)
+        >>> threats = {"linf": LpBall(torch.inf, 0.1)}
+        >>> x, y = torch.rand(3, 4), torch.tensor([0, 1, 0])
+        >>> delta = perturb(nn.Linear(4, 2), x, y, threats, iteration=0)
         >>> delta.shape, bool((delta.abs() <= 0.1).all())
         (torch.Size([3, 1, 4]), True)
     """
     named = check_threats(threats)
-    x = check_batch(x, y, steps, 1.0)
+    x, plan = check_batch(x, y), _plan(steps, iteration)
     with gradients_enabled():
-        attack = ascend(model, x, y, tuple(named.values()), Average(), steps, start, loss)
+        attack = ascend(model, x, y, tuple(named.values()), Average(), plan, start, loss)
     return attack.delta.transpose(0, 1)
+
+
+def _plan(steps: int, iteration: int) -> Schedule:
+    """Steps of the inner attack in an iteration: those of restart iteration + 1 of `attack`."""
+    return Schedule(_whole("steps", steps, 1), turn=_whole("iteration", iteration, 0) + 1)
+
+
+def _whole(name: str, value: int, least: int) -> int:
+    try:
+        number = index(value)
+    except TypeError:
+        number = least - 1
+    if number < least or isinstance(value, bool):
+        raise ValueError(f"`{name}` must be a whole number >= {least}, got {value!r}.")
+    return number

@@ -5,24 +5,56 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol, final
+from typing import Any, NamedTuple, Protocol, final
 
 import torch
 from torch import Tensor
 
-__all__ = ["Batches", "Loader", "Progress"]
+__all__ = ["Batch", "Batches", "Loader", "TrainingProgress", "as_batch"]
 
 
 class Loader(Protocol):
-    """What `train` needs of a loader: batches (x, y), and how many. A DataLoader is one."""
+    """What `train` needs of a loader: batches (x, y) or (x, y, numbers), and how many. A DataLoader is one."""
 
     def __iter__(self) -> Iterator[Any]: ...
     def __len__(self) -> int: ...
 
 
+class Batch(NamedTuple):
+    """Images (B, ...), labels (B,), and numbers of the images in the data set, (B,), where they are given."""
+
+    x: Tensor
+    y: Tensor
+    numbers: Tensor | None = None
+
+
+def as_batch(given: Any) -> Batch:
+    """What a loader gave, or an error that says what it should give.
+
+    Example:
+        >>> as_batch([torch.rand(2, 3), torch.tensor([0, 1])]).numbers is None
+        True
+    """
+    pair = isinstance(given, list | tuple) and len(given) in (2, 3)
+    if not pair or not all(isinstance(each, Tensor) for each in given):
+        got = type(given).__name__
+        if isinstance(given, list | tuple):
+            got += f" of {', '.join(type(each).__name__ for each in given) or 'nothing'}"
+        raise TypeError(
+            f"`loader` must give tensors (x, y) or (x, y, numbers of the images), got a {got}; a loader that "
+            "gives something else needs a collate function."
+        )
+    batch = Batch(*given)
+    if any(len(each) != len(batch.x) for each in given):
+        raise ValueError(
+            f"`loader` must give as many labels as images, got {[len(each) for each in given]}."
+        )
+    return batch
+
+
 @final
 @dataclass(frozen=True)
-class Progress:
+class TrainingProgress:
     """Where training is, after a step.
 
     Attributes:
@@ -56,6 +88,7 @@ class Batches:
         y: Labels, (N,).
         size: Images per batch.
         flip: Mirror each image left to right with probability one half.
+        numbered: Give the numbers of the images too, as methods need that remember something of each image.
 
     Example:
         >>> batches = Batches(torch.rand(10, 1, 4, 4), torch.arange(10), size=4)
@@ -63,17 +96,24 @@ class Batches:
         [4, 4, 2]
     """
 
-    def __init__(self, x: Tensor, y: Tensor, size: int, *, flip: bool = False) -> None:
+    def __init__(
+        self, x: Tensor, y: Tensor, size: int, *, flip: bool = False, numbered: bool = False
+    ) -> None:
         if len(x) != len(y) or len(x) == 0:
             raise ValueError(f"`x` and `y` must be of equal length > 0, got {len(x)}, {len(y)}.")
         if size < 1:
             raise ValueError(f"`size` must be at least 1, got {size}.")
-        self.x, self.y, self.size, self.flip = x, y, size, flip
+        if flip and numbered:
+            raise ValueError(
+                "`flip` must be False with numbered images, got True: what was found for an image is not meant "
+                "for its mirror image."
+            )
+        self.x, self.y, self.size, self.flip, self.numbered = x, y, size, flip, numbered
 
     def __len__(self) -> int:
         return math.ceil(len(self.x) / self.size)
 
-    def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
+    def __iter__(self) -> Iterator[tuple[Tensor, ...]]:
         order = torch.randperm(len(self.x))
         for start in range(0, len(order), self.size):
             index = order[start : start + self.size]
@@ -81,4 +121,4 @@ class Batches:
             if self.flip:
                 mirrored = torch.rand(len(x)) < 0.5
                 x[mirrored] = x[mirrored].flip(-1)
-            yield x, self.y[index]
+            yield (x, self.y[index], index) if self.numbered else (x, self.y[index])

@@ -7,7 +7,7 @@ import warnings
 from pathlib import Path
 from typing import Any, final
 
-from .batches import Progress
+from .batches import TrainingProgress
 
 __all__ = ["TensorBoard"]
 
@@ -38,7 +38,7 @@ class TensorBoard:
         """Whether tensorboard is installed."""
         return importlib.util.find_spec("tensorboard") is not None
 
-    def __call__(self, progress: Progress) -> None:
+    def __call__(self, progress: TrainingProgress) -> None:
         """Write the scalars of an epoch that has just ended; other steps leave no trace."""
         if progress.step < progress.steps:
             return

@@ -64,7 +64,7 @@ class World:
             yield
             return
         for value in model.state_dict().values():
-            copy = value.contiguous()  # channels_last weights are not, and nccl asks for it
+            copy = value.contiguous()  # channels_last parameters are not, and nccl asks for it
             dist.broadcast(copy, src=0)
             value.copy_(copy)
 

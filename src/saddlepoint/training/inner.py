@@ -14,6 +14,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
+from saddlepoint.losses import fooled
+from saddlepoint.solver.schedule import Schedule
 from saddlepoint.weights import AbstractWeightRule
 
 from .threats import AbstractStart, Threat, ZeroStart
@@ -58,7 +60,7 @@ def ascend(
     y: Tensor,
     threats: Sequence[Threat],
     rule: AbstractWeightRule,
-    steps: int,
+    plan: Schedule,
     start: AbstractStart | None,
     loss: TrainingLoss,
 ) -> Attack:
@@ -68,16 +70,15 @@ def ascend(
     delta = start.delta(threats, lower, upper)
     weights: Tensor | None = None
     with evaluating(model) as module:
-        for number in range(steps):
+        for number in range(plan.steps):
             losses, gradient = _gradients(module, x, y, delta, loss)
             if weights is None:
-                weights = start.weights(losses)
-                weights = rule.init(losses) if weights is None else weights
+                weights = start.weights(rule.init(losses))
             moved = [
-                threat.ascend(delta[k], gradient[k], weights[:, k], lower, upper, number, steps)
+                threat.ascend(delta[k], gradient[k], weights[:, k], lower, upper, number, plan)
                 for k, threat in enumerate(threats)
             ]
-            if all(threat.inside(number, steps) for threat in threats):
+            if all(threat.inside(number, plan) for threat in threats):
                 # Losses outside the balls are not those the weights are about.
                 weights = rule.update(weights, losses)
             delta = torch.stack(moved)
@@ -90,7 +91,7 @@ def steepest_of_all(
     x: Tensor,
     y: Tensor,
     threats: Sequence[Threat],
-    steps: int,
+    plan: Schedule,
     start: AbstractStart | None,
     loss: TrainingLoss,
 ) -> Proposals:
@@ -100,10 +101,10 @@ def steepest_of_all(
     one = torch.ones(len(x), dtype=x.dtype, device=x.device)
     with evaluating(model) as module:
         best = _choose(module, x, y, start.delta(threats, lower, upper), loss)
-        for number in range(steps):
+        for number in range(plan.steps):
             _, (gradient,) = _gradients(module, x, y, best.chosen.unsqueeze(0), loss)
             proposals = [
-                threat.ascend(best.chosen, gradient, one, lower, upper, number, steps)
+                threat.ascend(best.chosen, gradient, one, lower, upper, number, plan)
                 for threat in threats
             ]
             best = _choose(module, x, y, torch.stack(proposals), loss)
@@ -141,16 +142,20 @@ def descend(
     total = (weights * losses[:, :count]).sum(dim=1).mean()
     if mix < 1:
         total = mix * total + (1 - mix) * losses[:, count].mean()
-    value = total.item()
-    if not torch.isfinite(total):
+    step_on(total, optimizer)
+    return Update(total.item(), losses[:, :count].detach(), weights, correct[:, :count])
+
+
+def step_on(loss: Tensor, optimizer: torch.optim.Optimizer) -> None:
+    """One step of the optimiser down a loss, (), or an error before anything is changed."""
+    if not torch.isfinite(loss):
         raise FloatingPointError(
-            f"`loss` must be finite, got {value}; the model is unchanged. Lower the learning rate, or "
-            "check that the model maps images in [0, 1] to finite logits."
+            f"`loss` must be finite, got {loss.item()}; the parameters are unchanged. Lower the learning rate, "
+            "or check that the model maps images in [0, 1] to finite logits."
         )
     optimizer.zero_grad()
-    total.backward()
+    loss.backward()
     optimizer.step()
-    return Update(value, losses[:, :count].detach(), weights, correct[:, :count])
 
 
 @contextmanager
@@ -165,23 +170,29 @@ def evaluating(model: nn.Module) -> Iterator[nn.Module]:
             module.training = mode
 
 
-def check_batch(x: Tensor, y: Tensor, steps: int, mix: float) -> Tensor:
-    """The images without any graph, or an error."""
-    if x.dim() < 2 or not x.is_floating_point() or x.numel() == 0:
-        raise ValueError(
-            f"`x` must be images (B, ...) of a floating dtype, got {x.dtype} {tuple(x.shape)}."
-        )
-    if y.shape != x.shape[:1] or y.is_floating_point():
-        raise ValueError(
-            f"`y` must be integer labels (B,) = ({len(x)},), got {y.dtype} {tuple(y.shape)}."
-        )
+def check_batch(x: Tensor, y: Tensor, mix: float = 1.0) -> Tensor:
+    """The images without any graph, or an error that says what the batch must be."""
+    for name, value in (("x", x), ("y", y)):
+        if not isinstance(value, Tensor):
+            raise TypeError(
+                f"`{name}` must be a tensor, got {type(value).__name__}; torch.as_tensor makes one."
+            )
+    if x.dtype not in (torch.float32, torch.float64):
+        remedy = "x.float() / 255 makes images in [0, 1]"
+        if x.is_floating_point():
+            remedy = "give x.float(), and let torch.autocast save time"
+        raise ValueError(f"`x` must be float32 or float64, got {x.dtype}; {remedy}.")
+    if x.dim() < 2 or x.numel() == 0:
+        raise ValueError(f"`x` must be images, (B, ...), got shape {tuple(x.shape)}.")
     low, high = x.min().item(), x.max().item()
     if not (low >= 0 and high <= 1):
         raise ValueError(
             f"`x` must be in [0, 1], got values from {low} to {high}; let the model do its own normalisation."
         )
-    if steps < 1:
-        raise ValueError(f"`steps` must be >= 1, got {steps}.")
+    if y.shape != x.shape[:1] or y.is_floating_point() or y.dtype == torch.bool:
+        raise ValueError(
+            f"`y` must be integer labels (B,) = ({len(x)},), got {y.dtype} {tuple(y.shape)}."
+        )
     if not 0 <= mix <= 1:
         raise ValueError(f"`mix` must be in [0, 1], got {mix}.")
     return x.detach()
@@ -216,12 +227,27 @@ def _losses(
     """Losses and correctness, (B, K), of (K, B, ...) images in one forward pass."""
     blocks, rows = images.shape[:2]
     labels = y.repeat(blocks)
-    logits = module(images.flatten(0, 1))
+    logits = logits_of(module, images.flatten(0, 1), labels)
     losses = loss(logits, labels)
     if losses.shape != labels.shape:
         raise ValueError(
             f"`loss` must return one number per row, ({len(labels)},), got shape {tuple(losses.shape)}; "
             'torch losses do so with reduction="none".'
         )
-    correct = logits.detach().argmax(dim=1) == labels
+    correct = ~fooled(logits.detach(), labels)
     return losses.reshape(blocks, rows).T, correct.reshape(blocks, rows).T
+
+
+def logits_of(module: nn.Module, images: Tensor, labels: Tensor) -> Tensor:
+    """Logits (N, C) of images (N, ...), of which the module may do with its copy what it likes."""
+    logits: Tensor = module(images.clone())
+    if logits.dim() != 2 or len(logits) != len(images):
+        raise ValueError(
+            f"`model` must return logits (B, C) = ({len(images)}, C), got shape {tuple(logits.shape)}."
+        )
+    if int(labels.max()) >= logits.shape[1] or int(labels.min()) < 0:
+        raise ValueError(
+            f"`y` must be in 0 ... {logits.shape[1] - 1}, as the model has {logits.shape[1]} classes, got "
+            f"labels from {int(labels.min())} to {int(labels.max())}."
+        )
+    return logits

@@ -1,6 +1,6 @@
 """The training loop: epochs, learning rate, validation, checkpoints and resuming, for every method.
 
-A *method* moves the weights once per batch and says how it went. Everything else lives here, once.
+A *method* moves the parameters once per batch and says how it went. Everything else lives here, once.
 """
 
 import json
@@ -13,13 +13,17 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from .batches import Batches, Loader, Progress
+from saddlepoint.directions import raw
+from saddlepoint.losses import fooled
+
+from .batches import Batches, Loader, TrainingProgress
+from .inner import check_batch, logits_of, step_on
 from .methods import ADVERSARIAL, AbstractMethod, MethodOptions, Plain, Step, make_method
 from .recipes import Recipe
 from .session import CHECKPOINT, Session, Validation
-from .threats import Threat, check_threats
+from .threats import Threat, ThreatLike, check_threats
 
-__all__ = ["METHODS", "Batches", "Loader", "Progress", "Step", "clean_step", "train"]
+__all__ = ["METHODS", "Batches", "Loader", "Step", "TrainingProgress", "clean_step", "train"]
 
 METHODS = (*ADVERSARIAL, "clean")
 """Names of methods for `train`."""
@@ -31,13 +35,17 @@ def clean_step(
     """One step on the cross-entropy of unperturbed images.
 
     Args:
-        model: In training mode; its weights move.
-        optimizer: Over the weights of `model`.
-        x: Images, (B, ...).
+        model: In training mode; its parameters move.
+        optimizer: Over the parameters of `model`.
+        x: Images in [0, 1], (B, ...).
         y: Labels, (B,).
 
     Returns:
         Means over the batch before the step: "loss" and "accuracy".
+
+    Raises:
+        ValueError: An argument is wrong.
+        FloatingPointError: The loss is not finite. The parameters are as before.
 
     Example:
         >>> model = nn.Linear(2, 3)
@@ -45,21 +53,19 @@ def clean_step(
         >>> sorted(clean_step(model, optimizer, torch.rand(4, 2), torch.tensor([0, 1, 2, 0])))
         ['accuracy', 'loss']
     """
-    logits = model(x)
+    logits = logits_of(model, check_batch(x, y), y)
     loss = F.cross_entropy(logits, y)
-    optimizer.zero_grad()
-    loss.backward()
-    optimizer.step()
-    hits = logits.detach().argmax(dim=1) == y
-    return {"loss": loss.item(), "accuracy": hits.float().mean().item()}
+    step_on(loss, optimizer)
+    right = ~fooled(logits.detach(), y)
+    return {"loss": loss.item(), "accuracy": right.float().mean().item()}
 
 
 def train(
     model: nn.Module,
     loader: Loader,
-    threats: Mapping[str, Threat] | None = None,
+    threats: Mapping[str, ThreatLike] | None = None,
     *,
-    method: str | Step = "clean",
+    method: str | Step | None = None,
     recipe: Recipe | None = None,
     epochs: int | None = None,
     validation: tuple[Tensor, Tensor] | None = None,
@@ -68,31 +74,33 @@ def train(
     resume: bool = False,
     checkpoint_every: int | None = None,
     seed: int = 0,
-    callback: Callable[[Progress], None] | None = None,
+    callback: Callable[[TrainingProgress], None] | None = None,
     **options: Unpack[MethodOptions],
-) -> tuple[Progress, ...]:
+) -> tuple[TrainingProgress, ...]:
     """Trains `model` in place, reproducibly, and so that any interruption can be resumed.
 
     At the start of every epoch the global generator is seeded from (seed, epoch): shuffling,
     augmentation and dropout are the same in every run on the same machine, and a run resumed from a
-    checkpoint ends with the same weights as one that was never interrupted. The caller's
+    checkpoint ends with the same parameters as one that was never interrupted. The caller's
     random state, and the training or evaluation mode of every part of the model, are as before
     afterwards. A DataLoader must not have a generator of its own for this to hold.
 
     Where `torch.distributed` has been initialised, every process gives the same loader, works on its
-    share of every batch, and ends with the same weights as a single process would.
+    share of every batch, and ends with the same parameters as a single process would.
 
     Args:
         model: Classifier; inputs in [0, 1], output logits (B, classes).
-        loader: Batches (x, y), with a length.
-        threats: K named threats. Needed by all methods but "clean".
-        method: "ampgd" (Algorithm 2), "avg", "max", "msd"; "linf", "l2" or "l1" for the threat of that
-            norm only, "single" for the only one; "clean"; or a step function of your own.
+        loader: Batches (x, y) with images in [0, 1], and a length.
+        threats: K named balls, or `Threat`s. Needed by all methods but "clean".
+        method: None is "ampgd" with threats and "clean" without. "ampgd" is Algorithm 2 with stronger inner
+            attacks, "ampgd-paper" is Algorithm 2 to the letter (docs/training.md says how they differ); "avg",
+            "max", "msd"; "linf", "l2" or "l1" for the threat of that norm only; "clean"; or a step function of
+            your own, called as step(model, optimizer, x, y, iteration).
         recipe: Optimiser and schedule; its batch size and augmentation are the loader's business.
             None is AdamW at 0.001, one-cycle, 10 epochs.
         epochs: Overrides the number in the recipe.
         validation: Held-out images and labels. After every epoch the accuracy under all `threats` is measured
-            on them, and the weights with the highest are what `model` ends with.
+            on them, and `model` ends with the parameters of the best epoch.
         validation_steps: Steps of the attacks on them.
         out: Folder for `checkpoint.safetensors`, `best.safetensors` (if validated) and `history.jsonl`, one
             line per epoch; all are rewritten after every epoch. None keeps nothing.
@@ -114,15 +122,17 @@ def train(
         >>> from saddlepoint.projections import LpBall
         >>> model = nn.Sequential(nn.Flatten(), nn.Linear(4, 2))
         >>> loader = Batches(torch.rand(8, 1, 2, 2), torch.tensor([0, 1] * 4), size=4)
-        >>> threats = {"linf": Threat(LpBall(torch.inf, 0.1)), "l2": Threat(LpBall(2, 0.2))}
-        >>> history = train(model, loader, threats, method="ampgd", epochs=3, steps=5)
+        >>> threats = {"linf": LpBall(torch.inf, 0.1), "l2": LpBall(2, 0.2)}
+        >>> history = train(model, loader, threats, epochs=3, steps=5)
         >>> [progress.epoch for progress in history], sorted(history[0].stats)[:3]
         ([1, 2, 3], ['accuracy', 'accuracy/l2', 'accuracy/linf'])
     """
     recipe = recipe or Recipe("default", "adamw", 0.001, 10, weight_decay=0.01)
     recipe = replace(recipe, epochs=epochs) if epochs is not None else recipe
-    chosen = _method(method, threats, validation, options)
-    _check(seed, loader, validation, checkpoint_every)
+    method = ("ampgd" if threats else "clean") if method is None else method
+    named = check_threats(threats) if threats else {}
+    chosen = _method(method, named, validation, options)
+    _check(model, seed, loader, validation, checkpoint_every)
     folder = Path(out) if out is not None else None
     session = Session(
         model,
@@ -132,8 +142,8 @@ def train(
         recipe,
         seed=seed,
         folder=folder,
-        config=_config(method, recipe, seed, len(loader), threats, options),
-        validation=validation and Validation(*validation, threats or {}, validation_steps),
+        config=_config(method, recipe, seed, len(loader), named, options),
+        validation=validation and Validation(*validation, _judges(named), validation_steps),
         checkpoint_every=checkpoint_every,
         callback=callback,
     )
@@ -150,18 +160,18 @@ def train(
 
 def _method(
     method: str | Step,
-    threats: Mapping[str, Threat] | None,
+    threats: Mapping[str, Threat],
     validation: tuple[Tensor, Tensor] | None,
     options: MethodOptions,
 ) -> AbstractMethod:
-    if isinstance(method, str) and method not in METHODS:
+    if not callable(method) and method not in METHODS:
         raise ValueError(
-            f"`method` must be 'clean', one of {', '.join(ADVERSARIAL)}, or a step function, got {method!r}."
+            f"`method` must be one of {', '.join(METHODS)}, or a step function, got {method!r}."
         )
     if isinstance(method, str) and method != "clean":
         if not threats:
             raise ValueError(
-                f"`threats` must name at least one threat for method {method!r}, got {threats}; "
+                f"`threats` must name at least one threat for method {method!r}, got none; "
                 "method 'clean' trains without."
             )
         return make_method(method, threats, **options)
@@ -173,12 +183,21 @@ def _method(
         raise ValueError(
             f"`threats` must be None for method 'clean' without validation, got {sorted(threats)}."
         )
-    if threats:
-        check_threats(threats)
-    return Plain(clean_step if isinstance(method, str) else method)
+    if callable(method):
+        return Plain(method)
+    return Plain(lambda model, optimizer, x, y, _: clean_step(model, optimizer, x, y))
+
+
+def _judges(threats: Mapping[str, Threat]) -> dict[str, Threat]:
+    """The threats to validate against: those of training, but never by plain gradients, which stop short."""
+    return {
+        name: Threat(threat.ball) if threat.direction is raw else threat
+        for name, threat in threats.items()
+    }
 
 
 def _check(
+    model: nn.Module,
     seed: int,
     loader: Loader,
     validation: tuple[Tensor, Tensor] | None,
@@ -186,6 +205,8 @@ def _check(
 ) -> None:
     if not 0 <= seed < 2**32:
         raise ValueError(f"`seed` must be in [0, 2**32), got {seed}.")
+    if next(model.parameters(), None) is None:
+        raise ValueError("`model` must have parameters to train, got none.")
     if len(loader) == 0:
         raise ValueError("`loader` must have at least one batch, got none.")
     if checkpoint_every is not None and checkpoint_every < 1:
@@ -202,7 +223,7 @@ def _config(
     recipe: Recipe,
     seed: int,
     steps: int,
-    threats: Mapping[str, Threat] | None,
+    threats: Mapping[str, Threat],
     options: MethodOptions,
 ) -> dict[str, Any]:
     """What must be the same for a run to be continued, as JSON gives it back."""

@@ -12,10 +12,13 @@ from typing import Literal, Protocol, TypedDict, Unpack, final
 import torch
 from torch import Tensor, nn
 
-from saddlepoint.weights import AbstractWeightRule
+from saddlepoint.directions import raw
+from saddlepoint.weights import AbstractWeightRule, MinMax
 
 from .ampgd import StepStats, ampgd_step, avg_step, max_step, msd_step
-from .threats import AbstractStart, RandomStart, Threat, WarmStart, ZeroStart, check_threats
+from .distributed import World
+from .memory import Memory, Visit
+from .threats import AbstractStart, RandomStart, Threat, ThreatLike, ZeroStart, check_threats
 
 __all__ = [
     "ADVERSARIAL",
@@ -27,19 +30,21 @@ __all__ = [
     "make_method",
 ]
 
-Step = Callable[[nn.Module, torch.optim.Optimizer, Tensor, Tensor], Mapping[str, float]]
-"""One update of the weights on a batch; returns means over the batch, "loss" among them."""
+Step = Callable[[nn.Module, torch.optim.Optimizer, Tensor, Tensor, int], Mapping[str, float]]
+"""step(model, optimizer, x, y, iteration): one update of the parameters on a batch; iterations count from 0
+over all epochs, also when resumed. Returns means over the batch, "loss" among them."""
 
 
 class MethodOptions(TypedDict, total=False):
     """Options of the adversarial methods.
 
     Attributes:
-        rule: How the weights move, for ampgd only.
+        rule: How the weights move, for ampgd and ampgd-paper only.
         steps: R, steps of the inner attack.
         mix: Share of the adversarial loss.
-        start: "zero"; "random", a new point for every image and step; or "warm", where the weights of a step
-            start from the mean weights of the step before, as in Algorithm 2.
+        start: "zero"; "random", a new point for every image and step; or "warm", where every image goes on from
+            the perturbations and weights it was left with in the epoch before, as in Algorithm 2. For that the
+            loader must give numbers of images too, and memory holds K times the data set.
         ramp: Epochs over which the radii rise from zero, as l1 and linf training from scratch may need.
     """
 
@@ -60,12 +65,14 @@ class Moment:
         time: Epochs passed at the end of the step.
         seed: Of this step's random numbers.
         rows: Positions of the rows in the whole batch, (B,).
+        images: Numbers of the images in the data set, (B,), if the loader gives them.
     """
 
     number: int
     time: float
     seed: int
     rows: Tensor
+    images: Tensor | None = None
 
 
 class AbstractMethod(ABC):
@@ -83,8 +90,8 @@ class AbstractMethod(ABC):
         """One update of the model; returns means over the batch, "loss" among them."""
 
     @abstractmethod
-    def observe(self, stats: Mapping[str, float]) -> None:
-        """Learn the means over the whole batch, of which this process may have seen a part."""
+    def share(self, world: World) -> None:
+        """Learn what all processes found in this step; each calls it, also one whose share was empty."""
 
     @abstractmethod
     def state(self) -> dict[str, Tensor]:
@@ -98,7 +105,7 @@ class AbstractMethod(ABC):
 @final
 @dataclass(frozen=True)
 class Plain(AbstractMethod):
-    """A step function that depends on its batch only, and remembers nothing."""
+    """A step function that remembers nothing."""
 
     function: Step
 
@@ -111,10 +118,9 @@ class Plain(AbstractMethod):
         moment: Moment,
     ) -> Mapping[str, float]:
         """Call the function."""
-        del moment
-        return self.function(model, optimizer, x, y)
+        return self.function(model, optimizer, x, y, moment.number)
 
-    def observe(self, stats: Mapping[str, float]) -> None:
+    def share(self, world: World) -> None:
         """Nothing to learn."""
 
     def state(self) -> dict[str, Tensor]:
@@ -135,8 +141,9 @@ class _StepFunction(Protocol):
         optimizer: torch.optim.Optimizer,
         x: Tensor,
         y: Tensor,
-        threats: Mapping[str, Threat],
+        threats: Mapping[str, ThreatLike],
         *,
+        iteration: int,
         steps: int,
         start: AbstractStart | None,
         mix: float,
@@ -151,7 +158,8 @@ class _Adversarial(AbstractMethod):
         self.function, self.threats = function, threats
         self.steps, self.mix = options.get("steps", 10), options.get("mix", 1.0)
         self.start, self.ramp = options.get("start", "zero"), options.get("ramp", 0.0)
-        self.weights: Tensor | None = None
+        self.memory = Memory()
+        self._visit: Visit | None = None
         if self.start not in ("zero", "random", "warm"):
             raise ValueError(f"`start` must be 'zero', 'random' or 'warm', got {self.start!r}.")
         if not 0 <= self.ramp < math.inf:
@@ -166,33 +174,50 @@ class _Adversarial(AbstractMethod):
         moment: Moment,
     ) -> Mapping[str, float]:
         factor = min(1.0, moment.time / self.ramp) if self.ramp else 1.0
-        threats = {name: threat.turned(moment.number) for name, threat in self.threats.items()}
+        threats = self.threats
         if factor < 1:
             threats = {name: threat.scaled(factor) for name, threat in threats.items()}
-        start: AbstractStart = ZeroStart()
-        if self.start == "random":
-            start = RandomStart(moment.seed, moment.rows)
-        elif self.start == "warm":
-            start = WarmStart(row_weights=self.weights)
+        start = self._start(moment)
         stats = self.function(
-            model, optimizer, x, y, threats, steps=self.steps, start=start, mix=self.mix
+            *(model, optimizer, x, y, threats),
+            iteration=moment.number,
+            steps=self.steps,
+            start=start,
+            mix=self.mix,
         )
+        if self.start == "warm" and moment.images is not None:
+            self._visit = Visit(moment.images, stats.perturbations.cpu(), stats.row_weights.cpu())
         return stats.scalars()
 
-    def observe(self, stats: Mapping[str, float]) -> None:
+    def _start(self, moment: Moment) -> AbstractStart:
+        if self.start == "zero":
+            return ZeroStart()
+        if self.start == "random":
+            return RandomStart(moment.seed, moment.rows)
+        if moment.images is None:
+            raise ValueError(
+                "`loader` must give (x, y, numbers of the images) for a warm start, got (x, y): every image "
+                "goes on from where it was left, so that it must not be mirrored or cropped anew either. "
+                "Batches(x, y, size, numbered=True) and TensorDataset(x, y, torch.arange(len(x))) have numbers."
+            )
+        return self.memory.recall(moment.images)
+
+    def share(self, world: World) -> None:
         if self.start == "warm":
-            means = torch.tensor([stats[f"weight/{name}"] for name in self.threats])
-            self.weights = means / means.sum()
+            for visit in world.gather(self._visit):
+                if visit is not None:
+                    self.memory.keep(visit)
+            self._visit = None
 
     def state(self) -> dict[str, Tensor]:
-        return {} if self.weights is None else {"weights": self.weights}
+        return self.memory.state()
 
     def restore(self, state: Mapping[str, Tensor]) -> None:
-        self.weights = state.get("weights")
+        self.memory.restore(state)
 
 
 def make_method(
-    name: str, threats: Mapping[str, Threat], **options: Unpack[MethodOptions]
+    name: str, threats: Mapping[str, ThreatLike], **options: Unpack[MethodOptions]
 ) -> AbstractMethod:
     """The adversarial method called `name`.
 
@@ -203,40 +228,69 @@ def make_method(
 
     Example:
         >>> from saddlepoint.projections import LpBall
-        >>> threats = {"linf": Threat(LpBall(math.inf, 0.3)), "l2": Threat(LpBall(2, 2.0))}
+        >>> threats = {"linf": LpBall(math.inf, 0.3), "l2": LpBall(2, 2.0)}
         >>> method = make_method("ampgd", threats, steps=5, start="warm")
         >>> method.state()
         {}
     """
     if name not in ADVERSARIAL:
         raise ValueError(f"`method` must be one of {', '.join(ADVERSARIAL)}, got {name!r}.")
-    threats = check_threats(threats)
     rule = options.get("rule")
-    if rule is not None and name != "ampgd":
+    if rule is not None and name not in ("ampgd", "ampgd-paper"):
         raise ValueError(
-            f"`rule` must be None unless the method is 'ampgd', got {rule} for {name!r}."
+            f"`rule` must be None unless the method is 'ampgd' or 'ampgd-paper', got {rule} for {name!r}."
         )
-    return ADVERSARIAL[name](threats, options)
+    return ADVERSARIAL[name](check_threats(threats), options)
 
 
 def _ampgd(threats: dict[str, Threat], options: MethodOptions) -> AbstractMethod:
     return _Adversarial(partial(ampgd_step, rule=options.get("rule")), threats, options)
 
 
+def _literal(threats: dict[str, Threat], options: MethodOptions) -> AbstractMethod:
+    """Algorithm 2 as printed: plain gradients times w_i, one step size beta for w and delta, warm starts."""
+    rule = options.get("rule")
+    if rule is None:
+        # "1/T is usually a very good practice, where T is the total number of attack iterations."
+        rule = MinMax(step_size=1 / options.get("steps", 10))
+    if not isinstance(rule, MinMax) or rule.step_size * rule.gamma > 1:
+        raise ValueError(
+            "`rule` must be a MinMax with step_size <= 1 / gamma, as Theorem 1 asks, for method 'ampgd-paper', "
+            f"got {rule}; method 'ampgd' takes any rule."
+        )
+    if options.get("start", "warm") != "warm" or options.get("ramp", 0.0) != 0:
+        raise ValueError(
+            "`start` must be 'warm' and `ramp` 0 for method 'ampgd-paper', which is Algorithm 2 to the letter, "
+            f"got {options.get('start', 'warm')!r} and {options.get('ramp', 0.0)}; method 'ampgd' takes others."
+        )
+    for name, threat in threats.items():
+        if threat.direction is not raw and (threat.direction or threat.step_size):
+            raise ValueError(
+                f"`threats[{name!r}]` must be a ball, or have direction=raw, for method 'ampgd-paper', which "
+                f"takes plain gradients, got {threat}."
+            )
+    beta = rule.step_size
+    plain = {
+        name: threat if threat.direction is raw else Threat(threat.ball, beta, raw)
+        for name, threat in threats.items()
+    }
+    options = {**options, "start": "warm"}
+    return _Adversarial(partial(ampgd_step, rule=rule), plain, options)
+
+
 def _rival(function: _StepFunction) -> Factory:
     return lambda threats, options: _Adversarial(function, threats, options)
 
 
-def _single(p: float | None = None) -> Factory:
-    """Trains against the only threat, or the only one of norm p, out of those that are validated."""
+def _alone(p: float) -> Factory:
+    """Trains against the only threat of norm p, out of those that are validated."""
 
     def factory(threats: dict[str, Threat], options: MethodOptions) -> AbstractMethod:
-        fitting = {name: each for name, each in threats.items() if p in (None, each.ball.p)}
+        fitting = {name: each for name, each in threats.items() if each.ball.p == p}
         if len(fitting) != 1:
-            wanted = "" if p is None else f" of norm p = {p}"
             got = ", ".join(f"{name} (p = {each.ball.p})" for name, each in threats.items())
             raise ValueError(
-                f"`threats` must have exactly one threat{wanted} for this method, got {got}."
+                f"`threats` must have exactly one threat of norm p = {p} for this method, got {got}."
             )
         return _Adversarial(avg_step, fitting, options)
 
@@ -245,12 +299,12 @@ def _single(p: float | None = None) -> Factory:
 
 ADVERSARIAL: dict[str, Factory] = {
     "ampgd": _ampgd,
+    "ampgd-paper": _literal,
     "avg": _rival(avg_step),
     "max": _rival(max_step),
     "msd": _rival(msd_step),
-    "linf": _single(math.inf),
-    "l2": _single(2),
-    "l1": _single(1),
-    "single": _single(),
+    "linf": _alone(math.inf),
+    "l2": _alone(2),
+    "l1": _alone(1),
 }
 """Methods that need threats; linf, l2 and l1 train against the threat of that norm only."""

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from saddlepoint.data.files import write_atomically
 from saddlepoint.solver.schedule import SIZES
 
-from .batches import Loader, Progress
+from .batches import Batch, Loader, TrainingProgress, as_batch
 from .checkpoints import read_checkpoint, read_model, write_checkpoint
 from .distributed import World
 from .methods import AbstractMethod, Moment
@@ -83,7 +83,7 @@ class Session:
         config: dict[str, Any],
         validation: Validation | None,
         checkpoint_every: int | None,
-        callback: Callable[[Progress], None] | None,
+        callback: Callable[[TrainingProgress], None] | None,
     ) -> None:
         self.model, self.loader, self.optimizer = model, loader, optimizer
         self.method, self.recipe, self.seed = method, recipe, seed
@@ -91,7 +91,7 @@ class Session:
         self.checkpoint_every, self.callback = checkpoint_every, callback
         self.world = World.current()
         self.device = next(model.parameters()).device
-        self.history: list[Progress] = []
+        self.history: list[TrainingProgress] = []
         self.best: dict[str, Tensor] | None = None
         self._tally = _Tally()
         self._random: dict[str, Tensor] = {}
@@ -108,7 +108,7 @@ class Session:
         for key, value in self.config.items():
             if before.get(key) != value:
                 raise ValueError(f"`{key}` must be as in {path}, {before.get(key)}, got {value}.")
-        self.history = [Progress(**each) for each in found.record["history"]]
+        self.history = [TrainingProgress(**each) for each in found.record["history"]]
         self.method.restore(found.extra("method."))
         if "tally" in found.record:
             self._tally = _Tally(**found.record["tally"])
@@ -117,7 +117,7 @@ class Session:
             self.best = read_model(path.with_name(BEST))
 
     def run(self) -> None:
-        """All epochs that are left; afterwards the model has the weights of the best one, if validated."""
+        """All epochs that are left; afterwards the model has the parameters of the best one, if validated."""
         cuda = {p.device.index for p in self.model.parameters() if p.device.type == "cuda"}
         with (
             _modes_kept(self.model),
@@ -134,21 +134,25 @@ class Session:
         if self.best is not None:
             self.model.load_state_dict(self.best)
 
-    def _epoch(self, epoch: int) -> Progress:
+    def _epoch(self, epoch: int) -> TrainingProgress:
         torch.manual_seed(self.seed * 2**20 + epoch)
         self.model.train()
-        steps, progress = len(self.loader), Progress(epoch + 1, self.recipe.epochs, 0, 0, {})
+        steps, progress = (
+            len(self.loader),
+            TrainingProgress(epoch + 1, self.recipe.epochs, 0, 0, {}),
+        )
         batches = iter(self.loader)
         if self._tally.steps:
             # Draw what was drawn before the interruption, then take up the random numbers where they were.
             for _ in range(self._tally.steps):
                 next(batches)
             _set_random_state(self._random)
-        for index, (x, y) in enumerate(batches, self._tally.steps):
+        for index, given in enumerate(batches, self._tally.steps):
+            batch = as_batch(given)
             for options in self.optimizer.param_groups:
                 options["lr"] = self.recipe.learning_rate_at(epoch + index / steps)
-            means = self._step(x, y, epoch, index)
-            progress = Progress(epoch + 1, self.recipe.epochs, index + 1, steps, means)
+            means = self._step(batch, epoch, index)
+            progress = TrainingProgress(epoch + 1, self.recipe.epochs, index + 1, steps, means)
             if index + 1 < steps:
                 if self.callback is not None:
                     self.callback(progress)
@@ -160,12 +164,13 @@ class Session:
         v = self.validation
         # One round of the sizes of balls: with a single one the epoch that hides best would be kept.
         accuracy = validate(self.model, v.x, v.y, v.threats, steps=v.steps, restarts=SIZES)
-        return Progress(
+        return TrainingProgress(
             progress.epoch, progress.epochs, progress.step, steps, progress.stats, accuracy
         )
 
-    def _step(self, x: Tensor, y: Tensor, epoch: int, index: int) -> dict[str, float]:
+    def _step(self, batch: Batch, epoch: int, index: int) -> dict[str, float]:
         """One step on this process's rows of a batch; returns means over the epoch so far, of all processes."""
+        x, y, numbers = batch
         rows = torch.arange(len(x))[self.world.rows(len(x))]
         count = len(rows)
         self.world.share = count / len(x)
@@ -174,6 +179,7 @@ class Session:
             time=epoch + (index + 1) / len(self.loader),
             seed=(self.seed * 2**20 + epoch) * 2**32 + index,
             rows=rows,
+            images=None if numbers is None else numbers.cpu()[rows],
         )
         stats: Mapping[str, float] = {}
         if count:
@@ -190,7 +196,7 @@ class Session:
                 f"`loss` must be finite, got {sums['loss'] / len(x)} in step {index + 1} of epoch "
                 f"{epoch + 1}; lower the learning rate and resume from the last checkpoint."
             )
-        self.method.observe({key: value / len(x) for key, value in sums.items()})
+        self.method.share(self.world)
         return self._tally.add(sums, len(x))
 
     def _keep(self) -> None:

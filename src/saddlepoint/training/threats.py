@@ -21,7 +21,15 @@ from saddlepoint.projections import LpBall
 from saddlepoint.solver.schedule import Schedule
 from saddlepoint.solver.steps import movable, random_point, steepest, step
 
-__all__ = ["AbstractStart", "RandomStart", "Threat", "WarmStart", "ZeroStart", "check_threats"]
+__all__ = [
+    "AbstractStart",
+    "RandomStart",
+    "Threat",
+    "ThreatLike",
+    "WarmStart",
+    "ZeroStart",
+    "check_threats",
+]
 
 
 @final
@@ -32,8 +40,8 @@ class Threat:
     With neither `step_size` nor `direction` the steps are those of a restart of `attack`: they shorten from two
     radii to none, and for p = 1 and 2 the first iterates are in a larger ball, which shrinks to the true one
     over two thirds of the steps. Networks soon learn to hide from ten plain l1 steps, and also from balls of
-    one size: `train` takes all three sizes in turn. With either of them it is plain projected gradient ascent,
-    as in the paper: equal steps in one ball.
+    one size: three sizes take turns, by the `iteration` that a training step is told. With either of them it is
+    plain projected gradient ascent, as in the paper: equal steps in one ball.
 
     Args:
         ball: Where the perturbation may be.
@@ -43,7 +51,6 @@ class Threat:
         direction: What the gradient becomes. None is the steepest ascent of the ball's norm, as in `attack`:
             signs for linf, unit length for l2, the largest entries for l1, and unit linf length for p = 0.
             `directions.raw` is the plain gradient of the paper's appendix and needs a `step_size`.
-        turn: Which restart of `attack` the default steps are those of, from 1; see `turned`.
 
     Example:
         >>> strong = Threat(LpBall(p=1, eps=10.0))
@@ -55,11 +62,10 @@ class Threat:
     ball: LpBall
     step_size: float | None = None
     direction: Direction | None = None
-    turn: int = 1
 
     def __post_init__(self) -> None:
-        if self.turn < 1:
-            raise ValueError(f"`turn` must be >= 1, got {self.turn}.")
+        if not isinstance(self.ball, LpBall):
+            raise TypeError(f"`ball` must be an LpBall, such as LpBall(2, 1.0), got {self.ball!r}.")
         if self.step_size is not None and not 0 < self.step_size < math.inf:
             raise ValueError(f"`step_size` must be positive and finite, got {self.step_size}.")
         if self.direction is raw and self.step_size is None:
@@ -82,7 +88,7 @@ class Threat:
         lower: Tensor,
         upper: Tensor,
         number: int,
-        steps: int,
+        plan: Schedule,
     ) -> Tensor:
         """One projected ascent step of delta_i on psi = sum_j w_j f_j.
 
@@ -97,10 +103,9 @@ class Threat:
             lower: Box, (B, ...).
             upper: Box, (B, ...).
             number: Of this step, from 0.
-            steps: How many there are.
+            plan: How many steps there are, and which size of ball the default steps begin in.
         """
         if self._scheduled:
-            plan = Schedule(steps, self.turn)
             return step(
                 plan.ball(self.ball, number + 1),
                 (lower, upper),
@@ -116,14 +121,13 @@ class Threat:
             gradient = movable(gradient, delta, lower, upper)
         direction = partial(steepest, self.ball) if self.direction is None else self.direction
         move = direction(gradient)
-        length = _column(self.step_length(steps), delta)
+        length = _column(self.step_length(plan.steps), delta)
         if direction is raw:
             length = length * _column(weight, delta)
         return self.ball._project(delta + length * move, lower, upper)
 
-    def inside(self, number: int, steps: int) -> bool:
-        """Whether iterate `number` of `steps` is in the ball, as starts and all of plain ascent are."""
-        plan = Schedule(steps, self.turn)
+    def inside(self, number: int, plan: Schedule) -> bool:
+        """Whether iterate `number` is in the ball, as starts and all of plain ascent are."""
         return number == 0 or not self._scheduled or plan.ball(self.ball, number) is self.ball
 
     @property
@@ -145,15 +149,9 @@ class Threat:
         size = None if self.step_size is None else self.step_size * factor
         return replace(self, ball=LpBall(self.ball.p, eps, self.ball.unit), step_size=size)
 
-    def turned(self, number: int) -> Threat:
-        """The threat as step `number` of training, from 0, meets it: another size of ball every time.
 
-        Example:
-            >>> threat = Threat(LpBall(1, 10.0))
-            >>> [threat.turned(number).turn for number in range(3)]
-            [1, 2, 3]
-        """
-        return replace(self, turn=number + 1)
+ThreatLike = LpBall | Threat
+"""A threat; a ball is the threat with its default steps."""
 
 
 class AbstractStart(ABC):
@@ -164,8 +162,8 @@ class AbstractStart(ABC):
         """Feasible perturbations, (K, B, ...)."""
 
     @abstractmethod
-    def weights(self, losses: Tensor) -> Tensor | None:
-        """Weights (B, K) on the simplex, in the dtype of `losses`, (B, K); None leaves them to the rule."""
+    def weights(self, initial: Tensor) -> Tensor:
+        """Weights (B, K) on the simplex, given those that the rule begins with, (B, K)."""
 
 
 @final
@@ -184,10 +182,9 @@ class ZeroStart(AbstractStart):
         del upper  # zero is in every box
         return lower.new_zeros(len(threats), *lower.shape)
 
-    def weights(self, losses: Tensor) -> Tensor | None:
+    def weights(self, initial: Tensor) -> Tensor:
         """Those of the rule."""
-        del losses
-        return None
+        return initial
 
 
 @final
@@ -226,10 +223,9 @@ class RandomStart(AbstractStart):
         ]
         return torch.stack(points)
 
-    def weights(self, losses: Tensor) -> Tensor | None:
+    def weights(self, initial: Tensor) -> Tensor:
         """Those of the rule."""
-        del losses
-        return None
+        return initial
 
 
 @final
@@ -266,14 +262,14 @@ class WarmStart(AbstractStart):
         ]
         return torch.stack(points)
 
-    def weights(self, losses: Tensor) -> Tensor | None:
+    def weights(self, initial: Tensor) -> Tensor:
         """The given weights for every row."""
         if self.row_weights is None:
-            return None
-        given = self.row_weights.detach().to(losses)
-        if tuple(given.shape) not in (tuple(losses.shape), tuple(losses.shape[1:])):
+            return initial
+        given = self.row_weights.detach().to(initial)
+        if tuple(given.shape) not in (tuple(initial.shape), tuple(initial.shape[1:])):
             raise ValueError(
-                f"`row_weights` must have shape (B, K) = {tuple(losses.shape)} or (K,), "
+                f"`row_weights` must have shape (B, K) = {tuple(initial.shape)} or (K,), "
                 f"got {tuple(given.shape)}."
             )
         if bool((given < 0).any()) or bool(((given.sum(dim=-1) - 1).abs() > 1e-4).any()):
@@ -281,22 +277,29 @@ class WarmStart(AbstractStart):
                 f"`row_weights` must be >= 0 and sum to one over K, got sums from "
                 f"{given.sum(dim=-1).min().item()} to {given.sum(dim=-1).max().item()}."
             )
-        return given.expand_as(losses).clone()
+        return given.expand_as(initial).clone()
 
 
-def check_threats(threats: Mapping[str, Threat]) -> dict[str, Threat]:
-    """The threats as a dictionary, or an error that says how to write them."""
-    example = '{"linf": Threat(LpBall(math.inf, 0.3)), "l2": Threat(LpBall(2, 2.0))}'
+def check_threats(threats: Mapping[str, ThreatLike]) -> dict[str, Threat]:
+    """The threats by name, a ball as the threat with its default steps; or an error with an example.
+
+    Example:
+        >>> check_threats({"l2": LpBall(2, 1.0)}) == {"l2": Threat(LpBall(2, 1.0))}
+        True
+    """
+    example = '{"linf": LpBall(math.inf, 0.3), "l2": LpBall(2, 2.0)}'
     if not isinstance(threats, Mapping) or not threats:
         raise ValueError(
             f"`threats` must name at least one threat, such as {example}, got {threats!r}."
         )
+    found: dict[str, Threat] = {}
     for name, threat in threats.items():
-        if not isinstance(threat, Threat):
+        if not isinstance(threat, LpBall | Threat):
             raise TypeError(
-                f"`threats[{name!r}]` must be a Threat, such as in {example}, got {threat!r}."
+                f"`threats[{name!r}]` must be an LpBall or a Threat, such as in {example}, got {threat!r}."
             )
-    return dict(threats)
+        found[name] = Threat(threat) if isinstance(threat, LpBall) else threat
+    return found
 
 
 def _column(value: float | Tensor, like: Tensor) -> Tensor:

@@ -8,10 +8,12 @@ from dataclasses import replace
 import torch
 from torch import Tensor, nn
 
+from saddlepoint.losses import fooled
+
 from .ampgd import perturb
 from .distributed import World
-from .inner import evaluating
-from .threats import RandomStart, Threat, ZeroStart
+from .inner import check_batch, evaluating, logits_of
+from .threats import RandomStart, Threat, ThreatLike, ZeroStart, check_threats
 
 __all__ = ["validate"]
 
@@ -20,7 +22,7 @@ def validate(
     model: nn.Module,
     x: Tensor,
     y: Tensor,
-    threats: Mapping[str, Threat],
+    threats: Mapping[str, ThreatLike],
     *,
     steps: int = 20,
     restarts: int = 1,
@@ -35,7 +37,7 @@ def validate(
         model: Evaluated in evaluation mode; left as it was.
         x: Images in [0, 1], (N, ...).
         y: Labels, (N,).
-        threats: Named threats; none gives the clean accuracy only.
+        threats: Named balls or `Threat`s; none gives the clean accuracy only.
         steps: Of every attack.
         restarts: Attacks per threat: the first starts from zero, further ones from random points, for rows that
             some threat has not fooled yet; three of them are one round of the sizes of balls.
@@ -50,23 +52,25 @@ def validate(
         >>> model = nn.Linear(2, 2, bias=False)
         >>> _ = nn.init.eye_(model.weight)
         >>> x, y = torch.tensor([[0.9, 0.1], [0.6, 0.5]]), torch.tensor([0, 0])
-        >>> validate(model, x, y, {"linf": Threat(LpBall(torch.inf, 0.2))})
+        >>> validate(model, x, y, {"linf": LpBall(torch.inf, 0.2)})
         {'clean': 1.0, 'linf': 0.5, 'union': 0.5}
     """
     if restarts < 1:
         raise ValueError(f"`restarts` must be >= 1, got {restarts}.")
+    named = check_threats(threats) if threats else {}
+    x = check_batch(x, y)
     world = World.current()
     device = next(model.parameters()).device
-    counts = dict.fromkeys(("clean", *threats, "union"), 0.0)
+    counts = dict.fromkeys(("clean", *named, "union"), 0.0)
     for index, rows in enumerate(torch.arange(len(x)).split(batch_size)):
         if index % world.size != world.rank:
             continue
         images, labels = x[rows].to(device), y[rows].to(device)
         right = _right(model, images.unsqueeze(1), labels)
-        if threats:
-            robust = _robust(model, images, labels, threats, rows.to(device), steps, restarts)
+        if named:
+            robust = _robust(model, images, labels, named, rows.to(device), steps, restarts)
             right = torch.cat([right, robust], dim=1)
-        for name, hits in zip(("clean", *threats), right.T, strict=True):
+        for name, hits in zip(("clean", *named), right.T, strict=True):
             counts[name] += hits.sum().item()
         counts["union"] += right.all(dim=1).sum().item()
     total = world.sums(counts, tuple(counts))
@@ -90,16 +94,17 @@ def _robust(
             break
         start = RandomStart(restart, rows[left]) if restart else ZeroStart()
         part = {
-            name: replace(threat.turned(restart), ball=threat.ball.take(rows[left]))
+            name: replace(threat, ball=threat.ball.take(rows[left]))
             for name, threat in threats.items()
         }
-        delta = perturb(model, x[left], y[left], part, steps=steps, start=start)
+        delta = perturb(model, x[left], y[left], part, iteration=restart, steps=steps, start=start)
         standing[left] &= _right(model, x[left].unsqueeze(1) + delta, y[left])
     return standing
 
 
 def _right(model: nn.Module, images: Tensor, labels: Tensor) -> Tensor:
     """Whether images (B, K, ...) are classified correctly, (B, K)."""
+    every = labels.repeat_interleave(images.shape[1])
     with evaluating(model) as module, torch.no_grad():
-        said: Tensor = module(images.flatten(0, 1)).argmax(dim=1)
-    return said.view(images.shape[:2]) == labels.unsqueeze(1)
+        wrong = fooled(logits_of(module, images.flatten(0, 1), every), every)
+    return ~wrong.view(images.shape[:2])
