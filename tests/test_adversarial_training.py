@@ -331,6 +331,21 @@ class TestValidation:
         with pytest.raises(ValueError, match="`restarts` must be >= 1"):
             validate(model, x, y, THREATS, restarts=0)
 
+    def test_an_answer_that_is_not_a_number_is_wrong(self):
+        class Broken(nn.Module):
+            """Right, but for bright images, about which it says nothing."""
+
+            def __init__(self):
+                super().__init__()
+                self.weight = nn.Parameter(torch.eye(2))
+
+            def forward(self, x):
+                return (x @ self.weight).masked_fill(x.sum(dim=1, keepdim=True) > 1.2, math.nan)
+
+        x = torch.tensor([[0.9, 0.1], [0.9, 0.5], [0.9, 0.29]])
+        found = validate(Broken(), x, torch.tensor([0, 0, 0]), {"linf": LpBall(math.inf, 0.01)})
+        assert found == pytest.approx({"clean": 2 / 3, "linf": 2 / 3, "union": 2 / 3})
+
     def test_the_model_is_left_alone(self):
         model = network().train()
         before = bits(model)

@@ -608,6 +608,43 @@ class TestModelIsLeftAlone:
             STEPS[method](model, sgd(model), *batch(), THREATS, steps=2, iteration=0)
         assert torch.equal(parameters(model), parameters(expected))
 
+    @pytest.mark.parametrize("method", STEPS)
+    def test_autocast_around_a_step_changes_nothing(self, method):
+        model, expected = network().float(), network().float()
+        x, y = batch()
+        options = {"steps": 3, "iteration": 1}
+        STEPS[method](expected, sgd(expected), x.float(), y, SCHEDULED, **options)
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            STEPS[method](model, sgd(model), x.float(), y, SCHEDULED, **options)
+        assert torch.equal(parameters(model), parameters(expected))
+
+    @pytest.mark.parametrize("wrap", [lambda z: (z, None), lambda z: {"logits": z, "hidden": 0}])
+    def test_models_may_return_their_logits_among_other_things(self, wrap):
+        class Wrapped(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.inner = network()
+
+            def forward(self, x):
+                return wrap(self.inner(x.mul_(2).div_(2)))  # in place, too
+
+        model, expected, (x, y) = Wrapped(), network(), batch()
+        kept = x.clone()
+        ampgd_step(model, sgd(model), x, y, THREATS, steps=3, iteration=0)
+        ampgd_step(expected, sgd(expected), x, y, THREATS, steps=3, iteration=0)
+        assert torch.equal(parameters(model), parameters(expected))
+        assert torch.equal(x, kept)
+
+    def test_images_of_another_dtype_than_the_parameters(self):
+        model, (x, y) = network().float(), batch()
+        start = parameters(model)
+        stats = ampgd_step(model, sgd(model), x, y, THREATS, steps=3, iteration=0)
+        assert stats.perturbations.dtype == torch.float64
+        expected = network()
+        ampgd_step(expected, sgd(expected), x, y, THREATS, steps=3, iteration=0)
+        moved = (parameters(expected).float() - start).abs().max()
+        assert (parameters(model) - parameters(expected)).abs().max() < 1e-3 * moved
+
     def test_a_loss_that_is_not_finite_changes_nothing(self):
         model, (x, y) = network(), batch()
         with torch.no_grad():
@@ -735,17 +772,19 @@ class TestWrongArguments:
             ({"iteration": None}, ValueError, "`iteration` must be a whole number >= 0, got None"),
             ({"iteration": 1.5}, ValueError, "`iteration` must be a whole number >= 0, got 1.5"),
             ({"mix": 1.5}, ValueError, r"`mix` must be in \[0, 1\], got 1.5"),
-            ({"x": torch.full((7, 6), 2.0)}, ValueError, r"`x` must be in \[0, 1\]"),
-            ({"x": torch.full((7, 6), math.nan)}, ValueError, r"`x` must be in \[0, 1\]"),
-            ({"x": np.zeros((7, 6))}, TypeError, "`x` must be a tensor, got ndarray"),
-            ({"x": batch()[0].half()}, ValueError, "got torch.float16; give x.float()"),
-            ({"x": batch()[0].bfloat16()}, ValueError, "got torch.bfloat16; give x.float()"),
-            ({"x": batch()[0].byte()}, ValueError, r"got torch.uint8; x.float\(\) / 255"),
-            ({"y": torch.zeros(3, dtype=torch.long)}, ValueError, "`y` must be integer labels"),
-            ({"y": torch.zeros(7, dtype=torch.bool)}, ValueError, "`y` must be integer labels"),
-            ({"y": torch.zeros(7)}, ValueError, "`y` must be integer labels"),
+            ({"x": torch.full((7, 6), 2.0)}, ValueError, r"`x` must be finite and in \[0, 1\]"),
+            (
+                {"x": torch.full((7, 6), math.nan)},
+                ValueError,
+                r"`x` must be finite and in \[0, 1\]",
+            ),
+            ({"x": batch()[0].half()}, TypeError, r"got torch.float16; write x.float\(\)"),
+            ({"x": batch()[0].byte()}, TypeError, "got torch.uint8; divide 8-bit images by 255"),
+            ({"y": torch.zeros(3, dtype=torch.long)}, ValueError, r"`y` must have shape \(7,\)"),
+            ({"y": torch.zeros(7, dtype=torch.bool)}, TypeError, "`y` must be integer class numb"),
+            ({"y": torch.zeros(7)}, TypeError, "`y` must be integer class numbers"),
             ({"y": torch.arange(7)}, ValueError, "`y` must be in 0 ... 3, as the model has 4"),
-            ({"y": torch.arange(7) - 5}, ValueError, "got labels from -5 to 1"),
+            ({"y": torch.arange(7) - 5}, ValueError, "`y` must be >= 0, got a minimum of -5"),
             ({"loss": F.cross_entropy}, ValueError, 'reduction="none"'),
             ({"start": WarmStart(torch.zeros(7, 2, 6))}, ValueError, "`perturbations` must have"),
             (

@@ -274,12 +274,21 @@ class TestTrain:
             ((torch.zeros(2, 1, 28, 28),), "got a tuple of Tensor"),
             ([torch.zeros(2, 1, 28, 28), [0, 1]], "got a list of Tensor, list"),
             ((torch.zeros(2, 1, 28, 28), torch.zeros(3)), r"as many labels as images, got \[2, 3"),
-            ((torch.zeros(2, 1, 28, 28).half(), torch.tensor([0, 1])), "got torch.float16"),
-            ((torch.zeros(2, 1, 28, 28).byte(), torch.tensor([0, 1])), "got torch.uint8; x.float"),
-            ((torch.full((2, 1, 28, 28), -0.4), torch.tensor([0, 1])), r"`x` must be in \[0, 1\]"),
+            (
+                (torch.zeros(2, 1, 28, 28).half(), torch.tensor([0, 1])),
+                "got torch.float16; write x.float",
+            ),
+            ((torch.zeros(2, 1, 28, 28).byte(), torch.tensor([0, 1])), "got torch.uint8; divide"),
+            (
+                (torch.full((2, 1, 28, 28), -0.4), torch.tensor([0, 1])),
+                r"`x` must be finite and in \[0, 1\]",
+            ),
             ((torch.full((2, 1, 28, 28), torch.nan), torch.tensor([0, 1])), "got values from nan"),
             ((torch.zeros(2, 1, 28, 28), torch.tensor([0, 10])), "`y` must be in 0 ... 9"),
-            ((torch.zeros(2, 1, 28, 28), torch.tensor([0.0, 1.0])), "`y` must be integer labels"),
+            (
+                (torch.zeros(2, 1, 28, 28), torch.tensor([0.0, 1.0])),
+                "`y` must be integer class numbers",
+            ),
         ],
     )
     @pytest.mark.parametrize("threats", [None, {"l2": LpBall(2, 1.0)}], ids=["clean", "ampgd"])

@@ -33,6 +33,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from saddlepoint.calls import full_precision
 from saddlepoint.solver.evaluate import gradients_enabled
 from saddlepoint.solver.schedule import Schedule
 from saddlepoint.weights import AbstractWeightRule, Average, MinMax, WorstCase
@@ -157,9 +158,10 @@ def ampgd_step(
     Reference: Wang et al., NeurIPS 2021, Algorithm 2 and the appendix on AMPGD.
     """
     named = check_threats(threats)
-    x, plan = check_batch(x, y, mix), _plan(steps, iteration)
+    x, y = check_batch(x, y, mix)
+    plan = _plan(steps, iteration)
     rule = RULE if rule is None else rule
-    with gradients_enabled():
+    with full_precision(), gradients_enabled():
         delta, weights = ascend(model, x, y, tuple(named.values()), rule, plan, start, loss)
         weigh = rule.init if isinstance(rule, WorstCase) else (lambda _: weights)
         update = descend(model, optimizer, x, y, delta, weigh, mix, loss)
@@ -231,8 +233,9 @@ def msd_step(
         rows kept which, `perturbations` are the proposals, and `accuracy` is that of what was kept.
     """
     named = check_threats(threats)
-    x, plan = check_batch(x, y, mix), _plan(steps, iteration)
-    with gradients_enabled():
+    x, y = check_batch(x, y, mix)
+    plan = _plan(steps, iteration)
+    with full_precision(), gradients_enabled():
         last = steepest_of_all(model, x, y, tuple(named.values()), plan, start, loss)
         kept = last.chosen.unsqueeze(0)
         update = descend(model, optimizer, x, y, kept, torch.ones_like, mix, loss)
@@ -275,8 +278,9 @@ def perturb(
         (torch.Size([3, 1, 4]), True)
     """
     named = check_threats(threats)
-    x, plan = check_batch(x, y), _plan(steps, iteration)
-    with gradients_enabled():
+    x, y = check_batch(x, y)
+    plan = _plan(steps, iteration)
+    with full_precision(), gradients_enabled():
         attack = ascend(model, x, y, tuple(named.values()), Average(), plan, start, loss)
     return attack.delta.transpose(0, 1)
 

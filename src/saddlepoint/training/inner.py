@@ -14,7 +14,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
+from saddlepoint.calls import call
 from saddlepoint.losses import fooled
+from saddlepoint.problems.inputs import as_images, as_labels, plain
 from saddlepoint.solver.schedule import Schedule
 from saddlepoint.weights import AbstractWeightRule
 
@@ -170,32 +172,12 @@ def evaluating(model: nn.Module) -> Iterator[nn.Module]:
             module.training = mode
 
 
-def check_batch(x: Tensor, y: Tensor, mix: float = 1.0) -> Tensor:
-    """The images without any graph, or an error that says what the batch must be."""
-    for name, value in (("x", x), ("y", y)):
-        if not isinstance(value, Tensor):
-            raise TypeError(
-                f"`{name}` must be a tensor, got {type(value).__name__}; torch.as_tensor makes one."
-            )
-    if x.dtype not in (torch.float32, torch.float64):
-        remedy = "x.float() / 255 makes images in [0, 1]"
-        if x.is_floating_point():
-            remedy = "give x.float(), and let torch.autocast save time"
-        raise ValueError(f"`x` must be float32 or float64, got {x.dtype}; {remedy}.")
-    if x.dim() < 2 or x.numel() == 0:
-        raise ValueError(f"`x` must be images, (B, ...), got shape {tuple(x.shape)}.")
-    low, high = x.min().item(), x.max().item()
-    if not (low >= 0 and high <= 1):
-        raise ValueError(
-            f"`x` must be in [0, 1], got values from {low} to {high}; let the model do its own normalisation."
-        )
-    if y.shape != x.shape[:1] or y.is_floating_point() or y.dtype == torch.bool:
-        raise ValueError(
-            f"`y` must be integer labels (B,) = ({len(x)},), got {y.dtype} {tuple(y.shape)}."
-        )
+def check_batch(x: Tensor, y: Tensor, mix: float = 1.0) -> tuple[Tensor, Tensor]:
+    """Images in [0, 1] without any graph, (B, ...), and class numbers, (B,); or an error."""
+    x = plain(as_images("x", x, 2))
     if not 0 <= mix <= 1:
         raise ValueError(f"`mix` must be in [0, 1], got {mix}.")
-    return x.detach()
+    return x, as_labels("y", y, (len(x),)).to(x.device)
 
 
 def _gradients(
@@ -227,7 +209,7 @@ def _losses(
     """Losses and correctness, (B, K), of (K, B, ...) images in one forward pass."""
     blocks, rows = images.shape[:2]
     labels = y.repeat(blocks)
-    logits = logits_of(module, images.flatten(0, 1), labels)
+    logits = ask(module, images.flatten(0, 1), labels, fresh=True)
     losses = loss(logits, labels)
     if losses.shape != labels.shape:
         raise ValueError(
@@ -238,16 +220,12 @@ def _losses(
     return losses.reshape(blocks, rows).T, correct.reshape(blocks, rows).T
 
 
-def logits_of(module: nn.Module, images: Tensor, labels: Tensor) -> Tensor:
-    """Logits (N, C) of images (N, ...), of which the module may do with its copy what it likes."""
-    logits: Tensor = module(images.clone())
-    if logits.dim() != 2 or len(logits) != len(images):
+def ask(module: nn.Module, images: Tensor, labels: Tensor, *, fresh: bool = False) -> Tensor:
+    """Logits (N, C) of images (N, ...), with a class for each of the labels (N,); `fresh` as in `call`."""
+    logits = call(module, images, fresh=fresh)
+    classes = logits.shape[1]
+    if int(labels.max()) >= classes:
         raise ValueError(
-            f"`model` must return logits (B, C) = ({len(images)}, C), got shape {tuple(logits.shape)}."
-        )
-    if int(labels.max()) >= logits.shape[1] or int(labels.min()) < 0:
-        raise ValueError(
-            f"`y` must be in 0 ... {logits.shape[1] - 1}, as the model has {logits.shape[1]} classes, got "
-            f"labels from {int(labels.min())} to {int(labels.max())}."
+            f"`y` must be in 0 ... {classes - 1}, as the model has {classes} classes, got {int(labels.max())}."
         )
     return logits

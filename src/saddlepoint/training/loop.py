@@ -17,7 +17,7 @@ from saddlepoint.directions import raw
 from saddlepoint.losses import fooled
 
 from .batches import Batches, Loader, TrainingProgress
-from .inner import check_batch, logits_of, step_on
+from .inner import ask, check_batch, step_on
 from .methods import ADVERSARIAL, AbstractMethod, MethodOptions, Plain, Step, make_method
 from .recipes import Recipe
 from .session import CHECKPOINT, Session, Validation
@@ -53,7 +53,8 @@ def clean_step(
         >>> sorted(clean_step(model, optimizer, torch.rand(4, 2), torch.tensor([0, 1, 2, 0])))
         ['accuracy', 'loss']
     """
-    logits = logits_of(model, check_batch(x, y), y)
+    x, y = check_batch(x, y)
+    logits = ask(model, x, y, fresh=True)
     loss = F.cross_entropy(logits, y)
     step_on(loss, optimizer)
     right = ~fooled(logits.detach(), y)

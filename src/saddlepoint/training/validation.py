@@ -12,7 +12,7 @@ from saddlepoint.losses import fooled
 
 from .ampgd import perturb
 from .distributed import World
-from .inner import check_batch, evaluating, logits_of
+from .inner import ask, check_batch, evaluating
 from .threats import RandomStart, Threat, ThreatLike, ZeroStart, check_threats
 
 __all__ = ["validate"]
@@ -58,7 +58,7 @@ def validate(
     if restarts < 1:
         raise ValueError(f"`restarts` must be >= 1, got {restarts}.")
     named = check_threats(threats) if threats else {}
-    x = check_batch(x, y)
+    x, y = check_batch(x, y)
     world = World.current()
     device = next(model.parameters()).device
     counts = dict.fromkeys(("clean", *named, "union"), 0.0)
@@ -106,5 +106,5 @@ def _right(model: nn.Module, images: Tensor, labels: Tensor) -> Tensor:
     """Whether images (B, K, ...) are classified correctly, (B, K)."""
     every = labels.repeat_interleave(images.shape[1])
     with evaluating(model) as module, torch.no_grad():
-        wrong = fooled(logits_of(module, images.flatten(0, 1), every), every)
+        wrong = fooled(ask(module, images.flatten(0, 1), every), every)
     return ~wrong.view(images.shape[:2])
