@@ -3,8 +3,9 @@
 import shlex
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -13,7 +14,7 @@ from cyclopts import Parameter
 from .errors import UsageError, usage
 
 if TYPE_CHECKING:
-    from saddlepoint.experiments import Experiment, Method, Step
+    from saddlepoint.experiments import Experiment, Labels, Method, Setup, Step
 
 __all__ = ["reproduce"]
 
@@ -26,12 +27,15 @@ def reproduce(
     show_list: Annotated[bool, Parameter(name="--list", negative=())] = False,
     limit: int | None = None,
     full: Flag = False,
-    method: Literal["apgda", "attack", "both"] = "apgda",
+    method: Literal["apgda", "attack", "attack-5", "both", "all"] = "apgda",
+    labels: Literal["true", "predicted", "both"] = "true",
     only: tuple[str, ...] = (),
     out: Path | None = None,
     resume: Flag = False,
     figures: Path | None = None,
     weights: Path | None = None,
+    store: Path | None = None,
+    summary: Path | None = None,
     seed: int = 0,
     quiet: Flag = False,
 ) -> int:
@@ -42,14 +46,20 @@ def reproduce(
         show_list: List the experiments with what they cost on this machine.
         limit: Use the first so many test images. [default: for at most ten minutes on two cores]
         full: Use all 10,000 test images.
-        method: apgda (the paper's algorithm and step sizes), attack (ours), or both in turn where the
+        method: apgda (the paper's algorithm and step sizes), attack (ours, one descent of as many steps),
+            attack-5 (ours, up to five descents), both (apgda and attack), or all three; as far as the
             experiment is not about one of them.
+        labels: The class that is attacked: the true one, the one each domain predicts (as the authors' code
+            does), or both in turn. Success is counted against the true class.
         only: Run this setting only, as the table names it, such as "l2, eps 3"; give it once per setting. The
             table shows whatever is in the folder.
-        out: Folder for results, tables and figures; the methods share it. [default: runs/NAME]
+        out: Folder for results, tables and figures; methods and labels share it. [default: runs/NAME]
         resume: Continue what is in the folder; finished rows are not run again.
         figures: Folder for the figures. [default: the folder of the results]
         weights: Folder with NAME.safetensors and NAME.json of networks that are not shipped.
+        store: Folder for a summary of the results, NAME.json, from which --summary writes tables.
+        summary: Write the tables of this Markdown file, such as docs/RESULTS.md, from the summaries in --store,
+            and stop. [default of --store here: the folder `results` beside the file]
         seed: Of groups, random transformations and random starts.
         quiet: Print errors only.
     """
@@ -59,6 +69,8 @@ def reproduce(
         raise UsageError(f"`--weights` must be a folder that exists, got {str(weights)!r}.")
     from saddlepoint import experiments as room
 
+    if summary is not None:
+        return _write_tables(summary, summary.parent / "results" if store is None else store)
     if show_list:
         return _list([room.find(name)] if name else list(room.EXPERIMENTS.values()), weights)
     if name is None:
@@ -67,17 +79,21 @@ def reproduce(
         experiment = room.find(name)
         part = room.settings(experiment, only)
     folder = Path("runs") / name if out is None else out
-    chosen: tuple[Method, ...] = experiment.methods if method == "both" else (method,)
     limit = room.FULL if full else limit
     reasons = list(dict.fromkeys(room.skipped(experiment, weights).values()))
-    for way in chosen:
+    for source in _sources(experiment, method, labels):
+        setup = room.Setup(*source, limit, seed, weights)
         try:
-            _run(part, folder, way, limit, seed, weights, resume=resume, quiet=quiet)
+            _run(part, folder, setup, resume=resume, quiet=quiet)
         except KeyboardInterrupt:
-            again = shlex.join(_words(name, method, limit, full, folder, seed, weights, only))
+            given = {"method": method, "labels": labels, "out": folder, "seed": seed or None}
+            given |= {"limit": None if full else limit, "weights": weights, "store": store}
+            again = shlex.join(_words(name, {**given, "figures": figures}, full=full, only=only))
             print(f"stopped; continue with: {again} --resume", file=sys.stderr)
             return 130
     tables, files = room.publish(experiment, folder, figures=figures, skipped=reasons)
+    if store is not None:
+        files.append(room.write_summary(experiment, folder, store))
     if not quiet:
         print(room.to_markdown(tables[0]))
         for file in files:
@@ -85,24 +101,43 @@ def reproduce(
     return 0
 
 
+def _sources(experiment: "Experiment", method: str, labels: str) -> "list[tuple[Method, Labels]]":
+    """What to run in turn: the choices given, and of "both" and "all" those that the experiment has."""
+    from saddlepoint.experiments import LABELS, METHODS
+
+    several: dict[str, tuple[Method, ...]] = {"both": ("apgda", "attack"), "all": METHODS}
+    methods = [m for m in METHODS if m in several.get(method, (method,))]
+    classes = [c for c in LABELS if labels in (c, "both")]
+    if method in several:
+        methods = [m for m in methods if m in experiment.methods]
+    if labels == "both":
+        classes = [c for c in classes if c in experiment.labels]
+    return [(m, c) for c in classes for m in methods]
+
+
+def _write_tables(document: Path, store: Path) -> int:
+    from saddlepoint import experiments as room
+    from saddlepoint.data.files import write_atomically
+
+    if not document.is_file():
+        raise UsageError(f"`--summary` must be a file that exists, got {str(document)!r}.")
+    with usage():
+        text = room.write_tables(document.read_text(encoding="utf-8"), store)
+    write_atomically(document, text.encode())
+    return 0
+
+
 def _run(
-    experiment: "Experiment",
-    folder: Path,
-    method: "Method",
-    limit: int | None,
-    seed: int,
-    weights: Path | None,
-    *,
-    resume: bool,
-    quiet: bool,
+    experiment: "Experiment", folder: Path, setup: "Setup", *, resume: bool, quiet: bool
 ) -> None:
     from saddlepoint import experiments as room
     from saddlepoint.report import Interrupted
 
     from . import progress
 
-    with progress.downloads() as download, _bar(f"{experiment.name} {method}", quiet) as tell:
-        setup = room.Setup(method, limit, seed, weights, download=download)
+    title = f"{experiment.name} {room.Source(setup.method, setup.labels).name}"
+    with progress.downloads() as download, _bar(title, quiet) as tell:
+        setup = replace(setup, download=download)
         try:
             room.reproduce(experiment, folder, setup, resume=resume, callback=tell)
         except Interrupted as stop:
@@ -137,7 +172,8 @@ def _list(experiments: "list[Experiment]", weights: Path | None) -> int:
     from saddlepoint import experiments as room
 
     print(
-        "minutes on this machine for one method: default number of images, and all 10,000 (--full)"
+        "minutes on this machine for apgda, at most as many for attack, five times as many for attack-5: "
+        "default number of images, and all 10,000 (--full)"
     )
     print(f"{'name':<29}{'images':>9}{'minutes':>9}{'full':>9}  in the paper")
     for experiment in experiments:
@@ -159,21 +195,11 @@ def _minutes(minutes: float) -> str:
 
 
 def _words(
-    name: str,
-    method: str,
-    limit: int | None,
-    full: bool,
-    folder: Path,
-    seed: int,
-    weights: Path | None,
-    only: tuple[str, ...],
+    name: str, given: "Mapping[str, object]", *, full: bool, only: tuple[str, ...]
 ) -> list[str]:
-    """The command line of this run."""
-    words = ["saddlepoint", "reproduce", name, "--method", method, "--out", str(folder)]
-    if full:
-        words.append("--full")
-    elif limit is not None:
-        words += ["--limit", str(limit)]
-    words += [word for label in only for word in ("--only", label)]
-    words += ["--seed", str(seed)] if seed else []
-    return words + (["--weights", str(weights)] if weights is not None else [])
+    """The command line of this run; what is None was not given."""
+    words = ["saddlepoint", "reproduce", name]
+    for flag, value in given.items():
+        words += [] if value is None else [f"--{flag}", str(value)]
+    words += ["--full"] if full else []
+    return words + [word for label in only for word in ("--only", label)]

@@ -1,17 +1,20 @@
 """Every attack table and figure of the paper as data, one runner for all, and what shows the results.
 
 `EXPERIMENTS` holds them, `reproduce` runs one into a folder and can be stopped and continued at any time;
-`publish` writes its tables (Markdown, CSV, LaTeX) and figures from what is in the folder.
+`publish` writes its tables (Markdown, CSV, LaTeX) and figures from what is in the folder; `write_summary` keeps
+the numbers of the tables in a small file, and `write_tables` puts them into a document.
 """
 
 from saddlepoint.experiments.building import FULL
 from saddlepoint.experiments.catalogue import EXPERIMENTS, find
 from saddlepoint.experiments.costs import Estimate, estimate
-from saddlepoint.experiments.methods import frugal_attack
+from saddlepoint.experiments.document import named_tables, write_tables
 from saddlepoint.experiments.plan import (
+    LABELS,
     METHODS,
     Block,
     Experiment,
+    Labels,
     Measurement,
     Method,
     Reported,
@@ -21,33 +24,38 @@ from saddlepoint.experiments.plan import (
 )
 from saddlepoint.experiments.publishing import publish
 from saddlepoint.experiments.ranks import spearman
-from saddlepoint.experiments.results import Results, collect
+from saddlepoint.experiments.results import Results, Source, collect
 from saddlepoint.experiments.runner import Setup, Step, reproduce, skipped
 from saddlepoint.experiments.stationarity import log_log_slope, residuals
+from saddlepoint.experiments.stored import read_summary, write_summary
 from saddlepoint.report.tables import Table, to_csv, to_latex, to_markdown
 
 __all__ = [
     "EXPERIMENTS",
     "FULL",
+    "LABELS",
     "METHODS",
     "Block",
     "Estimate",
     "Experiment",
+    "Labels",
     "Measurement",
     "Method",
     "Reported",
     "Results",
     "Row",
     "Setup",
+    "Source",
     "Step",
     "Strategy",
     "Table",
     "collect",
     "estimate",
     "find",
-    "frugal_attack",
     "log_log_slope",
+    "named_tables",
     "publish",
+    "read_summary",
     "reproduce",
     "residuals",
     "settings",
@@ -56,4 +64,6 @@ __all__ = [
     "to_csv",
     "to_latex",
     "to_markdown",
+    "write_summary",
+    "write_tables",
 ]

@@ -10,7 +10,15 @@ import torch
 from torch import Tensor, nn
 
 from saddlepoint import data, models, transforms
-from saddlepoint.experiments.plan import Block, Groups, Models, Strategy, norm_name
+from saddlepoint.experiments.plan import (
+    DESCENTS,
+    Block,
+    Groups,
+    Labels,
+    Models,
+    Strategy,
+    norm_name,
+)
 from saddlepoint.losses import Loss, clipped, cw_margin
 from saddlepoint.problems import AbstractProblem, Ensemble, Transformed, Universal
 from saddlepoint.transforms import Transform
@@ -29,6 +37,7 @@ __all__ = [
     "load_network",
     "loss_of",
     "missing",
+    "rule_text",
 ]
 
 FULL = 10_000
@@ -123,7 +132,12 @@ def load_images(
 
 
 def build_problem(
-    block: Block, x: Tensor, y: Tensor, networks: Sequence[nn.Module], seed: int = 0
+    block: Block,
+    x: Tensor,
+    y: Tensor,
+    networks: Sequence[nn.Module],
+    seed: int = 0,
+    labels: Labels = "true",
 ) -> AbstractProblem:
     """The problem of a block on some images.
 
@@ -133,6 +147,7 @@ def build_problem(
         y: Labels, (N,).
         networks: As the block names them.
         seed: Of groups and random transformations.
+        labels: The class that is attacked: the true one, or what each domain says of the image.
 
     Example:
         >>> from saddlepoint.experiments import find
@@ -143,11 +158,11 @@ def build_problem(
     """
     domains = block.domains
     if isinstance(domains, Models):
-        return Ensemble(networks, x, y, names=domains.networks)
+        return Ensemble(networks, x, y, names=domains.networks, labels=labels)
     if isinstance(domains, Groups):
-        groups, labels = data.group(x, y, domains.size, seed=seed, by_class=domains.by_class)
-        return Universal(networks[0], groups, labels, box=domains.box)
-    return Transformed(networks[0], _family(domains.family), x, y, seed=seed)
+        groups, truth = data.group(x, y, domains.size, seed=seed, by_class=domains.by_class)
+        return Universal(networks[0], groups, truth, box=domains.box, labels=labels)
+    return Transformed(networks[0], _family(domains.family), x, y, seed=seed, labels=labels)
 
 
 def loss_of(strategy: Strategy) -> Loss:
@@ -162,9 +177,16 @@ def loss_of(strategy: Strategy) -> Loss:
 
 
 def describe(
-    block: Block, strategy: Strategy, rule: AbstractWeightRule, method: str, limit: int, seed: int
+    block: Block,
+    strategy: Strategy,
+    rule: str,
+    *,
+    method: str,
+    labels: str,
+    limit: int,
+    seed: int,
 ) -> dict[str, Any]:
-    """All settings of a row under the names that `saddlepoint attack` uses."""
+    """All settings of a row under the names that `saddlepoint attack` uses; `rule` is from `rule_text`."""
     domains = block.domains
     config: dict[str, Any] = {
         "kind": domains.kind,
@@ -172,11 +194,13 @@ def describe(
         "models": list(block.networks),
         "norm": norm_name(block.ball.p),
         "eps": block.ball.eps,
-        "rule": _rule_text(rule),
+        "rule": rule,
         "baseline": None,
         "loss": "cw" if strategy.clip is None else f"clipped:{strategy.clip:g}",
         "steps": block.steps,
-        "method": method,
+        "method": "apgda" if method == "apgda" else "attack",
+        "restarts": DESCENTS.get(method, 1),
+        "labels": labels,
         "step_size": block.step_size if method == "apgda" else None,
         "split": "test",
         "limit": limit,
@@ -187,6 +211,22 @@ def describe(
     elif not isinstance(domains, Models):
         config |= {"transforms": [domains.family], "samples": 1}
     return config
+
+
+def rule_text(rule: AbstractWeightRule) -> str:
+    """A rule as `saddlepoint attack --rule` takes it.
+
+    Example:
+        >>> rule_text(MinMax(step_size=0.02, gamma=3))
+        'minmax:gamma=3,step_size=0.02'
+    """
+    if isinstance(rule, MinMax):
+        return f"minmax:gamma={rule.gamma:g},step_size={rule.step_size:g}"
+    if isinstance(rule, Fixed):
+        return "fixed:" + ",".join(f"{weight:.6g}" for weight in rule.weights)
+    if isinstance(rule, Average):
+        return "average"
+    raise TypeError(f"`rule` must be MinMax, Fixed or Average, got {type(rule).__name__}.")
 
 
 def domain_names(block: Block) -> tuple[str, ...]:
@@ -209,16 +249,6 @@ def gradient_count(block: Block) -> float:
     """
     per_image = 1 if isinstance(block.domains, Models | Groups) else len(domain_names(block))
     return float((block.steps + 1) * per_image)
-
-
-def _rule_text(rule: AbstractWeightRule) -> str:
-    if isinstance(rule, MinMax):
-        return f"minmax:gamma={rule.gamma:g},step_size={rule.step_size:g}"
-    if isinstance(rule, Fixed):
-        return "fixed:" + ",".join(f"{weight:.6g}" for weight in rule.weights)
-    if isinstance(rule, Average):
-        return "average"
-    raise TypeError(f"`rule` must be MinMax, Fixed or Average, got {type(rule).__name__}.")
 
 
 def _family(name: str) -> list[Transform]:

@@ -13,7 +13,7 @@ from saddlepoint import data
 from saddlepoint.experiments import building
 from saddlepoint.experiments.plan import AVERAGE, Block, Groups
 from saddlepoint.experiments.ranks import spearman_within
-from saddlepoint.experiments.results import Attacked, Results
+from saddlepoint.experiments.results import Attacked, Results, Source
 from saddlepoint.experiments.summary import NORMS, group_weights
 
 __all__ = ["Box", "Curve", "Panel", "Sheet", "Thumbnail", "sheets"]
@@ -97,31 +97,34 @@ def sheets(results: Results) -> list[Sheet]:
         results: What is finished.
 
     Returns:
-        One sheet per method; none where the experiment has no figure.
+        One sheet per method and label; none where the experiment has no figure.
     """
     found = []
-    for method in results.methods:
-        panels = _PANELS[results.experiment.figure](results, method)
+    # Measurements without attacks are about the true class.
+    for source in results.sources or [Source(method) for method in results.methods]:
+        panels = _PANELS[results.experiment.figure](results, source)
+        suffix = "" if source.labels == "true" else f"-{source.labels}"
         if panels:
-            found.append(Sheet(f"{results.experiment.name}-{method}", tuple(panels)))
+            name = f"{results.experiment.name}-{source.method}{suffix}"
+            found.append(Sheet(name, tuple(panels)))
     if results.experiment.figure == "images":
         found += _thumbnails(results)
     return found
 
 
-def _none(results: Results, method: str) -> list[Panel]:
-    del results, method  # experiments without a figure
+def _none(results: Results, source: Source) -> list[Panel]:
+    del results, source  # experiments without a figure
     return []
 
 
 # ------------------------------------------------------------------------------- steps of an attack
 
 
-def _steps(results: Results, method: str) -> list[Panel]:
+def _steps(results: Results, source: Source) -> list[Panel]:
     panels: list[Panel] = []
     for block in results.experiment.blocks:
         for row in block.rows:
-            item = results.one(block, row.strategy.key, method)
+            item = results.one(block, row.strategy.key, source)
             if item is None:
                 continue
             tensors = item.tensors()
@@ -137,7 +140,7 @@ def _success_panel(item: Attacked, fooled: Tensor) -> Panel:
     rates = 100 * fooled.double().mean(dim=1)
     curves = [
         Curve(name, steps, tuple(rates[:, k].tolist()), colour=k)
-        for k, name in enumerate(item.run.domains)
+        for k, name in enumerate(item.domains)
     ]
     together = 100 * fooled.all(dim=2).double().mean(dim=1)
     colour = max(_BLACK, len(curves))
@@ -156,12 +159,12 @@ def _weights_panel(item: Attacked, weights: Tensor) -> Panel:
     last = len(weights) - 1
     places = sorted({round(last * i / (_BOX_STEPS - 1)) for i in range(_BOX_STEPS)})
     levels = torch.tensor(_PERCENTILES, dtype=torch.float64)
-    domains = len(item.run.domains)
+    domains = len(item.domains)
     gap = (places[1] - places[0]) if len(places) > 1 else 1
     boxes = []
     for step in places:
         marks = weights[step].double().quantile(levels, dim=0)
-        for k, name in enumerate(item.run.domains):
+        for k, name in enumerate(item.domains):
             x = step + gap * 0.8 * ((k + 0.5) / domains - 0.5)
             boxes.append(Box(name, x, tuple(marks[:, k].tolist()), colour=k))
     return Panel(
@@ -176,33 +179,33 @@ def _weights_panel(item: Attacked, weights: Tensor) -> Panel:
 # ------------------------------------------------------------------------------- radii and gamma
 
 
-def _radii(results: Results, method: str) -> list[Panel]:
+def _radii(results: Results, source: Source) -> list[Panel]:
     curves = []
     blocks = results.experiment.blocks
     for colour, row in enumerate(blocks[0].rows if blocks else ()):
-        items = [results.one(block, row.strategy.key, method) for block in blocks]
+        items = [results.one(block, row.strategy.key, source) for block in blocks]
         points = [(i.block.value or 0.0, i) for i in items if i is not None]
         curves.append(_rate_curve(row.strategy.label, points, colour))
-    return _panel("linf radius eps", method, curves)
+    return _panel("linf radius eps", source, curves)
 
 
-def _gammas(results: Results, method: str) -> list[Panel]:
+def _gammas(results: Results, source: Source) -> list[Panel]:
     points, base = [], None
     for item in results.attacks:
-        if item.method == method and item.row.strategy.key == AVERAGE.key:
+        if item.source == source and item.row.strategy.key == AVERAGE.key:
             base = item
-        elif item.method == method:
+        elif item.source == source:
             points.append((float(item.row.strategy.key.removeprefix("gamma-")), item))
     curves = [_rate_curve("min-max", points, 1)]
     if base is not None and points:
         ends = (points[0][0], points[-1][0])
-        level = base.run.metrics["asr_all"]
+        level = base.metrics["asr_all"]
         curves.append(Curve("average", ends, (level, level), style="reference"))
-    return _panel("gamma", method, curves)
+    return _panel("gamma", source, curves)
 
 
 def _rate_curve(label: str, points: Sequence[tuple[float, Attacked]], colour: int) -> Curve:
-    metrics = [item.run.metrics for _, item in points]
+    metrics = [item.metrics for _, item in points]
     return Curve(
         label,
         tuple(x for x, _ in points),
@@ -213,22 +216,22 @@ def _rate_curve(label: str, points: Sequence[tuple[float, Attacked]], colour: in
     )
 
 
-def _panel(x_label: str, method: str, curves: list[Curve]) -> list[Panel]:
+def _panel(x_label: str, source: Source, curves: list[Curve]) -> list[Panel]:
     kept = tuple(curve for curve in curves if curve.x)
     if not kept:
         return []
-    return [Panel(method, x_label, "ASR_all (%), 95 % interval", kept, y_range=(0, 100))]
+    return [Panel(source.name, x_label, "ASR_all (%), 95 % interval", kept, y_range=(0, 100))]
 
 
 # ------------------------------------------------------------------------------- image robustness
 
 
-def _images(results: Results, method: str) -> list[Panel]:
+def _images(results: Results, source: Source) -> list[Panel]:
     """For every norm the weight of an image against its distance, and the correlation inside groups."""
     panels = []
-    weights = group_weights(results, method)
+    weights = group_weights(results, source.method)
     for item in results.measured:
-        if item.method != method:
+        if item.method != source.method:
             continue
         for colour, norm in enumerate(norm for norm in NORMS if norm in weights):
             groups = [
@@ -287,9 +290,9 @@ def _short(value: float | None) -> str:
 # ------------------------------------------------------------------------------- convergence
 
 
-def _convergence(results: Results, method: str) -> list[Panel]:
+def _convergence(results: Results, source: Source) -> list[Panel]:
     curves = []
-    for colour, item in enumerate(m for m in results.measured if m.method == method):
+    for colour, item in enumerate(m for m in results.measured if m.method == source.method):
         steps = tuple(float(step) for step in item.result["steps"])
         slope = item.result["slope"]
         label = item.measurement.label + ("" if slope is None else f": slope {slope:.2f}")

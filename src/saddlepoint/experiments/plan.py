@@ -16,14 +16,18 @@ from saddlepoint.weights import AbstractWeightRule, Average, MinMax
 
 __all__ = [
     "AVERAGE",
+    "DESCENTS",
+    "LABELS",
     "METHODS",
     "UNREPORTED",
     "Block",
     "Experiment",
     "Groups",
+    "Labels",
     "Measurement",
     "Method",
     "Models",
+    "Ordered",
     "Reported",
     "Row",
     "Static",
@@ -34,9 +38,18 @@ __all__ = [
     "settings",
 ]
 
-Method = Literal["apgda", "attack"]
-METHODS: tuple[Method, ...] = ("apgda", "attack")
-"""`apgda` is Algorithm 1 with the paper's step sizes, `attack` is ours."""
+Method = Literal["apgda", "attack", "attack-5"]
+METHODS: tuple[Method, ...] = ("apgda", "attack", "attack-5")
+"""`apgda` is Algorithm 1 with the paper's step sizes; `attack` is `saddlepoint.attack` with as many steps in
+one descent, and `attack-5` in up to five: rows that still stand begin again."""
+
+DESCENTS = {"attack": 1, "attack-5": 5}
+"""The `restarts` of our methods."""
+
+Labels = Literal["true", "predicted"]
+LABELS: tuple[Labels, ...] = ("true", "predicted")
+"""The class that is attacked: the image's, as the paper's text says, or the one that each domain says without a
+perturbation, as the authors' code does. Success is counted against the true class in both."""
 
 _NORMS: dict[float, str] = {0: "l0", 1: "l1", 2: "l2", math.inf: "linf"}
 
@@ -73,20 +86,48 @@ class Static:
 
 @final
 @dataclass(frozen=True)
+class Ordered:
+    """Fixed weights by hardness: `weights` are those of the hardest domain, the next one and so on.
+
+    The order is that of the accuracies which another strategy of the block leaves; of equal ones the first
+    domain counts as the harder.
+    """
+
+    weights: tuple[float, ...]
+    strategy: str = "avg"
+
+    def of(self, accuracy: Sequence[float]) -> tuple[float, ...]:
+        """The weights of domains with these accuracies.
+
+        Example:
+            >>> Ordered((0.4, 0.3, 0.2, 0.1)).of((1.05, 0.07, 41.10, 35.03))
+            (0.2, 0.1, 0.4, 0.3)
+        """
+        found = dict(zip(self.order(accuracy), self.weights, strict=True))
+        return tuple(found[domain] for domain in range(len(accuracy)))
+
+    @staticmethod
+    def order(accuracy: Sequence[float]) -> list[int]:
+        """Positions of the domains, hardest first."""
+        return sorted(range(len(accuracy)), key=lambda domain: -accuracy[domain])
+
+
+@final
+@dataclass(frozen=True)
 class Strategy:
     """How the domains are weighted.
 
     Attributes:
         key: Names the folder of its results.
         label: In tables.
-        rule: A weight rule, or `Static`.
+        rule: A weight rule, or how to find one from other strategies of the block.
         clip: Margins below this count as this: a domain that is fooled by enough stops pulling; the paper's
             w_clip.
     """
 
     key: str
     label: str
-    rule: AbstractWeightRule | Static
+    rule: AbstractWeightRule | Static | Ordered
     clip: float | None = None
 
 
@@ -230,6 +271,7 @@ class Experiment:
         figure: Which figure is drawn, if any.
         note: What has to be said about the whole.
         methods: What it can be run with; fewer where it is about one of them.
+        labels: Which class can be attacked in it; the true one alone where more than success is measured.
     """
 
     name: str
@@ -241,6 +283,7 @@ class Experiment:
     figure: Literal["", "steps", "eps", "gamma", "images", "convergence"] = ""
     note: str = ""
     methods: tuple[Method, ...] = METHODS
+    labels: tuple[Labels, ...] = LABELS
 
 
 def settings(experiment: Experiment, labels: Sequence[str]) -> Experiment:

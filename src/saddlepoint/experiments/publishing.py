@@ -27,8 +27,8 @@ def publish(
 ) -> tuple[list[Table], list[Path]]:
     """Write table.md, table.csv and table.tex, and the figures with the data they show.
 
-    Everything is drawn from finished rows and measurements in the folder, whichever methods they are of: after
-    both have run, the tables hold the paper's line, `apgda` and `attack` together.
+    Everything is drawn from finished rows and measurements in the folder, whichever methods and labels they are
+    of: after several have run, the tables hold the paper's line and all of ours together.
 
     Args:
         experiment: Which one.

@@ -1,18 +1,49 @@
-"""What is in the folder of an experiment: finished rows and measurements of every method."""
+"""What is in the folder of an experiment: finished rows and measurements of every method and label."""
 
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, final
+from typing import Any, NamedTuple, final
 
 from torch import Tensor
 
-from saddlepoint.experiments.plan import AVERAGE, METHODS, Block, Experiment, Measurement, Row
+from saddlepoint.experiments.plan import (
+    AVERAGE,
+    LABELS,
+    METHODS,
+    Block,
+    Experiment,
+    Measurement,
+    Row,
+)
 from saddlepoint.report import TENSORS, Run, lift, read_tensors
 
-__all__ = ["Attacked", "Measured", "Results", "collect"]
+__all__ = ["Attacked", "Measured", "Results", "Source", "collect"]
+
+
+class Source(NamedTuple):
+    """Where a number of ours comes from: how it was attacked, and which class was.
+
+    Example:
+        >>> Source("attack-5").name, Source("apgda", "predicted").name
+        ('attack, 5 descents', 'apgda, predicted labels')
+    """
+
+    method: str
+    labels: str = "true"
+
+    @property
+    def name(self) -> str:
+        """In tables."""
+        return self.method_name + (f", {self.labels} labels" if self.labels != "true" else "")
+
+    @property
+    def method_name(self) -> str:
+        """The method in tables."""
+        return "attack, 5 descents" if self.method == "attack-5" else self.method
 
 
 @final
@@ -22,72 +53,90 @@ class Attacked:
 
     Attributes:
         block, row: What was run.
-        method: How.
-        run: Its record.
-        folder: Where its tensors are.
+        source: How.
+        images: How many images were attacked; a group counts all of its own.
+        seed: Of groups, random transformations and random starts.
+        domains: Names.
+        rule: The weight rule as text; with the weights where they were found from other rows.
+        metrics: In percent: "asr_all", "asr_mean", "accuracy", "weights" and "intervals".
+        evaluations: Of all domains, mean over rows.
+        folder: Where its tensors are; None if it was read from a stored summary.
     """
 
     block: Block
     row: Row
-    method: str
-    run: Run
-    folder: Path
-
-    @property
-    def images(self) -> int:
-        """How many images were attacked; a group counts all of its own."""
-        images = self.run.rows
-        return images * len(self.run.domains) if self.run.kind == "universal" else images
+    source: Source
+    images: int
+    seed: int
+    domains: tuple[str, ...]
+    rule: str
+    metrics: Mapping[str, Any]
+    evaluations: float
+    folder: Path | None = field(default=None, compare=False)
 
     def tensors(self) -> dict[str, Tensor]:
         """Weights, losses, verdicts and history, see `saddlepoint.report`."""
+        if self.folder is None:
+            raise ValueError("`tensors` must be read from the folder of a run, got a summary.")
         return read_tensors(self.folder / TENSORS)
 
 
 @final
 @dataclass(frozen=True)
 class Measured:
-    """A finished measurement: its `result`, on so many `images`, grouped with `seed`."""
+    """A finished measurement: its `result`, on so many `images`, grouped with `seed`; `settings` is a hash."""
 
     measurement: Measurement
     method: str
     images: int
     seed: int
     result: dict[str, Any]
+    settings: str = ""
+    versions: Mapping[str, str] = field(default_factory=dict)
 
 
 @final
 @dataclass(frozen=True)
 class Results:
-    """Everything finished, in the order of the experiment; methods in turn within a row."""
+    """Everything finished, in the order of the experiment; sources in turn within a row."""
 
     experiment: Experiment
     attacks: tuple[Attacked, ...]
-    measured: tuple[Measured, ...]
+    measured: tuple[Measured, ...] = ()
 
-    def one(self, block: Block, strategy: str, method: str) -> Attacked | None:
-        """The finished row of a block, a strategy and a method."""
+    def one(self, block: Block, strategy: str, source: Source) -> Attacked | None:
+        """The finished row of a block, a strategy and a source."""
         for item in self.attacks:
-            if (item.block.key, item.row.strategy.key, item.method) == (
+            if (item.block.key, item.row.strategy.key, item.source) == (
                 block.key,
                 strategy,
-                method,
+                source,
             ):
                 return item
         return None
 
     def lift(self, item: Attacked) -> float | None:
-        """Relative gain in ASR_all, percent, over the average strategy of the same block and method."""
-        base = self.one(item.block, AVERAGE.key, item.method)
+        """Relative gain in ASR_all, percent, over the average strategy of the same block and source."""
+        base = self.one(item.block, AVERAGE.key, item.source)
         if base is None or base is item:
             return None
-        return lift(item.run.metrics["asr_all"], base.run.metrics["asr_all"])
+        return lift(item.metrics["asr_all"], base.metrics["asr_all"])
+
+    @property
+    def sources(self) -> tuple[Source, ...]:
+        """The sources of which there is any row, method by method."""
+        found = {item.source for item in self.attacks}
+        return tuple(source for source in _SOURCES if source in found)
 
     @property
     def methods(self) -> tuple[str, ...]:
         """The methods of which there is anything."""
-        found = {item.method for item in self.attacks} | {item.method for item in self.measured}
+        found = {item.source.method for item in self.attacks}
+        found |= {item.method for item in self.measured}
         return tuple(method for method in METHODS if method in found)
+
+
+_SOURCES = tuple(Source(method, labels) for method in METHODS for labels in LABELS)
 
 
 def collect(experiment: Experiment, folder: Path) -> Results:
@@ -98,17 +147,19 @@ def collect(experiment: Experiment, folder: Path) -> Results:
         folder: Where `reproduce` put it.
     """
     attacks = [
-        Attacked(block, row, method, run, place)
+        _attacked(block, row, source, run, place)
         for block in experiment.blocks
         for row in block.rows
-        for method in METHODS
-        if (place := folder / method / block.key / row.strategy.key).joinpath("run.json").is_file()
+        for source in _SOURCES
+        if (place := _place(folder, source) / block.key / row.strategy.key)
+        .joinpath("run.json")
+        .is_file()
         and (run := Run.read(place)).status == "complete"
     ]
     measured = []
     for measurement in experiment.measurements:
         for method in METHODS:
-            path = folder / method / f"{measurement.key}.json"
+            path = _place(folder, Source(method)) / f"{measurement.key}.json"
             if path.is_file():
                 content = json.loads(path.read_text(encoding="utf-8"))
                 measured.append(
@@ -118,6 +169,27 @@ def collect(experiment: Experiment, folder: Path) -> Results:
                         content["images"],
                         content["seed"],
                         content["result"],
+                        content["hash"],
+                        content["versions"],
                     )
                 )
     return Results(experiment, tuple(attacks), tuple(measured))
+
+
+def _place(folder: Path, source: Source) -> Path:
+    return folder / source.labels / source.method
+
+
+def _attacked(block: Block, row: Row, source: Source, run: Run, folder: Path) -> Attacked:
+    return Attacked(
+        block=block,
+        row=row,
+        source=source,
+        images=run.rows * len(run.domains) if run.kind == "universal" else run.rows,
+        seed=run.seed,
+        domains=run.domains,
+        rule=run.config["rule"],
+        metrics=run.metrics,
+        evaluations=float(run.gradient_evaluations["per_row"]),
+        folder=folder,
+    )

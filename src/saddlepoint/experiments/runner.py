@@ -1,15 +1,15 @@
 """One runner for all experiments. What is finished is on disk, so that a stopped run can be continued.
 
-FOLDER/METHOD/BLOCK/STRATEGY/    a run directory of `saddlepoint.report`: run.json, tensors, report.html
-FOLDER/METHOD/BLOCK/compare.html the strategies of a block side by side
-FOLDER/METHOD/KEY.json           a measurement
+FOLDER/LABELS/METHOD/BLOCK/STRATEGY/    a run directory of `saddlepoint.report`: run.json, tensors, report.html
+FOLDER/LABELS/METHOD/BLOCK/compare.html the strategies of a block side by side
+FOLDER/LABELS/METHOD/KEY.json           a measurement
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import final
 
@@ -21,14 +21,18 @@ from saddlepoint.experiments import building
 from saddlepoint.experiments.measurements import measure
 from saddlepoint.experiments.methods import solver
 from saddlepoint.experiments.plan import (
+    LABELS,
     METHODS,
     Block,
     Experiment,
+    Labels,
     Measurement,
     Method,
+    Ordered,
     Row,
     Static,
 )
+from saddlepoint.experiments.reuse import reusing
 from saddlepoint.report.record import versions
 from saddlepoint.weights import AbstractWeightRule, Fixed
 
@@ -43,7 +47,8 @@ class Setup:
     """How to run an experiment.
 
     Attributes:
-        method: "apgda" or "attack".
+        method: "apgda", "attack" or "attack-5".
+        labels: The class that is attacked, "true" or "predicted"; see `saddlepoint.experiments.plan.LABELS`.
         limit: Images; None takes what each block says.
         seed: Of groups, random transformations and random starts.
         weights: Folder with weights of networks that are not shipped.
@@ -52,6 +57,7 @@ class Setup:
     """
 
     method: Method = "apgda"
+    labels: Labels = "true"
     limit: int | None = None
     seed: int = 0
     weights: Path | None = None
@@ -61,6 +67,8 @@ class Setup:
     def __post_init__(self) -> None:
         if self.method not in METHODS:
             raise ValueError(f"`method` must be one of {', '.join(METHODS)}, got {self.method!r}.")
+        if self.labels not in LABELS:
+            raise ValueError(f"`labels` must be one of {', '.join(LABELS)}, got {self.labels!r}.")
         if self.limit is not None and self.limit < 1:
             raise ValueError(f"`limit` must be positive, got {self.limit}.")
 
@@ -94,9 +102,9 @@ def reproduce(
 
     Args:
         experiment: From `saddlepoint.experiments.EXPERIMENTS`, or one of your own.
-        folder: Where results go; both methods can share it.
+        folder: Where results go; all methods and labels can share it.
         setup: How to run; the paper's method on the default number of images if None.
-        resume: Continue what is there. Without it the folder must hold no results of the method.
+        resume: Continue what is there. Without it the folder must hold no results of the method and labels.
         callback: Called as rows advance.
 
     Raises:
@@ -104,11 +112,12 @@ def reproduce(
         saddlepoint.report.Interrupted: Ctrl-C; finished rows, and chunks of the one under way, are on disk.
     """
     setup = Setup() if setup is None else setup
-    if setup.method not in experiment.methods:
-        raise ValueError(
-            f"`method` must be {' or '.join(experiment.methods)} for {experiment.name}, which is about that, "
-            f"got {setup.method!r}."
-        )
+    for name, there in (("method", experiment.methods), ("labels", experiment.labels)):
+        if getattr(setup, name) not in there:
+            raise ValueError(
+                f"`{name}` must be {' or '.join(there)} for {experiment.name}, which is about that, "
+                f"got {getattr(setup, name)!r}."
+            )
     missing = skipped(experiment, setup.weights)
     blocks = [block for block in experiment.blocks if block.key not in missing]
     measurements = [m for m in experiment.measurements if m.block.key not in missing]
@@ -120,12 +129,12 @@ def reproduce(
             f"`{experiment.name}` must have networks to attack, got "
             f"{building.explain_missing(names)}."
         )
-    target = folder / setup.method
+    target = folder / setup.labels / setup.method
     if not resume and any(target.glob("**/*.json")):
         raise ValueError(
             f"`{target}` must not hold results yet; add --resume to continue them, or choose another folder."
         )
-    _Runner(experiment, target, setup, callback or (lambda _: None)).run(blocks, measurements)
+    _Runner(experiment, folder, setup, callback or (lambda _: None)).run(blocks, measurements)
 
 
 def skipped(experiment: Experiment, weights: Path | None = None) -> dict[str, str]:
@@ -153,7 +162,7 @@ class _Runner:
     """Runs rows in order; networks and images are loaded once."""
 
     experiment: Experiment
-    target: Path
+    folder: Path
     setup: Setup
     callback: Callable[[Step], None]
     done: int = 0
@@ -161,11 +170,17 @@ class _Runner:
     _networks: dict[str, nn.Module] = field(default_factory=dict)
     _images: dict[tuple[str, int], tuple[Tensor, Tensor]] = field(default_factory=dict)
 
+    @property
+    def target(self) -> Path:
+        """Where results of this method and label go."""
+        return self.folder / self.setup.labels / self.setup.method
+
     def run(self, blocks: list[Block], measurements: list[Measurement]) -> None:
         self.total = sum(len(block.rows) for block in blocks) + len(measurements)
         for block in blocks:
-            # A row of static weights needs those that another row ends with.
-            for row in sorted(block.rows, key=lambda row: isinstance(row.strategy.rule, Static)):
+            # Some weights come from what other rows end with: those are run first.
+            found = (Static, Ordered)
+            for row in sorted(block.rows, key=lambda row: isinstance(row.strategy.rule, found)):
                 self._row(block, row)
             folders = [self.target / block.key / row.strategy.key for row in block.rows]
             if self.setup.reports and len(folders) > 1:
@@ -178,9 +193,15 @@ class _Runner:
         label = f"{block.label}, {row.strategy.label}"
         rule = self._rule(block, row)
         x, y, networks = self._materials(block)
-        problem = building.build_problem(block, x, y, networks, self.setup.seed)
+        problem = building.build_problem(block, x, y, networks, self.setup.seed, self.setup.labels)
         config = building.describe(
-            block, row.strategy, rule, self.setup.method, len(x), self.setup.seed
+            block,
+            row.strategy,
+            building.rule_text(rule),
+            method=self.setup.method,
+            labels=self.setup.labels,
+            limit=len(x),
+            seed=self.setup.seed,
         )
         record = report.Run(
             kind=block.domains.kind,
@@ -197,16 +218,18 @@ class _Runner:
             ),
         )
         if not self._finished(record, folder):
+            solve = solver(
+                self.setup.method,
+                block.ball,
+                building.loss_of(row.strategy),
+                block.steps,
+                block.step_size,
+                self.setup.seed,
+            )
+            twin = self._twin(record, block, row)
             job = report.Job(
                 problem=problem,
-                solve=solver(
-                    self.setup.method,
-                    block.ball,
-                    building.loss_of(row.strategy),
-                    block.steps,
-                    block.step_size,
-                    self.setup.seed,
-                ),
+                solve=solve if twin is None else reusing(solve, twin),
                 rule=rule,
                 baseline=None,
                 chunk=_CHUNK,
@@ -266,8 +289,9 @@ class _Runner:
         if isinstance(rule, AbstractWeightRule):
             return rule
         other = report.Run.read(self.target / block.key / rule.strategy)
-        weights: dict[str, float] = other.metrics["weights"]
-        return Fixed(tuple(weights[name] for name in other.domains))
+        if isinstance(rule, Ordered):
+            return Fixed(rule.of([other.metrics["accuracy"][name] for name in other.domains]))
+        return Fixed(tuple(other.metrics["weights"][name] for name in other.domains))
 
     def _finished(self, record: report.Run, folder: Path) -> bool:
         """Whether the row is complete on disk; raises where something else is."""
@@ -276,6 +300,17 @@ class _Runner:
             return False
         report.check_resumable(record, folder)
         return report.Run.read(folder).status == "complete"
+
+    def _twin(self, record: report.Run, block: Block, row: Row) -> dict[str, Tensor] | None:
+        """Tensors of the same row with true labels, for a row about predicted ones; None if there are none."""
+        place = self.folder / "true" / self.setup.method / block.key / row.strategy.key
+        if self.setup.labels == "true" or not (place / "run.json").is_file():
+            return None
+        other = report.Run.read(place)
+        config = report.hash_config({**record.config, "labels": "true"})
+        if other.status != "complete" or other.hashes != replace(record.hashes, config=config):
+            return None
+        return report.read_tensors(place / report.TENSORS)
 
     def _materials(self, block: Block) -> tuple[Tensor, Tensor, list[nn.Module]]:
         limit = self.setup.images(self.experiment, block)
@@ -291,6 +326,7 @@ class _Runner:
 
     def _command(self) -> str:
         words = ["saddlepoint reproduce", self.experiment.name, "--method", self.setup.method]
+        words += [] if self.setup.labels == "true" else ["--labels", self.setup.labels]
         words += [] if self.setup.limit is None else ["--limit", str(self.setup.limit)]
         words += ["--seed", str(self.setup.seed)] if self.setup.seed else []
         words += ["--weights DIR"] if self.setup.weights is not None else []

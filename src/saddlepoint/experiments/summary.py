@@ -7,9 +7,17 @@ from typing import Any
 
 from saddlepoint.experiments.building import domain_names
 from saddlepoint.experiments.image_groups import IMAGE_GROUPS
-from saddlepoint.experiments.plan import UNREPORTED, Block, Experiment, Row
+from saddlepoint.experiments.plan import (
+    AVERAGE,
+    UNREPORTED,
+    Block,
+    Experiment,
+    Ordered,
+    Row,
+    Static,
+)
 from saddlepoint.experiments.ranks import spearman_within
-from saddlepoint.experiments.results import Attacked, Measured, Results
+from saddlepoint.experiments.results import Attacked, Measured, Results, Source
 from saddlepoint.report.tables import Cell, Column, Table
 
 __all__ = ["NORMS", "group_weights", "summarise"]
@@ -46,6 +54,7 @@ def _attacks(results: Results, notes: tuple[str, ...]) -> Table:
         Column("Setting"),
         Column("Opt."),
         Column("Source"),
+        Column("Labels"),
         Column("Images"),
         *(Column(f"Acc_{name}") for name in names),
         Column("ASR_avg"),
@@ -59,36 +68,65 @@ def _attacks(results: Results, notes: tuple[str, ...]) -> Table:
         for row in block.rows:
             ours = [
                 item
-                for method in results.methods
-                if (item := results.one(block, row.strategy.key, method)) is not None
+                for source in results.sources
+                if (item := results.one(block, row.strategy.key, source)) is not None
             ]
             if row.paper != UNREPORTED:
                 lines.append(_paper_line(block, row, len(names)))
             lines += [_our_line(results, item, names) for item in ours]
-    return Table(_heading(experiment), columns, tuple(lines), notes)
+    return Table(_heading(experiment), columns, tuple(lines), (*notes, *found_weights(results)))
+
+
+def found_weights(results: Results) -> list[str]:
+    """Sentences on the weights that were found from other rows: the order of the domains, and w_static."""
+    sentences = []
+    for block in results.experiment.blocks:
+        rules = [row.strategy.rule for row in block.rows]
+        orders, statics = [], []
+        for source in results.sources:
+            average = results.one(block, AVERAGE.key, source)
+            if average is not None and any(isinstance(rule, Ordered) for rule in rules):
+                accuracy = [average.metrics["accuracy"][name] for name in average.domains]
+                order = [average.domains[k] for k in Ordered.order(accuracy)]
+                orders.append(f"{', '.join(order)} ({source.name})")
+        for item in results.attacks:
+            if item.block.key == block.key and isinstance(item.row.strategy.rule, Static):
+                weights = [float(w) for w in item.rule.removeprefix("fixed:").split(",")]
+                shown = ", ".join(f"{weight:.3f}" for weight in weights)
+                statics.append(f"{shown} ({item.source.name})")
+        if orders:
+            sentences.append(
+                "Our networks from the hardest to the easiest, by their accuracy under the average: "
+                f"{'; '.join(orders)}."
+            )
+        if statics:
+            names = ", ".join(results.attacks[0].domains)
+            sentences.append(f"Our w_static, for {names}: {'; '.join(statics)}.")
+    return sentences
 
 
 def _paper_line(block: Block, row: Row, domains: int) -> tuple[Cell, ...]:
     paper = row.paper
     accuracy: tuple[Cell, ...] = paper.accuracy or (None,) * domains
     rates = (paper.asr_avg, paper.asr_all, None, paper.lift, None)
-    return (block.label, row.strategy.label, "paper", 10_000, *accuracy, *rates)
+    return (block.label, row.strategy.label, "paper", None, 10_000, *accuracy, *rates)
 
 
 def _our_line(results: Results, item: Attacked, names: Sequence[str]) -> tuple[Cell, ...]:
-    metrics: dict[str, Any] = dict(item.run.metrics)
+    metrics: dict[str, Any] = dict(item.metrics)
     low, high = metrics["intervals"]["asr_all"]
     return (
         item.block.label,
         item.row.strategy.label,
-        item.method,
+        item.source.method_name,
+        item.source.labels,
         item.images,
         *(metrics["accuracy"][name] for name in names),
         metrics["asr_mean"],
         metrics["asr_all"],
         (low, high),
         results.lift(item),
-        float(item.run.gradient_evaluations["per_row"]),
+        item.evaluations,
     )
 
 
@@ -99,7 +137,7 @@ def group_weights(results: Results, method: str) -> dict[str, list[list[float]]]
     """Final weights of every group, (B, K), under every norm that is finished."""
     found = {}
     for block in results.experiment.blocks:
-        item = results.one(block, block.rows[0].strategy.key, method)
+        item = results.one(block, block.rows[0].strategy.key, Source(method))
         if item is not None:
             found[block.key] = item.tensors()["weights"].tolist()
     return found

@@ -5,12 +5,22 @@ from __future__ import annotations
 import math
 from typing import Literal
 
-from saddlepoint.experiments.plan import AVERAGE, Block, Experiment, Reported, Row, Views, minmax
+from saddlepoint import paper
+from saddlepoint.experiments.plan import (
+    AVERAGE,
+    Block,
+    Experiment,
+    Reported,
+    Row,
+    Views,
+    minmax,
+)
 from saddlepoint.projections import LpBall
 
 __all__ = ["TRANSFORMATIONS"]
 
-_EPS, _STEPS, _ALPHA, _BETA, _GAMMA = 0.03, 20, 1 / 2, 1 / 100, 10.0
+_EPS = paper.known_radius("transform", "cifar10", "linf")
+_PAPER = paper.known_parameters("transform", "cifar10", "linf")
 _LIMITS = {"A": 800, "B": 200, "C": 800, "D": 800}
 
 
@@ -26,9 +36,9 @@ def _block(
         data="cifar10",
         domains=Views(network, family),
         ball=LpBall(math.inf, _EPS),
-        steps=_STEPS,
-        step_size=_ALPHA,
-        rows=(Row(AVERAGE, average), Row(minmax(_BETA, _GAMMA), worst)),
+        steps=_PAPER.steps,
+        step_size=_PAPER.alpha,
+        rows=(Row(AVERAGE, average), Row(minmax(_PAPER.beta, _PAPER.gamma), worst)),
         limit=_LIMITS[network],
     )
 

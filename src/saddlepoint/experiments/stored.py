@@ -1,0 +1,176 @@
+"""Summaries of experiments: a small file for each, from which the tables of a document are written.
+
+A summary holds what tables show, and hashes of the settings and networks behind it: numbers of other settings
+than those of this code are refused.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from saddlepoint.data.files import write_atomically
+from saddlepoint.experiments.building import describe
+from saddlepoint.experiments.plan import Block, Experiment, Groups, Row
+from saddlepoint.experiments.results import Attacked, Results, Source, collect
+from saddlepoint.experiments.summary import summarise
+from saddlepoint.report import Run, hash_config
+from saddlepoint.report.tables import Cell
+
+__all__ = ["SUMMARY_VERSION", "read_lines", "read_summary", "write_summary"]
+
+SUMMARY_VERSION = 1
+"""Raised whenever an older file would be misunderstood."""
+
+
+def write_summary(experiment: Experiment, folder: Path, store: Path) -> Path:
+    """Store what the folder of an experiment holds as STORE/NAME.json.
+
+    Args:
+        experiment: Which one.
+        folder: Where `reproduce` put its results.
+        store: Folder for summaries.
+
+    Returns:
+        The file.
+    """
+    results = collect(experiment, folder)
+    runs = [Run.read(item.folder) for item in results.attacks if item.folder is not None]
+    content: dict[str, Any] = {
+        "schema_version": SUMMARY_VERSION,
+        "experiment": experiment.name,
+        "versions": _unique(
+            [*(run.versions for run in runs), *(m.versions for m in results.measured)]
+        ),
+        "networks": {n: h for run in runs for n, h in run.hashes.models.items()},
+        "rows": [_row(item, run) for item, run in zip(results.attacks, runs, strict=True)],
+        "measured": [
+            {
+                "key": item.measurement.key,
+                "method": item.method,
+                "images": item.images,
+                "seed": item.seed,
+                "settings": item.settings[:16],
+            }
+            for item in results.measured
+        ],
+        "lines": summarise(results)[0].lines if experiment.measurements else [],
+    }
+    path = store / f"{experiment.name}.json"
+    write_atomically(path, _text(content).encode())
+    return path
+
+
+def read_summary(experiment: Experiment, store: Path) -> Results:
+    """The rows of a stored summary.
+
+    Args:
+        experiment: Which one.
+        store: Folder with summaries.
+
+    Raises:
+        ValueError: No summary, or one of other settings than the experiment has now.
+    """
+    content = _content(experiment, store)
+    blocks = {block.key: block for block in experiment.blocks}
+    attacks = []
+    for raw in content["rows"]:
+        block = blocks.get(raw["block"])
+        rows = {row.strategy.key: row for row in block.rows} if block is not None else {}
+        row = rows.get(raw["strategy"])
+        if block is None or row is None or _settings(block, row, raw) != raw["settings"]:
+            raise ValueError(
+                f"`{store}` must hold numbers of the present settings, got others for {raw['block']}, "
+                f"{raw['strategy']} of {experiment.name}; run `saddlepoint reproduce` again."
+            )
+        attacks.append(_attacked(block, row, raw))
+    return Results(experiment, tuple(attacks))
+
+
+def read_lines(experiment: Experiment, store: Path) -> tuple[tuple[Cell, ...], ...]:
+    """The lines of the table of a stored measurement."""
+    lines = _content(experiment, store)["lines"]
+    return tuple(tuple(tuple(c) if isinstance(c, list) else c for c in line) for line in lines)
+
+
+def _content(experiment: Experiment, store: Path) -> dict[str, Any]:
+    path = store / f"{experiment.name}.json"
+    if not path.is_file():
+        raise ValueError(
+            f"`{store}` must hold a summary of {experiment.name}, got no {path.name} there; write it with "
+            f"`saddlepoint reproduce {experiment.name} --store {store}`."
+        )
+    content: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    version = content.get("schema_version")
+    if version != SUMMARY_VERSION:
+        raise ValueError(f"`{path}` must have version {SUMMARY_VERSION}, got {version}.")
+    return content
+
+
+def _row(item: Attacked, run: Run) -> dict[str, Any]:
+    metrics = item.metrics
+    groups = isinstance(item.block.domains, Groups)
+    raw: dict[str, Any] = {
+        "block": item.block.key,
+        "strategy": item.row.strategy.key,
+        "method": item.source.method,
+        "labels": item.source.labels,
+        "limit": run.config["limit"],
+        "images": item.images,
+        "rows": run.rows,
+        "seed": item.seed,
+        "rule": item.rule,
+        "evaluations": item.evaluations,
+        "asr_all": metrics["asr_all"],
+        "asr_all_interval": metrics["intervals"]["asr_all"],
+        "asr_avg": metrics["asr_mean"],
+        # The position of an image in its group means nothing.
+        "accuracy": {} if groups else metrics["accuracy"],
+        "weights": {} if groups else metrics["weights"],
+    }
+    return {**raw, "settings": _settings(item.block, item.row, raw)}
+
+
+def _settings(block: Block, row: Row, raw: dict[str, Any]) -> str:
+    """The settings behind a row, by what this code says of them."""
+    keys = ("method", "labels", "limit", "seed")
+    config = describe(block, row.strategy, raw["rule"], **{key: raw[key] for key in keys})
+    return hash_config(config)[:16]
+
+
+def _attacked(block: Block, row: Row, raw: dict[str, Any]) -> Attacked:
+    return Attacked(
+        block=block,
+        row=row,
+        source=Source(raw["method"], raw["labels"]),
+        images=raw["images"],
+        seed=raw["seed"],
+        domains=tuple(raw["accuracy"]),
+        rule=raw["rule"],
+        metrics={
+            "asr_all": raw["asr_all"],
+            "asr_mean": raw["asr_avg"],
+            "accuracy": raw["accuracy"],
+            "weights": raw["weights"],
+            "intervals": {"asr_all": raw["asr_all_interval"]},
+        },
+        evaluations=raw["evaluations"],
+    )
+
+
+def _unique(items: list[Mapping[str, str]]) -> list[Mapping[str, str]]:
+    return [item for number, item in enumerate(items) if item not in items[:number]]
+
+
+def _text(content: dict[str, Any]) -> str:
+    """JSON with one line per row, so that changes can be read."""
+    parts = []
+    for key, value in content.items():
+        if isinstance(value, list | tuple) and value:
+            inner = ",\n".join(f"    {json.dumps(item)}" for item in value)
+            parts.append(f"  {json.dumps(key)}: [\n{inner}\n  ]")
+        else:
+            parts.append(f"  {json.dumps(key)}: {json.dumps(value)}")
+    return "{\n" + ",\n".join(parts) + "\n}\n"
