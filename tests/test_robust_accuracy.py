@@ -676,6 +676,21 @@ def test_the_model_keeps_its_mode_its_gradients_and_its_flags() -> None:
         assert model.plane.w.requires_grad
 
 
+@pytest.mark.parametrize("hidden", [False, True], ids=["a network", "behind a function"])
+def test_the_model_keeps_its_buffers(hidden: bool) -> None:
+    network = nn.Sequential(nn.BatchNorm1d(2).double(), Plane([1.0, 0.0], -0.5)).eval()
+    before = {name: value.clone() for name, value in network.state_dict().items()}
+
+    def act(target: Target) -> Tensor:
+        network.train()(target.x)
+        return target.x
+
+    model = (lambda images: network(images)) if hidden else network
+    robust_accuracy(model, X, Y, LINF, suite(Fake(act)))
+    assert not network.training
+    assert all(torch.equal(before[name], value) for name, value in network.state_dict().items())
+
+
 def test_random_states_and_warnings_of_the_process_are_left_alone() -> None:
     def act(target: Target) -> Tensor:
         draws.append((torch.rand(1).item(), float(np.random.rand()), random.random()))
