@@ -258,6 +258,9 @@ def test_a_failure_concerns_its_threat_and_the_union() -> None:
         "RobustAccuracy(4 images: clean 100.0 %, linf 50.0 %, l2 at most 100.0 %, union at most 50.0 %: l2 "
         "fake failed on 4 images)"
     )
+    assert result.interval("linf") == wilson(2, 4)
+    assert result.interval("l2") == (0.0, wilson(4, 4)[1])
+    assert result.interval() == (0.0, wilson(2, 4)[1])
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.float16, torch.bfloat16])
