@@ -57,6 +57,13 @@ class Detached(Wrapped):
         return self.network(x.detach())
 
 
+class Rooted(Wrapped):
+    """The same answers, and a gradient that is not a number at black pixels."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.network((x * x).sqrt())
+
+
 class Shattered(Wrapped):
     """Gradients that point the wrong way: the forward pass sees x, the backward pass -x."""
 
@@ -102,7 +109,8 @@ def test_shipped_networks_pass(name, images):
         (Quantised, {"gradients", "unbounded", "gradient-free"}),
         (SaturatedHard, {"gradients", "unbounded"}),
         (Saturated, {"saturation"}),
-        (Noisy, {"randomness"}),
+        (Noisy, {"randomness", "attack"}),
+        (Rooted, {"attack"}),
         (Detached, {"gradients", "unbounded", "gradient-free"}),
         (Shattered, {"unbounded", "gradient-free"}),
         (Probabilities, {"outputs"}),

@@ -93,10 +93,18 @@ def examine(
         subject = Subject(model, x, y, eps=eps, steps=steps, queries=queries, seed=seed)
         for look in behaviour.CHECKS:
             note(look(subject))
-        for check in strength.CHECKS:
-            note(check(subject))
-        for name, reference in (references or {}).items():
-            finding = strength.transfer(subject, name, reference)
-            if finding is not None:
-                note(finding)
+        try:
+            for check in strength.CHECKS:
+                note(check(subject))
+            for name, reference in (references or {}).items():
+                finding = strength.transfer(subject, name, reference)
+                if finding is not None:
+                    note(finding)
+        except ValueError as error:
+            means = "attacks on this model would prove nothing, and are refused."
+            note(
+                Finding(
+                    "attack", "fail", str(error), means, "mend what is named, and examine again."
+                )
+            )
     return findings
