@@ -228,7 +228,7 @@ def test_rows_leave_once_fooled_and_their_history_stands_still(problem: sp.Ensem
     leaving = result.num_forwards[fooled]
     assert {1} < set(leaving.tolist())
     assert bool((result.num_forwards[~fooled] == 13).all())
-    run = sizes[3:]  # after the look at entry
+    run = sizes[5:]  # after the look at entry
     assert run == [int((result.num_forwards > step).sum()) for step in range(len(run))]
     for b in fooled.nonzero().flatten().tolist():
         last = int(result.num_forwards[b]) - 1

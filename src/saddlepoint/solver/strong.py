@@ -20,6 +20,7 @@ from saddlepoint.solver.grid import Grid
 from saddlepoint.solver.result import AttackResult, Callback, History
 from saddlepoint.solver.schedule import Schedule
 from saddlepoint.solver.steps import random_point, step, within_box
+from saddlepoint.solver.watch import Watch
 from saddlepoint.weights import AbstractWeightRule, MinMax
 
 __all__ = ["attack"]
@@ -90,21 +91,24 @@ def attack(
     def solve(part: AbstractProblem, ball: LpBall, delta: Tensor, report: Callback) -> AttackResult:
         best = Best.none(part, setup.steps)
         rows = torch.arange(len(part), device=delta.device)
+        watch = Watch(loss, targeted=targeted)
         try:
             for restart in range(restarts):
                 few, few_ball = part.take(rows), ball.take(rows)
-                run = _Run(rule, loss, setup, grid, restart, report)
+                run = _Run(rule, loss, setup, grid, restart, report, watch)
                 begin = delta
                 if restart:
                     stream, wide = streams.START + restart, run.schedule.ball(few_ball, 0)
                     begin = random_point(wide, few.lower, few.upper, seed, few.rows, stream)
                 run.descend(few, few_ball, begin, rows, best)
+                watch.check()
                 rows = best.standing()
                 if len(rows) == 0:
                     break
         except KeyboardInterrupt as stop:
             if not bool(best.num_forwards.any()):
                 raise
+            watch.check()
             best.completed[best.standing()] = False
             raise Interrupted(best.result()) from stop
         return best.result()
@@ -128,6 +132,7 @@ class _Run:
     grid: Grid | None
     restart: int
     report: Callback
+    watch: Watch
 
     @property
     def schedule(self) -> Schedule:
@@ -147,6 +152,7 @@ class _Run:
             for step_number in range(steps + 1):
                 shown = delta if self.grid is None else self.grid.towards_zero(delta)
                 point = self._evaluate(problem, shown, step_number)
+                self.watch.point(problem, shown, point, step=step_number)
                 weights = self._weights(weights, point.losses)
                 # Filled to the end: a row that leaves keeps its last values, others are overwritten.
                 log.weights[step_number:, here] = weights
@@ -166,7 +172,9 @@ class _Run:
                     keep = stands.nonzero().flatten()
                     problem, ball, here = problem.take(keep), ball.take(keep), here[keep]
                     delta, before = delta[keep], before[keep]
-                    weights, gradient = weights[keep], gradient[keep]
+                    shown, weights, gradient = shown[keep], weights[keep], gradient[keep]
+                stream = self._stream(step_number)
+                self.watch.gradient(problem, shown, gradient, stream=stream, step=step_number)
                 momentum = 0.0 if self.restart or step_number == 0 else _MOMENTUM
                 length = schedule.length(step_number)
                 entries = schedule.entries(ball, delta[0].numel(), step_number)
@@ -183,12 +191,15 @@ class _Run:
             best.history.weights[:, rows[gain]] = log.weights[:, gain]
             best.history.losses[:, rows[gain]] = log.losses[:, gain]
 
+    def _stream(self, step_number: int) -> int:
+        return self.restart * (self.setup.steps + 1) + step_number
+
     def _evaluate(self, problem: AbstractProblem, delta: Tensor, step_number: int) -> Evaluation:
         return evaluate(
             problem,
             delta,
             self.loss,
-            stream=self.restart * (self.setup.steps + 1) + step_number,
+            stream=self._stream(step_number),
             targeted=self.setup.targeted,
             accumulate=self.setup.accumulate,
         )
