@@ -151,6 +151,7 @@ def _untouched(problem: AbstractProblem, steps: int) -> AttackResult:
     unknown = unknown.to(problem.lower.device)
     return AttackResult(
         delta=problem.zeros(),
+        adversarial=problem.images(problem.zeros()),
         weights=torch.full_like(unknown, 1.0 / domains),
         losses=unknown,
         fooled=torch.zeros_like(unknown, dtype=torch.bool),

@@ -111,6 +111,7 @@ def _apgda(
     watch.check()
     return AttackResult(
         delta=delta,
+        adversarial=problem.images(delta).clamp(0, 1),
         weights=weights,
         losses=point.losses,
         fooled=point.fooled,

@@ -66,8 +66,10 @@ def attack(
         batch_size: Rows at a time; chosen from the memory a row needs by default. It changes no result.
         seed: Of the random starts. Each row has its own stream: its result does not depend on the others.
         targeted: Whether the labels are classes to reach.
-        quantize: Number of grey levels, 256 for 8-bit images: delta is a multiple of 1/(levels - 1) and the
-            verdict is about that, so that the attack survives saving as PNG. Images must be on the grid.
+        quantize: Number of grey levels, 256 for 8-bit images: delta moves whole levels, and the models see what
+            is read back after saving as PNG, `result.adversarial`. Images must be on the grid. x + delta is in
+            [0, 1] and, for p = inf and 0, delta in the ball in exact arithmetic; for p = 1 and 2 the norm
+            holds as in `LpBall.project`.
         start: delta_0, (B, ...), projected first; zero by default.
         accumulate: Differentiate domain by domain (memory of one graph); decided from memory by default.
         callback: Called with a `Progress` after every iterate.
@@ -110,13 +112,14 @@ def attack(
                 raise
             watch.check()
             best.completed[best.standing()] = False
-            raise Interrupted(best.result()) from stop
-        return best.result()
+            raise Interrupted(best.result(part)) from stop
+        return best.result(part)
 
     with full_precision(), gradients_enabled():
         setup = plan(problem, ball, rule, loss, steps, start, targeted, batch_size, accumulate)
         if grid is not None:
             grid.check(problem.images(problem.zeros()))
+            problem = problem.on_grid(grid.levels)
         ball = within_box(ball, problem)
         return in_batches(problem, ball, start, loss, setup, solve, callback)
 
@@ -150,7 +153,8 @@ class _Run:
         before, weights = delta, None
         try:
             for step_number in range(steps + 1):
-                shown = delta if self.grid is None else self.grid.towards_zero(delta)
+                here_ball = schedule.ball(ball, step_number)
+                shown = self._shown(delta, here_ball, problem)
                 point = self._evaluate(problem, shown, step_number)
                 self.watch.point(problem, shown, point, step=step_number)
                 weights = self._weights(weights, point.losses)
@@ -158,7 +162,7 @@ class _Run:
                 log.weights[step_number:, here] = weights
                 log.losses[step_number:, here] = point.losses
                 best.num_forwards[rows[here]] += problem.samples
-                inside = schedule.ball(ball, step_number) is ball
+                inside = here_ball is ball
                 # One lucky draw would decide which iterate of a random problem is best: take the last.
                 if inside and (not problem.random or step_number in (0, steps)):
                     gained[here] |= best.offer(rows[here], shown, weights, point)
@@ -190,6 +194,12 @@ class _Run:
             gain = gained.nonzero().flatten()
             best.history.weights[:, rows[gain]] = log.weights[:, gain]
             best.history.losses[:, rows[gain]] = log.losses[:, gain]
+
+    def _shown(self, delta: Tensor, ball: LpBall, problem: AbstractProblem) -> Tensor:
+        """What is evaluated and returned: the iterate, in whole levels if so wanted."""
+        if self.grid is None:
+            return delta
+        return self.grid.within(delta, ball, problem.lower, problem.upper)
 
     def _stream(self, step_number: int) -> int:
         return self.restart * (self.setup.steps + 1) + step_number
