@@ -13,9 +13,8 @@ from torch import Tensor
 
 from saddlepoint.calls import full_precision
 from saddlepoint.evaluation.attacks import AbstractAttack, Target, Watched, sealed
-from saddlepoint.evaluation.balls import ThreatLike, as_balls
 from saddlepoint.evaluation.failures import AttackFailedError, OnFailure, check_on_failure
-from saddlepoint.evaluation.loaders import images_and_labels
+from saddlepoint.evaluation.given import ThreatLike, as_balls, images_and_labels
 from saddlepoint.evaluation.ours import OurAttack
 from saddlepoint.evaluation.pages import Ledger, Stage, Status
 from saddlepoint.evaluation.results import Outcome, RobustAccuracy
