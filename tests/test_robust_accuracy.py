@@ -258,6 +258,9 @@ def test_a_failure_concerns_its_threat_and_the_union() -> None:
         "RobustAccuracy(4 images: clean 100.0 %, linf 50.0 %, l2 at most 100.0 %, union at most 50.0 %: l2 "
         "fake failed on 4 images)"
     )
+    assert result.interval("linf") == wilson(2, 4)
+    assert result.interval("l2") == (0.0, wilson(4, 4)[1])
+    assert result.interval() == (0.0, wilson(2, 4)[1])
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.float16, torch.bfloat16])
@@ -674,6 +677,21 @@ def test_the_model_keeps_its_mode_its_gradients_and_its_flags() -> None:
         assert model.plane.w.grad is kept
         assert kept.tolist() == [1.0, 2.0]
         assert model.plane.w.requires_grad
+
+
+@pytest.mark.parametrize("hidden", [False, True], ids=["a network", "behind a function"])
+def test_the_model_keeps_its_buffers(hidden: bool) -> None:
+    network = nn.Sequential(nn.BatchNorm1d(2).double(), Plane([1.0, 0.0], -0.5)).eval()
+    before = {name: value.clone() for name, value in network.state_dict().items()}
+
+    def act(target: Target) -> Tensor:
+        network.train()(target.x)
+        return target.x
+
+    model = (lambda images: network(images)) if hidden else network
+    robust_accuracy(model, X, Y, LINF, suite(Fake(act)))
+    assert not network.training
+    assert all(torch.equal(before[name], value) for name, value in network.state_dict().items())
 
 
 def test_random_states_and_warnings_of_the_process_are_left_alone() -> None:

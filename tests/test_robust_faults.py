@@ -269,8 +269,37 @@ class TestWhatIsNoNumber:
         result = sp.robust_accuracy(model, x, y, THREAT, {math.inf: [Corner("corner")]})
         assert (result.clean, result.union) == (1.0, 0.0)
 
+    def test_gradients_are_an_error(self, net, images) -> None:
+        """The root of a square is the number itself on [0, 1], and its gradient at 0 is no number."""
+        with pytest.raises(ValueError, match="gradients must be finite"):
+            sp.robust_accuracy(lambda v: net((v * v).sqrt()), *images, THREAT)
+
+    def test_gradients_of_some_images_are_an_error_too(self, net, images) -> None:
+        def model(v: Tensor) -> Tensor:
+            late = (
+                torch.isclose(v.detach(), images[0][20]).flatten(1).all(dim=1)[:, None, None, None]
+            )
+            safe = torch.where(late, v, 1.0)
+            return net(torch.where(late, (safe * safe).sqrt(), v))
+
+        with pytest.raises(AttackFailedError, match=r"gradients must be finite.* row 20"):
+            sp.robust_accuracy(model, *images, THREAT)
+
 
 class TestWhatChanges:
+    @pytest.mark.parametrize("kind", ["noise", "dropout"])
+    def test_a_model_that_answers_at_random_is_refused(self, kind, net, images) -> None:
+        def model(v: Tensor) -> Tensor:
+            logits: Tensor = net(v)
+            if kind == "noise":
+                return logits + 3 * torch.randn_like(logits)
+            return nn.functional.dropout(logits, 0.5, training=True)
+
+        with pytest.raises(ValueError, match="Transformed"):
+            sp.robust_accuracy(model, *images, THREAT)
+        with pytest.raises(ValueError, match="Transformed"):
+            sp.robust_accuracy(model, *images, THREAT, "quick", on_failure="note")
+
     def test_a_function_around_a_network_in_training_mode_is_refused(self, net, images) -> None:
         inner = nn.Sequential(nn.BatchNorm2d(1), copy.deepcopy(net)).train()
         before = copy.deepcopy(inner.state_dict())

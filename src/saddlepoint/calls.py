@@ -68,7 +68,10 @@ def call(model: Model, images: Tensor, *, fresh: bool = False) -> Tensor:
     if own is images and not fresh:
         own = images.clone()
     try:
-        with full_precision():
+        if any(map(torch.is_autocast_enabled, _DEVICES)):
+            with full_precision():
+                output = model(own)
+        else:
             output = model(own)
     except RuntimeError as error:
         known = _dtypes(modules_behind(model))

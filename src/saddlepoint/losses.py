@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-__all__ = ["Loss", "clipped", "cw_margin", "dlr", "fooled", "neg_cross_entropy"]
+__all__ = ["Loss", "clipped", "cw_margin", "dlr", "finite", "fooled", "neg_cross_entropy"]
 
 
 class Loss(Protocol):
@@ -153,8 +153,18 @@ def fooled(logits: Tensor, labels: Tensor, *, targeted: bool = False) -> Tensor:
         >>> fooled(logits, torch.tensor([1, 1, 1]), targeted=True)
         tensor([ True, False, False])
     """
-    hit = (logits.argmax(dim=-1) == labels) & logits.isfinite().all(dim=-1)
+    hit = (logits.argmax(dim=-1) == labels) & finite(logits)
     return hit if targeted else ~hit
+
+
+def finite(logits: Tensor) -> Tensor:
+    """Whether all logits (..., C) of a row are numbers and none is infinite. Boolean, (...).
+
+    Example:
+        >>> finite(torch.tensor([[1.0, 2.0], [float("inf"), 1.0], [float("nan"), 1.0]]))
+        tensor([ True, False, False])
+    """
+    return logits.abs().amax(dim=-1).isfinite()  # several times faster than isfinite().all()
 
 
 def _margin(logits: Tensor, labels: Tensor) -> Tensor:

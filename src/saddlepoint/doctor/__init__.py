@@ -15,6 +15,7 @@ from torch import Tensor
 
 from saddlepoint.doctor import behaviour, strength
 from saddlepoint.doctor.subject import Finding, Status, Subject, evaluation_mode, worst
+from saddlepoint.evaluation.failures import reason
 from saddlepoint.problems import Model
 
 __all__ = ["Finding", "Status", "examine", "worst"]
@@ -93,10 +94,17 @@ def examine(
         subject = Subject(model, x, y, eps=eps, steps=steps, queries=queries, seed=seed)
         for look in behaviour.CHECKS:
             note(look(subject))
-        for check in strength.CHECKS:
-            note(strength.attempt(check, subject))
-        for name, reference in (references or {}).items():
-            finding = strength.transfer(subject, name, reference)
-            if finding is not None:
-                note(finding)
+        try:
+            for check in strength.CHECKS:
+                note(check(subject))
+            for name, reference in (references or {}).items():
+                finding = strength.transfer(subject, name, reference)
+                if finding is not None:
+                    note(finding)
+        except Exception as error:  # attacks refuse models, and the user's model may raise anything
+            means = (
+                "this model cannot be attacked as it is, and nothing is known of its robustness."
+            )
+            do = "mend what is named, and examine again."
+            note(Finding("attack", "fail", f"the attack ended in {reason(error)}", means, do))
     return findings

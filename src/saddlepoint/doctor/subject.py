@@ -98,7 +98,7 @@ class Subject:
         if eps not in self._robust:
             problem, ball = Ensemble([self.model], self.x, self.y), LpBall(float("inf"), eps)
             result = attack(problem, ball, rule=Average(), steps=self.steps, seed=self.seed)
-            self._robust[eps] = ~self.broken(self.x + result.finished().delta, ball)
+            self._robust[eps] = ~self.broken(result.finished().adversarial, ball)
         return self._robust[eps]
 
 

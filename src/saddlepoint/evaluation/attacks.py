@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from saddlepoint.calls import call
+from saddlepoint.calls import call, modules_behind
 from saddlepoint.problems import Model
 from saddlepoint.projections import LpBall
 from saddlepoint.solver.evaluate import gradients_enabled
@@ -101,8 +101,9 @@ class Target:
 def sealed(model: Model, seed: int) -> Iterator[None]:
     """Where an attack may do as it likes: afterwards the process and the model are as they were.
 
-    Random states (torch, NumPy, Python) are seeded inside and put back; gradients are on; warnings are off.
-    The model's modules keep their modes, its parameters their gradients and whether they want any.
+    Random states (torch, NumPy, Python) are seeded inside and put back; gradients are on; warnings are off. The
+    model's modules, also those behind a function, keep their modes and buffers, its parameters their gradients
+    and whether they want any.
 
     Args:
         model: What is attacked.
@@ -115,8 +116,10 @@ def sealed(model: Model, seed: int) -> Iterator[None]:
         >>> model.training, model.weight.grad
         (False, None)
     """
-    modules = list(model.modules()) if isinstance(model, nn.Module) else []
-    parameters = list(model.parameters()) if isinstance(model, nn.Module) else []
+    networks = modules_behind(model)
+    modules = [module for network in networks for module in network.modules()]
+    parameters = [parameter for network in networks for parameter in network.parameters()]
+    buffers = [(buffer, buffer.clone()) for network in networks for buffer in network.buffers()]
     modes = [module.training for module in modules]
     gradients = [(parameter.grad, parameter.requires_grad) for parameter in parameters]
     states = random.getstate(), np.random.get_state()
@@ -135,6 +138,9 @@ def sealed(model: Model, seed: int) -> Iterator[None]:
         np.random.set_state(states[1])
         for module, mode in zip(modules, modes, strict=True):
             module.training = mode
+        with torch.no_grad():
+            for buffer, before in buffers:
+                buffer.copy_(before)
         for parameter, (gradient, wanted) in zip(parameters, gradients, strict=True):
             if parameter.requires_grad != wanted:
                 parameter.requires_grad_(wanted)

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from saddlepoint.calls import call, full_precision
-from saddlepoint.evaluation.balls import ThreatLike, as_balls
 from saddlepoint.evaluation.failures import AttackFailedError, OnFailure, check_on_failure
+from saddlepoint.evaluation.given import ThreatLike, as_balls
 from saddlepoint.evaluation.joint import Found, Joint
 from saddlepoint.evaluation.pages import Ledger, part_of
 from saddlepoint.evaluation.results import DomainAccuracy, RobustAccuracy

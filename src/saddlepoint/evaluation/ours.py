@@ -52,7 +52,7 @@ class OurAttack(AbstractAttack):
             batch_size=len(target.x),
             seed=target.seed,
         ).finished()
-        return target.x + result.delta
+        return result.adversarial
 
 
 @final

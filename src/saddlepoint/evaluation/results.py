@@ -166,8 +166,9 @@ class RobustAccuracy:
         return nearest
 
     def interval(self, threat: str | None = None, level: float = 0.95) -> tuple[float, float]:
-        """Wilson score interval of the accuracy under a threat, or under all."""
-        return wilson(int(self.standing(threat).sum()), self.count, level)
+        """Wilson score interval of the accuracy under a threat, or under all; of an upper bound, from zero."""
+        bound = ("union" if threat is None else f"robust.{threat}") in self.at_most
+        return _interval(self.standing(threat), level, at_most=bound)
 
 
 @final
@@ -297,8 +298,22 @@ class DomainAccuracy:
         return table
 
     def interval(self, threat: str | None = None, level: float = 0.95) -> tuple[float, float]:
-        """Wilson score interval of the share of images that stand under a threat, or under all."""
-        return wilson(int(self.standing(threat).sum()), self.count, level)
+        """Wilson score interval of the share of images that stand under a threat, or under all.
+
+        Of an upper bound it begins at zero.
+        """
+        bound = ("union" if threat is None else f"robust.{threat}") in self.at_most
+        return _interval(self.standing(threat), level, at_most=bound)
+
+    def joint_interval(self, threat: str, level: float = 0.95) -> tuple[float, float]:
+        """Wilson score interval of `joint` under a threat; of an upper bound it begins at zero."""
+        return _interval(~self.fooled[threat], level, at_most=f"joint.{threat}" in self.at_most)
+
+
+def _interval(table: Tensor, level: float, *, at_most: bool) -> tuple[float, float]:
+    """Wilson score interval; how much lower than an upper bound the truth is, nobody knows."""
+    low, high = wilson(int(table.sum()), len(table), level)
+    return (0.0 if at_most else low), high
 
 
 def _because(failures: Sequence[Failure]) -> str:

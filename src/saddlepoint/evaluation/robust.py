@@ -13,9 +13,8 @@ from torch import Tensor
 
 from saddlepoint.calls import full_precision
 from saddlepoint.evaluation.attacks import AbstractAttack, Target, Watched, sealed
-from saddlepoint.evaluation.balls import ThreatLike, as_balls
 from saddlepoint.evaluation.failures import AttackFailedError, OnFailure, check_on_failure
-from saddlepoint.evaluation.loaders import images_and_labels
+from saddlepoint.evaluation.given import ThreatLike, as_balls, images_and_labels
 from saddlepoint.evaluation.ours import OurAttack
 from saddlepoint.evaluation.pages import Ledger, Stage, Status
 from saddlepoint.evaluation.results import Outcome, RobustAccuracy
@@ -27,8 +26,11 @@ from saddlepoint.problems.inputs import Numbers, plain
 from saddlepoint.projections import LpBall
 from saddlepoint.solver.batches import look
 from saddlepoint.solver.evaluate import gradients_enabled
+from saddlepoint.solver.watch import check_answers
 
 __all__ = ["EvaluationProgress", "robust_accuracy"]
+
+_LOOK = 4  # images that are looked at before anything is attacked
 
 
 @final
@@ -100,8 +102,8 @@ def robust_accuracy(
         Accuracies, and what every attack did to every image.
 
     Raises:
-        ValueError: An argument is unusable, the suite has no attack for a norm, or the model gives logits that
-            are not numbers without attack.
+        ValueError: An argument is unusable, the suite has no attack for a norm, or the model answers by chance,
+            by the other images of a batch, or with logits that are not numbers without attack.
         AttackFailedError: An attack raised, and `on_failure` is "raise".
         ImportError: The suite needs a library that is not installed.
 
@@ -125,11 +127,10 @@ def robust_accuracy(
     with full_precision(), gradients_enabled():
         x = plain(x)
         correct = clean_answers(Ensemble([model], x, y), batch_size)[:, 0].cpu()
-        if not isinstance(suite, Mapping) or any(
-            isinstance(attack, OurAttack) for attacks in plan.values() for attack in attacks
-        ):
-            for fault in _faults(model, x, y, correct):
-                warnings.warn(fault, stacklevel=2)
+        ours = any(isinstance(each, OurAttack) for attacks in plan.values() for each in attacks)
+        named = not isinstance(suite, Mapping)
+        for fault in _faults(model, x, y, correct, gradients=named or ours):
+            warnings.warn(fault, stacklevel=2)
         evaluation = _Evaluation(
             model, x, y, on_failure, seed, batch_size, budget, ledger, callback
         )
@@ -148,16 +149,30 @@ def robust_accuracy(
     return RobustAccuracy(balls, correct, tuple(outcomes), nearest)
 
 
-def _faults(model: Model, x: Tensor, y: Tensor, correct: Tensor) -> tuple[str, ...]:
-    """Why gradient attacks would say nothing about this model; the attacks themselves are sealed off."""
-    rows = correct.nonzero().flatten()[:4].to(x.device)
+def _faults(
+    model: Model, x: Tensor, y: Tensor, correct: Tensor, *, gradients: bool
+) -> tuple[str, ...]:
+    """Why attacks that follow gradients would say nothing about this model.
+
+    Raises:
+        ValueError: No attack would: the model answers by chance, by the other images, or without a gradient
+            that is a number.
+    """
+    rows = correct.nonzero().flatten()[:_LOOK].to(x.device)
     if len(rows) == 0:
         return ()
-    try:
-        with sealed(model, 0):
-            return look(Ensemble([model], x[rows], y.to(x.device)[rows])).faults
-    except Exception:  # every attack that fails for the same reason has it in its notes
-        return ()
+    problem = Ensemble([model], x[rows], y.to(x.device)[rows])
+    problem.rows = rows
+    with sealed(model, 0):
+        try:
+            if gradients:
+                return look(problem).faults
+            check_answers(problem, problem.zeros(), problem.logits(problem.zeros()))
+        except ValueError:
+            raise
+        except Exception:  # every attack that fails for the same reason says so
+            pass
+    return ()
 
 
 @final

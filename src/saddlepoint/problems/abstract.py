@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from copy import copy
 from typing import Self
 
 import torch
@@ -26,6 +27,7 @@ class AbstractProblem(ABC):
         random: Whether two draws can differ. Rows of random problems are never finished early.
         names: One short name per domain, for reports.
         seed: Of the random draws.
+        levels: Grey levels to which perturbed images are rounded before any model sees them; none by default.
     """
 
     labels: Tensor
@@ -37,6 +39,7 @@ class AbstractProblem(ABC):
     random: bool = False
     names: tuple[str, ...]
     seed: int = 0
+    levels: int | None = None
 
     @abstractmethod
     def domain_logits(self, delta: Tensor, domain: int, stream: int = 0) -> Tensor:
@@ -77,6 +80,12 @@ class AbstractProblem(ABC):
                 f"all domains must return logits (B, C) for the same classes, got {sorted(shapes)}."
             )
         return torch.stack(outputs, dim=1)
+
+    def on_grid(self, levels: int) -> Self:
+        """The same problem about images as a file with so many grey levels holds them, 256 for 8 bits."""
+        part = copy(self)
+        part.levels = levels
+        return part
 
     def zeros(self) -> Tensor:
         """The zero perturbation, (B, ...)."""

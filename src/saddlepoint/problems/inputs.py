@@ -21,9 +21,11 @@ __all__ = [
     "check_labels_kind",
     "check_targets",
     "domain_names",
+    "headroom",
     "model_names",
     "plain",
     "predictions",
+    "snapped",
     "take_rows",
 ]
 
@@ -87,6 +89,32 @@ def plain(x: Tensor) -> Tensor:
     """Images without graph, in [0, 1] to the last bit, usable by autograd even if made in inference mode."""
     with torch.inference_mode(False):
         return x.detach().clone().clamp_(0.0, 1.0)
+
+
+def headroom(x: Tensor) -> Tensor:
+    """The largest delta for which x + delta <= 1 in exact arithmetic, not only after rounding.
+
+    Example:
+        >>> x = torch.tensor([0.1, 0.7])
+        >>> bool((x.double() + headroom(x).double() <= 1).all())
+        True
+    """
+    room = 1 - x
+    # Where 1 - x is rounded, x is below one half, 1 - room is exact and tells which way it was.
+    return torch.where(1 - room < x, torch.nextafter(room, torch.zeros_like(room)), room)
+
+
+def snapped(images: Tensor, levels: int | None) -> Tensor:
+    """Images moved to the nearest of so many grey levels, as a file would hold them; the gradient passes.
+
+    Example:
+        >>> snapped(torch.tensor([0.501, 0.251]), 3)
+        tensor([0.5000, 0.5000])
+    """
+    if levels is None:
+        return images
+    grid = (images.detach() * (levels - 1)).round() / (levels - 1)
+    return images + (grid - images.detach())
 
 
 def as_models(models: Sequence[Model] | nn.ModuleList) -> tuple[Model, ...]:

@@ -18,8 +18,10 @@ from saddlepoint.problems.inputs import (
     as_models,
     check_labels_kind,
     domain_names,
+    headroom,
     plain,
     predictions,
+    snapped,
     take_rows,
 )
 
@@ -72,7 +74,7 @@ class Universal(AbstractProblem):
         smallest, largest = self.groups.amin(dim=1), self.groups.amax(dim=1)
         inner = box == "intersection"
         self.lower = -(smallest if inner else largest)
-        self.upper = 1 - (largest if inner else smallest)
+        self.upper = headroom(largest if inner else smallest)
         self.rows = torch.arange(groups.shape[0], device=groups.device)
         self.names = domain_names(names, [f"image {k + 1}" for k in range(groups.shape[1])])
         if labels == "predicted":
@@ -81,7 +83,7 @@ class Universal(AbstractProblem):
     def domain_logits(self, delta: Tensor, domain: int, stream: int = 0) -> Tensor:
         """Logits for one position of every group, (B, C)."""
         del stream  # nothing is random here
-        return call(self._models[0], self._clip(self.groups[:, domain] + delta), fresh=True)
+        return call(self._models[0], self._seen(self.groups[:, domain] + delta), fresh=True)
 
     def logits(self, delta: Tensor, stream: int = 0) -> Tensor:
         """Logits of every image, (B, K, C), in one call of the model."""
@@ -96,12 +98,12 @@ class Universal(AbstractProblem):
 
     def images(self, delta: Tensor) -> Tensor:
         """Every image of every group with its group's delta, (B, K, ...)."""
-        return self._clip(self.groups + delta.unsqueeze(1))
+        return self._seen(self.groups + delta.unsqueeze(1))
 
     @property
     def models(self) -> Sequence[Model]:
         """The one model."""
         return self._models
 
-    def _clip(self, images: Tensor) -> Tensor:
-        return images.clamp(0.0, 1.0) if self.box == "clip" else images
+    def _seen(self, images: Tensor) -> Tensor:
+        return snapped(images.clamp(0.0, 1.0) if self.box == "clip" else images, self.levels)

@@ -19,9 +19,11 @@ from saddlepoint.problems.inputs import (
     as_models,
     check_labels_kind,
     domain_names,
+    headroom,
     model_names,
     plain,
     predictions,
+    snapped,
     take_rows,
 )
 from saddlepoint.transforms import Transform, from_callable, identity
@@ -59,7 +61,7 @@ class _Views(AbstractProblem):
         self.x = plain(x)
         self.pairs = [(m, t) for m in range(len(self._models)) for t in range(len(self.transforms))]
         self.labels = y.to(x.device).unsqueeze(1).expand(-1, len(self.pairs))
-        self.lower, self.upper = -self.x, 1 - self.x
+        self.lower, self.upper = -self.x, headroom(self.x)
         self.rows = torch.arange(x.shape[0], device=x.device)
         self.random = any(t.num_draws > 0 for t in self.transforms)
         self.samples = samples if self.random else 1
@@ -75,7 +77,7 @@ class _Views(AbstractProblem):
         if transform.num_draws:
             draw = stream * len(self.pairs) + domain
             uniforms = streams.uniform(self.seed, self.rows, draw, transform.num_draws)
-        images = transform(self.x + delta, uniforms)
+        images = transform(self.images(delta), uniforms)
         # What a transform returns it may need again for its gradient; the sum is nobody else's.
         return call(self._models[model], images, fresh=transform is identity)
 
@@ -83,7 +85,7 @@ class _Views(AbstractProblem):
         return take_rows(self, rows, ("x", "labels", "lower", "upper", "rows"))
 
     def images(self, delta: Tensor) -> Tensor:
-        return self.x + delta
+        return snapped(self.x + delta, self.levels)
 
     @property
     def models(self) -> Sequence[Model]:

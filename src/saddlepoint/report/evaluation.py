@@ -107,8 +107,9 @@ def evaluation_metrics(result: Result) -> dict[str, Any]:
         **{name: _percent(table) for name, table in whole.items()},
         "robust": {name: _percent(table) for name, table in tables.items()},
         "intervals": {
-            **{name: _interval(table) for name, table in whole.items()},
-            "robust": {name: _interval(table) for name, table in tables.items()},
+            "clean": _percents(wilson(int(result.correct.sum()), result.count)),
+            "union": _percents(result.interval()),
+            "robust": {name: _percents(result.interval(name)) for name in result.balls},
         },
         "notes": list(result.notes),
         "failures": [asdict(failure) for failure in result.failures],
@@ -117,7 +118,9 @@ def evaluation_metrics(result: Result) -> dict[str, Any]:
     if isinstance(result, RobustAccuracy):
         return {**metrics, "attacks": _attacks(result)}
     standing = {name: ~table for name, table in result.fooled.items()}
-    metrics["intervals"]["joint"] = {name: _interval(table) for name, table in standing.items()}
+    metrics["intervals"]["joint"] = {
+        name: _percents(result.joint_interval(name)) for name in result.balls
+    }
     return {
         **metrics,
         "joint": {name: _percent(table) for name, table in standing.items()},
@@ -257,5 +260,5 @@ def _percent(table: Tensor) -> float:
     return round(100 * table.double().mean().item(), 4)
 
 
-def _interval(table: Tensor) -> list[float]:
-    return [round(100 * end, 4) for end in wilson(int(table.sum()), len(table))]
+def _percents(ends: tuple[float, float]) -> list[float]:
+    return [round(100 * end, 4) for end in ends]

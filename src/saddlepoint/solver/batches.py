@@ -11,12 +11,13 @@ from typing import final
 import torch
 from torch import Tensor, nn
 
-from saddlepoint.losses import Loss, cw_margin
+from saddlepoint.losses import Loss, cw_margin, finite
 from saddlepoint.losses import fooled as is_fooled
 from saddlepoint.problems import AbstractProblem, check_eval_mode, check_targets
 from saddlepoint.projections import LpBall
 from saddlepoint.solver.evaluate import evaluate, gradients_enabled, typed_loss
 from saddlepoint.solver.result import AttackResult, Callback, History, Progress, concatenate
+from saddlepoint.solver.watch import Watch, check_answers
 from saddlepoint.streams import JUDGE
 from saddlepoint.weights import AbstractWeightRule
 
@@ -111,7 +112,6 @@ def in_batches(
             part, part_ball = problem.take(rows), ball.take(rows)
             delta = part_ball.project(start[rows], part.lower, part.upper)
             result = solve(part, part_ball, delta, report)
-            _check_finite(result.history.losses)
             parts.append(_judge(part, result, loss, setup.targeted))
             done += len(part)
             fooled += int(parts[-1].fooled.all(dim=1).sum())
@@ -136,6 +136,10 @@ def _judge(
     with torch.no_grad():
         logits = problem.logits(result.delta, JUDGE)
         losses = typed_loss(loss, targeted=targeted)(logits, problem.labels)
+    watch = Watch(loss, targeted=targeted)
+    numbers = finite(logits) & losses.isfinite()
+    watch.values(problem, result.delta, numbers, step=len(result.history.losses) - 1)
+    watch.check()
     verdict = is_fooled(logits, problem.labels, targeted=targeted)
     return replace(result, losses=losses, fooled=verdict)
 
@@ -147,6 +151,7 @@ def _untouched(problem: AbstractProblem, steps: int) -> AttackResult:
     unknown = unknown.to(problem.lower.device)
     return AttackResult(
         delta=problem.zeros(),
+        adversarial=problem.images(problem.zeros()),
         weights=torch.full_like(unknown, 1.0 / domains),
         losses=unknown,
         fooled=torch.zeros_like(unknown, dtype=torch.bool),
@@ -214,6 +219,8 @@ class Look:
 def look(problem: AbstractProblem, loss: Loss = cw_margin, targeted: bool = False) -> Look:
     """Look at the first rows, as before every attack: shapes, finiteness, logits, gradients, memory.
 
+    Models are asked twice, and about one image alone: what depends on chance or on other images is refused.
+
     Raises:
         ValueError: The models or the loss cannot be attacked.
 
@@ -239,7 +246,10 @@ def look(problem: AbstractProblem, loss: Loss = cw_margin, targeted: bool = Fals
             f"labels must be below the number of classes, {logits.shape[-1]}, "
             f"got {int(problem.labels.max())}."
         )
-    _check_finite(logits)
+    watch = Watch(loss, targeted=targeted)
+    watch.values(few, delta, finite(logits))
+    watch.check()
+    check_answers(few, delta, logits)
     faults = list(_probabilities(few, logits))
     saved = _SavedBytes()
     with torch.autograd.graph.saved_tensors_hooks(saved.pack, saved.unpack):
@@ -250,7 +260,13 @@ def look(problem: AbstractProblem, loss: Loss = cw_margin, targeted: bool = Fals
                 f"`loss` must return one number per row and domain, {tuple(few.labels.shape)}, "
                 f"got {tuple(point.losses.shape)}."
             )
-        faults += _zero_gradients(few, point.gradient(torch.full_like(point.losses, 1.0)))
+        watch.point(few, delta, point)
+        gradient = point.gradient(torch.full_like(point.losses, 1.0))
+        # Rows that are fooled already follow no gradient.
+        stands = (~point.fooled.all(dim=1)).nonzero().flatten()
+        watch.gradient(few.take(stands), delta[stands], gradient[stands])
+        watch.check()
+        faults += _zero_gradients(few, gradient)
     return Look(few.num_domains, saved.total / len(few), tuple(faults))
 
 
@@ -270,14 +286,6 @@ class _SavedBytes:
 
     def unpack(self, tensor: Tensor) -> Tensor:
         return tensor
-
-
-def _check_finite(values: Tensor) -> None:
-    if not bool(values.isfinite().all()):
-        raise ValueError(
-            "logits and losses must be finite, got NaN or inf; look at the model's output for "
-            "images in [0, 1] and at its gradient."
-        )
 
 
 def _probabilities(problem: AbstractProblem, logits: Tensor) -> Iterator[str]:

@@ -44,7 +44,7 @@ def improves(
 @final
 @dataclass
 class Best:
-    """The best iterate of every row of a batch so far; the fields are those of `AttackResult`."""
+    """The best iterate of every row of a batch so far; the fields are among those of `AttackResult`."""
 
     delta: Tensor
     weights: Tensor
@@ -92,6 +92,6 @@ class Best:
         self.losses[target], self.fooled[target] = point.losses[chosen], point.fooled[chosen]
         return better
 
-    def result(self) -> AttackResult:
-        """The frozen form."""
-        return AttackResult(**vars(self))
+    def result(self, problem: AbstractProblem) -> AttackResult:
+        """The frozen form, with the images of the problem."""
+        return AttackResult(adversarial=problem.images(self.delta).clamp(0, 1), **vars(self))

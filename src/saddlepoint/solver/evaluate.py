@@ -10,10 +10,10 @@ from typing import final
 import torch
 from torch import Tensor
 
-from saddlepoint.losses import Loss, fooled
+from saddlepoint.losses import Loss, finite, fooled
 from saddlepoint.problems import AbstractProblem
 
-__all__ = ["Evaluation", "evaluate", "gradients_enabled", "typed_loss"]
+__all__ = ["Evaluation", "broken_gradients", "evaluate", "gradients_enabled", "typed_loss"]
 
 
 @final
@@ -24,11 +24,13 @@ class Evaluation:
     Attributes:
         losses: (B, K), detached.
         fooled: (B, K), boolean; for random problems, fooled in every draw.
+        finite: Whether logits and losses are, (B, K), boolean; see `Watch`.
         gradient: Maps weights (B, K) to the gradient of sum_i w_i F_i at delta, (B, ...). Call it once.
     """
 
     losses: Tensor
     fooled: Tensor
+    finite: Tensor
     gradient: Callable[[Tensor], Tensor]
 
 
@@ -74,6 +76,7 @@ def evaluate(
     share = 1.0 / problem.samples
     total: Tensor | None = None
     hit: Tensor | None = None
+    numbers: Tensor | None = None
     with torch.set_grad_enabled(not accumulate):
         for draw in draws:
             logits = problem.logits(leaf, draw)
@@ -81,8 +84,11 @@ def evaluate(
             broken = fooled(logits.detach(), problem.labels, targeted=targeted)
             total = losses * share if total is None else total + losses * share
             hit = broken if hit is None else hit & broken
+            known = finite(logits.detach())
+            numbers = known if numbers is None else numbers & known
     assert total is not None
     assert hit is not None
+    assert numbers is not None
     graph = total
 
     def whole(weights: Tensor) -> Tensor:
@@ -92,12 +98,41 @@ def evaluate(
         gradient = torch.zeros_like(leaf)
         for draw in draws:
             for k in range(problem.num_domains):
-                logits = problem.domain_logits(leaf, k, draw).unsqueeze(1)
-                value = function(logits, problem.labels[:, k : k + 1]).squeeze(1)
+                value = _domain_loss(problem, leaf, k, draw, function)
                 gradient += _gradient((weights[:, k] * share * value).sum(), leaf)
         return gradient
 
-    return Evaluation(total.detach(), hit, by_domain if accumulate else whole)
+    losses = total.detach()
+    return Evaluation(losses, hit, numbers & losses.isfinite(), by_domain if accumulate else whole)
+
+
+def broken_gradients(
+    problem: AbstractProblem, delta: Tensor, loss: Loss, *, stream: int, targeted: bool
+) -> list[int]:
+    """The domains whose own gradient at delta, (B, ...), is not finite."""
+    function = typed_loss(loss, targeted=targeted)
+    leaf = delta.detach().requires_grad_()
+    draws = range(stream * problem.samples, (stream + 1) * problem.samples)
+    return [
+        k
+        for k in range(problem.num_domains)
+        for gradient in [
+            sum(_gradient(_domain_loss(problem, leaf, k, n, function).sum(), leaf) for n in draws)
+        ]
+        if not bool(torch.as_tensor(gradient).isfinite().all())
+    ]
+
+
+def _domain_loss(
+    problem: AbstractProblem,
+    leaf: Tensor,
+    domain: int,
+    draw: int,
+    function: Callable[[Tensor, Tensor], Tensor],
+) -> Tensor:
+    """F_domain at leaf for one draw, (B,)."""
+    logits = problem.domain_logits(leaf, domain, draw).unsqueeze(1)
+    return function(logits, problem.labels[:, domain : domain + 1]).squeeze(1)
 
 
 def _gradient(value: Tensor, leaf: Tensor) -> Tensor:

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import final
 
 import torch
 from torch import Tensor
 
+from saddlepoint.projections import LpBall
+
 __all__ = ["Grid"]
+
+_OFF = (
+    1e-4  # of a level: what dividing 8-bit integers by 255 in float32 may leave, several times over
+)
 
 
 @final
@@ -20,8 +27,9 @@ class Grid:
         levels: Number of grey levels, 256 for 8-bit images.
 
     Example:
-        >>> Grid(256).towards_zero(torch.tensor([[1.9 / 255, -0.4 / 255]])) * 255
-        tensor([[1., -0.]])
+        >>> ball, delta = LpBall(math.inf, 1.9 / 255), torch.tensor([[1.9 / 255, -0.4 / 255]])
+        >>> Grid(256).within(delta, ball, torch.tensor(-1.0), torch.tensor(1.0)) * 255
+        tensor([[1.0000, -0.0000]])
     """
 
     levels: int
@@ -32,21 +40,34 @@ class Grid:
 
     def check(self, images: Tensor) -> None:
         """Refuse images that are not on the grid: no perturbation could bring them onto it for sure."""
-        scaled = images * (self.levels - 1)
+        scaled = images.double() * (self.levels - 1)
         off = (scaled - scaled.round()).abs().max().item()
-        if off > 1e-3:
+        if off > _OFF:
             raise ValueError(
                 f"`quantize={self.levels}` needs images whose values are multiples of "
-                f"1/{self.levels - 1}, got one that is {off:.3f} of a level away; "
+                f"1/{self.levels - 1}, got one that is {off:.3g} of a level away; "
                 f"round them first: (x * {self.levels - 1}).round() / {self.levels - 1}."
             )
 
-    def towards_zero(self, delta: Tensor) -> Tensor:
-        """The nearest grid point that is not larger in any entry: it stays in every ball and box.
+    def within(self, delta: Tensor, ball: LpBall, lower: Tensor, upper: Tensor) -> Tensor:
+        """The nearest whole levels that are not larger in any entry, (B, ...): they stay in ball and box.
 
-        A value that misses a level by rounding alone (two units in the last place) counts as on it.
+        A value that misses a level by rounding alone (two units in the last place) counts as on it. In the box
+        and, for p = inf and 0, in the ball the result is in exact arithmetic, as a multiple of a level that was
+        rounded towards zero; for p = 1 and 2 the norm holds up to that rounding, as in `LpBall.project`.
         """
         top = self.levels - 1
         slack = 1 + 2 * torch.finfo(delta.dtype).eps
         levels = (delta.abs().double() * top * slack).floor()
-        return torch.copysign(levels / top, delta.double()).to(delta.dtype)
+        wide = levels / top
+        if ball.p == math.inf:
+            eps = torch.as_tensor(ball.eps, dtype=torch.float64, device=delta.device)
+            eps = eps.reshape(-1, *(1 for _ in delta.shape[1:]))
+            most = (eps * top * (1 + 1e-12)).floor()
+            wide = torch.minimum(torch.minimum(levels, most) / top, eps)
+        wide = torch.copysign(wide, delta.double())
+        near = wide.to(delta.dtype)
+        near = torch.where(
+            near.abs() > wide.abs(), torch.nextafter(near, torch.zeros_like(near)), near
+        )
+        return torch.clamp(near, lower, upper)

@@ -13,6 +13,7 @@ from saddlepoint.projections import LpBall
 from saddlepoint.solver.batches import Plan, in_batches, plan
 from saddlepoint.solver.evaluate import evaluate, gradients_enabled
 from saddlepoint.solver.result import AttackResult, Callback, History
+from saddlepoint.solver.watch import Watch
 from saddlepoint.weights import AbstractWeightRule, MinMax
 
 __all__ = ["apgda"]
@@ -92,18 +93,25 @@ def _apgda(
     report: Callback,
 ) -> AttackResult:
     options = {"targeted": setup.targeted, "accumulate": setup.accumulate}
+    watch = Watch(loss, targeted=setup.targeted)
     point = evaluate(problem, delta, loss, **options)
+    watch.point(problem, delta, point)
     weights = rule.init(point.losses)
     history = [(weights, point.losses)]
     for step in range(1, setup.steps + 1):
-        move = step_size * direction(point.gradient(weights))
+        gradient = point.gradient(weights)
+        watch.gradient(problem, delta, gradient, stream=step - 1, step=step - 1)
+        move = step_size * direction(gradient)
         delta = ball._project(delta - move, problem.lower, problem.upper)
         point = evaluate(problem, delta, loss, stream=step, **options)
+        watch.point(problem, delta, point, step=step)
         weights = rule.update(weights, point.losses)
         history.append((weights, point.losses))
         report(setup.progress(step))
+    watch.check()
     return AttackResult(
         delta=delta,
+        adversarial=problem.images(delta).clamp(0, 1),
         weights=weights,
         losses=point.losses,
         fooled=point.fooled,

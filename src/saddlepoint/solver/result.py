@@ -33,6 +33,8 @@ class AttackResult:
 
     Attributes:
         delta: (B, ...), inside ball and box.
+        adversarial: The perturbed images, (B, ...), or (B, K, ...) if the domains are images; in [0, 1], the
+            thing to save. With `quantize` its values are those that are read back from the file.
         weights: Domain weights at delta, (B, K): which domain was hard.
         losses: F(delta), (B, K).
         fooled: Whether each domain is fooled at delta, (B, K), boolean: whether its answer is not
@@ -43,6 +45,7 @@ class AttackResult:
     """
 
     delta: Tensor
+    adversarial: Tensor
     weights: Tensor
     losses: Tensor
     fooled: Tensor
@@ -53,12 +56,17 @@ class AttackResult:
     def __repr__(self) -> str:
         """What matters, in one line instead of all tensors."""
         rows, domains = self.fooled.shape
-        every, spent = int(self.fooled.all(dim=1).sum()), self.num_forwards.double().mean().item()
+        every, spent = int(self.success.sum()), self.num_forwards.double().mean().item()
         stopped = f", interrupted at {int(self.completed.sum())}" if self.interrupted else ""
         return (
             f"AttackResult({every} of {rows} rows fool all {domains} domains, "
             f"{spent:.1f} evaluations per row{stopped})"
         )
+
+    @property
+    def success(self) -> Tensor:
+        """Rows in which every domain is fooled, (B,), boolean."""
+        return self.fooled.all(dim=1)
 
     @property
     def interrupted(self) -> bool:

@@ -20,6 +20,7 @@ from saddlepoint.solver.grid import Grid
 from saddlepoint.solver.result import AttackResult, Callback, History
 from saddlepoint.solver.schedule import Schedule
 from saddlepoint.solver.steps import random_point, step, within_box
+from saddlepoint.solver.watch import Watch
 from saddlepoint.weights import AbstractWeightRule, MinMax
 
 __all__ = ["attack"]
@@ -65,8 +66,10 @@ def attack(
         batch_size: Rows at a time; chosen from the memory a row needs by default. It changes no result.
         seed: Of the random starts. Each row has its own stream: its result does not depend on the others.
         targeted: Whether the labels are classes to reach.
-        quantize: Number of grey levels, 256 for 8-bit images: delta is a multiple of 1/(levels - 1) and the
-            verdict is about that, so that the attack survives saving as PNG. Images must be on the grid.
+        quantize: Number of grey levels, 256 for 8-bit images: delta moves whole levels, and the models see what
+            is read back after saving as PNG, `result.adversarial`. Images must be on the grid. x + delta is in
+            [0, 1] and, for p = inf and 0, delta in the ball in exact arithmetic; for p = 1 and 2 the norm
+            holds as in `LpBall.project`.
         start: delta_0, (B, ...), projected first; zero by default.
         accumulate: Differentiate domain by domain (memory of one graph); decided from memory by default.
         callback: Called with a `Progress` after every iterate.
@@ -90,29 +93,33 @@ def attack(
     def solve(part: AbstractProblem, ball: LpBall, delta: Tensor, report: Callback) -> AttackResult:
         best = Best.none(part, setup.steps)
         rows = torch.arange(len(part), device=delta.device)
+        watch = Watch(loss, targeted=targeted)
         try:
             for restart in range(restarts):
                 few, few_ball = part.take(rows), ball.take(rows)
-                run = _Run(rule, loss, setup, grid, restart, report)
+                run = _Run(rule, loss, setup, grid, restart, report, watch)
                 begin = delta
                 if restart:
                     stream, wide = streams.START + restart, run.schedule.ball(few_ball, 0)
                     begin = random_point(wide, few.lower, few.upper, seed, few.rows, stream)
                 run.descend(few, few_ball, begin, rows, best)
+                watch.check()
                 rows = best.standing()
                 if len(rows) == 0:
                     break
         except KeyboardInterrupt as stop:
             if not bool(best.num_forwards.any()):
                 raise
+            watch.check()
             best.completed[best.standing()] = False
-            raise Interrupted(best.result()) from stop
-        return best.result()
+            raise Interrupted(best.result(part)) from stop
+        return best.result(part)
 
     with full_precision(), gradients_enabled():
         setup = plan(problem, ball, rule, loss, steps, start, targeted, batch_size, accumulate)
         if grid is not None:
             grid.check(problem.images(problem.zeros()))
+            problem = problem.on_grid(grid.levels)
         ball = within_box(ball, problem)
         return in_batches(problem, ball, start, loss, setup, solve, callback)
 
@@ -128,6 +135,7 @@ class _Run:
     grid: Grid | None
     restart: int
     report: Callback
+    watch: Watch
 
     @property
     def schedule(self) -> Schedule:
@@ -145,14 +153,16 @@ class _Run:
         before, weights = delta, None
         try:
             for step_number in range(steps + 1):
-                shown = delta if self.grid is None else self.grid.towards_zero(delta)
+                here_ball = schedule.ball(ball, step_number)
+                shown = self._shown(delta, here_ball, problem)
                 point = self._evaluate(problem, shown, step_number)
+                self.watch.point(problem, shown, point, step=step_number)
                 weights = self._weights(weights, point.losses)
                 # Filled to the end: a row that leaves keeps its last values, others are overwritten.
                 log.weights[step_number:, here] = weights
                 log.losses[step_number:, here] = point.losses
                 best.num_forwards[rows[here]] += problem.samples
-                inside = schedule.ball(ball, step_number) is ball
+                inside = here_ball is ball
                 # One lucky draw would decide which iterate of a random problem is best: take the last.
                 if inside and (not problem.random or step_number in (0, steps)):
                     gained[here] |= best.offer(rows[here], shown, weights, point)
@@ -166,7 +176,9 @@ class _Run:
                     keep = stands.nonzero().flatten()
                     problem, ball, here = problem.take(keep), ball.take(keep), here[keep]
                     delta, before = delta[keep], before[keep]
-                    weights, gradient = weights[keep], gradient[keep]
+                    shown, weights, gradient = shown[keep], weights[keep], gradient[keep]
+                stream = self._stream(step_number)
+                self.watch.gradient(problem, shown, gradient, stream=stream, step=step_number)
                 momentum = 0.0 if self.restart or step_number == 0 else _MOMENTUM
                 length = schedule.length(step_number)
                 entries = schedule.entries(ball, delta[0].numel(), step_number)
@@ -183,12 +195,21 @@ class _Run:
             best.history.weights[:, rows[gain]] = log.weights[:, gain]
             best.history.losses[:, rows[gain]] = log.losses[:, gain]
 
+    def _shown(self, delta: Tensor, ball: LpBall, problem: AbstractProblem) -> Tensor:
+        """What is evaluated and returned: the iterate, in whole levels if so wanted."""
+        if self.grid is None:
+            return delta
+        return self.grid.within(delta, ball, problem.lower, problem.upper)
+
+    def _stream(self, step_number: int) -> int:
+        return self.restart * (self.setup.steps + 1) + step_number
+
     def _evaluate(self, problem: AbstractProblem, delta: Tensor, step_number: int) -> Evaluation:
         return evaluate(
             problem,
             delta,
             self.loss,
-            stream=self.restart * (self.setup.steps + 1) + step_number,
+            stream=self._stream(step_number),
             targeted=self.setup.targeted,
             accumulate=self.setup.accumulate,
         )

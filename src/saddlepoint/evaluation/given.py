@@ -1,16 +1,55 @@
-"""Images and labels as they are given: both, or batches of both from a loader."""
+"""Images, labels and threats as they are given, and what they stand for."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
 from saddlepoint.problems.inputs import Numbers, as_images, as_labels
+from saddlepoint.projections import LpBall
 
-__all__ = ["images_and_labels"]
+__all__ = ["ThreatLike", "as_balls", "images_and_labels"]
+
+
+class _HasBall(Protocol):
+    @property
+    def ball(self) -> LpBall: ...
+
+
+ThreatLike = LpBall | _HasBall
+"""A ball, or a `Threat`, which has one."""
+
+
+def as_balls(threats: Mapping[str, ThreatLike] | None) -> dict[str, LpBall]:
+    """The balls of the threats, or an error that says what is wrong with them.
+
+    Example:
+        >>> as_balls({"linf": LpBall(float("inf"), 0.3)})["linf"].eps
+        0.3
+    """
+    example = '{"linf": LpBall(math.inf, 0.3)}'
+    if not isinstance(threats, Mapping) or not threats:
+        raise ValueError(
+            f"`threats` must name at least one threat, such as {example}, got {threats!r}."
+        )
+    found: dict[str, LpBall] = {}
+    for name, threat in threats.items():
+        ball = threat if isinstance(threat, LpBall) else getattr(threat, "ball", None)
+        if not isinstance(ball, LpBall):
+            raise TypeError(
+                f"`threats[{name!r}]` must be an LpBall or a Threat, as in {example}, got {threat!r}."
+            )
+        if isinstance(ball.eps, Tensor) and ball.eps.dim() > 0:
+            raise ValueError(
+                f"`threats[{name!r}]` must have one radius, got one per row; evaluate at one radius and read "
+                "`distance`."
+            )
+        # A number: a tensor could be written into.
+        found[name] = LpBall(ball.p, float(ball.eps), ball.unit)
+    return found
 
 
 def images_and_labels(
