@@ -469,6 +469,9 @@ class TestWrongInput:
         assert "diameter" in report.Run.read(tmp_path / "o").warnings[0]
         assert inside("attack", "ensemble", *words, "--eps", 27, "--out", "p", "--json") == 0
         assert "diameter" not in capsys.readouterr().err
+        words = ("evaluate", "A", "--threat", "L1:785", "--limit", 2, "--no-doctor", "--out", "q")
+        assert inside(*words) == 0
+        assert "diameter" in capsys.readouterr().err
 
     def test_resume_without_a_run_starts_one(self, tmp_path, capsys):
         assert inside("attack", "ensemble", *QUICK, "--out", "new", "--resume") == 0

@@ -129,6 +129,9 @@ def evaluate(
     config["limit"] = limit_used(config["limit"], images, quiet=running.quiet)
     models = load_models(config["models"], images)
     problem, notes = _problem(config, images, models)
+    entries = images.x[0].numel()
+    for threat, ball in balls.items():
+        notes += parse.radius_notes(threat, float(ball.eps), entries)
     command = _command(config, settings, running)
     run = report.Run(
         kind=report.EVALUATE,

@@ -171,7 +171,6 @@ def picture_row(
         "row": row,
         "label": class_name(run, labels[0]) if len(set(labels)) == 1 else "",
         "classes": sorted({class_name(run, label) for label in labels}),
-        "all": all(state == FOOLED for state in states),
         "missed": [k for k, state in enumerate(states) if state == HELD],
         "before": [k for k, state in enumerate(states) if state == BEFORE],
         "evaluations": int(tensors["num_forwards"][row]),
