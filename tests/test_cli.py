@@ -348,11 +348,11 @@ class TestConfig:
             config.load("ensemble", own, None)
         settings = config.load("ensemble", {**own, "step_size": 0.5}, None)
         assert parse.rule(settings.rule) == sp.MinMax()  # written out, so that nobody has to guess
-        assert settings.rule == "minmax:gamma=1.0,step_size=0.05"
+        assert settings.rule == "minmax:gamma=1,step_size=0.05"
 
     def test_attack_shows_the_numbers_of_the_library(self):
         settings = config.load("ensemble", {"models": "A", "data": "cifar10"}, None)
-        assert (settings.rule, settings.step_size) == ("minmax:gamma=1.0,step_size=0.05", None)
+        assert (settings.rule, settings.step_size) == ("minmax:gamma=1,step_size=0.05", None)
 
     def test_yaml_round_trip(self):
         settings = config.load(

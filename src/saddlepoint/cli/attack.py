@@ -135,8 +135,8 @@ def ensemble(*, settings: Settings | None = None, running: Running | None = None
 
 @app.command(
     help_epilogue=_examples(
-        "universal --models C --group-size 5 --eps 0.2",
-        "universal --data cifar10-sample --models A --eps 8/255 --by-class",
+        "universal --data cifar10-sample --models A --group-size 3 --eps 4/255",
+        "universal --models C --group-size 3 --by-class --box clip",
     )
 )
 def universal(

@@ -66,9 +66,11 @@ def written(value: object) -> str:
     """A value as it is written on the command line, to the last bit: fractions where they are shorter.
 
     Example:
-        >>> written(8 / 255), written(1 / 150), written(0.2), written(3)
+        >>> written(8 / 255), written(1 / 150), written(0.2), written(3.0)
         ('8/255', '1/150', '0.2', '3')
     """
+    if isinstance(value, float) and value.is_integer():
+        return str(int(value))
     if isinstance(value, float) and 0 < value < 1 and len(repr(value)) > 6:
         for above, below in ((round(value * 255), 255), (1, round(1 / value))):
             if value == above / below and above < 50:
@@ -183,7 +185,7 @@ def full_rule(text: str, numbers: Mapping[str, float]) -> str:
 
     Example:
         >>> full_rule("minmax:gamma=5", {"step_size": 1 / 150, "gamma": 1}), full_rule("average", {})
-        ('minmax:gamma=5.0,step_size=1/150', 'average')
+        ('minmax:gamma=5,step_size=1/150', 'average')
     """
     from saddlepoint.weights import Entropic, MinMax
 

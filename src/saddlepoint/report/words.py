@@ -55,10 +55,10 @@ def rule_text(rule: str) -> str:
 
     Example:
         >>> rule_text("minmax:gamma=3"), rule_text("fixed:0.5,0.5")
-        ('min-max (gamma=3)', 'fixed weights (0.5,0.5)')
+        ('min-max (gamma=3)', 'fixed weights (0.5, 0.5)')
     """
     name, _, rest = rule.partition(":")
-    return _RULES.get(name, name) + (f" ({rest})" if rest else "")
+    return _RULES.get(name, name) + (f" ({', '.join(rest.split(','))})" if rest else "")
 
 
 def ball_text(config: Mapping[str, Any]) -> str:
