@@ -107,12 +107,26 @@ def keep_for_gallery(problem: AbstractProblem, tensors: Mapping[str, Tensor]) ->
 
 
 def _views(part: Transformed | Product, delta: Tensor) -> list[Tensor]:
-    """What each domain is shown: the same problem with models that pass their images through."""
-    through = [nn.Identity() for _ in part.models]
-    viewer = Product(through, part.transforms, part.x, part.labels[:, 0], seed=part.seed)
+    """What each domain is shown: the same problem with a model that keeps the images it gets."""
+    eye = _Eye()
+    viewer = Product(
+        [eye] * len(part.models), part.transforms, part.x, part.labels[:, 0], seed=part.seed
+    )
     viewer.rows = part.rows
+    views = []
     with torch.no_grad():
-        return [viewer.domain_logits(delta, k, JUDGE) for k in range(part.num_domains)]
+        for k in range(part.num_domains):
+            viewer.domain_logits(delta, k, JUDGE)
+            views.append(eye.seen)
+    return views
+
+
+class _Eye(nn.Module):
+    seen: Tensor
+
+    def forward(self, images: Tensor) -> Tensor:
+        self.seen = images.clone()
+        return images.flatten(1)
 
 
 @final
