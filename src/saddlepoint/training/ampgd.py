@@ -44,7 +44,7 @@ from .threats import AbstractStart, ThreatLike, check_threats
 __all__ = ["StepOptions", "StepStats", "ampgd_step", "avg_step", "max_step", "msd_step", "perturb"]
 
 # Cross-entropies of a robust network differ by tenths between threats. With the paper's 1/R as step size the
-# weights would hardly leave 1/K within R steps; with these values they reach the maximiser.
+# weights hardly leave 1/K within R steps (largest of three, R = 15: 0.39 on average; with these values 0.65).
 RULE = MinMax(step_size=1.0, gamma=0.5)
 
 
