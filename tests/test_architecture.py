@@ -119,7 +119,7 @@ def test_the_public_names_of_the_package_are_those_it_lists() -> None:
 
 def test_the_names_of_the_design_are_public() -> None:
     promised = (
-        "project_simplex project_lp_box LpBall cw_margin neg_cross_entropy dlr clipped Ensemble "
+        "project_simplex project_lp_box LpBall linf l2 l1 l0 cw_margin neg_cross_entropy dlr clipped Ensemble "
         "Universal Transformed Product MinMax Average Fixed WorstCase Entropic apgda attack "
         "success_rates models data transforms directions train"
     )

@@ -335,7 +335,7 @@ class TestObviousInputs:
             (
                 (0.2,),
                 {},
-                r"`ball` must be an LpBall, got float 0.2; write ball=saddlepoint\.LpBall",
+                r"`ball` must be an LpBall, got float 0.2; write ball=saddlepoint\.linf",
             ),
             (("linf",), {}, "`ball` must be an LpBall, got str 'linf'"),
             ((BALL,), {"rule": "minmax"}, r"`rule` .* got str 'minmax'; write rule=.*MinMax\(\)"),

@@ -14,7 +14,7 @@ from torch import Tensor
 
 import oracles
 from saddlepoint import LpBall, project_lp_box, project_simplex
-from saddlepoint.projections import _project_rows
+from saddlepoint.projections.solvers import onto_ball
 
 INF = math.inf
 NORMS = [0, 1, 2, INF]
@@ -481,7 +481,8 @@ def test_no_value_is_read_on_the_host_inside_the_loop(monkeypatch: pytest.Monkey
     # On an accelerator every bool(tensor) is a round trip: at most one per eight passes is allowed.
     asked: list[int] = []
     monkeypatch.setattr(
-        "saddlepoint.projections._all_on_host", lambda done, index: asked.append(index) and False
+        "saddlepoint.projections.solvers._all_on_host",
+        lambda done, index: asked.append(index) and False,
     )
     case = instance(12, 4, 5)
 
@@ -492,7 +493,7 @@ def test_no_value_is_read_on_the_host_inside_the_loop(monkeypatch: pytest.Monkey
         for name in ("__bool__", "item", "tolist", "cpu", "numpy"):
             patch.setattr(Tensor, name, refuse)
         for p in NORMS:
-            _project_rows(case["v"], p, case["eps"][:, None], case["lower"], case["upper"])
+            onto_ball(case["v"], p, case["eps"][:, None], case["lower"], case["upper"])
     assert asked
 
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     )
     from saddlepoint.losses import clipped, cw_margin, dlr, neg_cross_entropy
     from saddlepoint.problems import AbstractProblem, Ensemble, Product, Transformed, Universal
-    from saddlepoint.projections import LpBall, project_lp_box, project_simplex
+    from saddlepoint.projections import LpBall, l0, l1, l2, linf, project_lp_box, project_simplex
     from saddlepoint.solver import AttackResult, History, Progress, apgda, attack
     from saddlepoint.training import (
         RandomStart,
@@ -65,6 +65,10 @@ __all__ = [
     "data",
     "directions",
     "dlr",
+    "l0",
+    "l1",
+    "l2",
+    "linf",
     "max_step",
     "models",
     "msd_step",
@@ -82,7 +86,7 @@ _ROOMS = {
     "evaluation": ("RobustAccuracy", "SuccessRates", "robust_accuracy", "success_rates"),
     "losses": ("clipped", "cw_margin", "dlr", "neg_cross_entropy"),
     "problems": ("AbstractProblem", "Ensemble", "Product", "Transformed", "Universal"),
-    "projections": ("LpBall", "project_lp_box", "project_simplex"),
+    "projections": ("LpBall", "l0", "l1", "l2", "linf", "project_lp_box", "project_simplex"),
     "solver": ("AttackResult", "History", "Progress", "apgda", "attack"),
     "training": (
         "RandomStart",

@@ -14,7 +14,7 @@ from typing import final
 import torch
 from torch import Tensor
 
-from saddlepoint.projections import _project_simplex
+from saddlepoint.projections.solvers import onto_simplex
 
 __all__ = ["AbstractWeightRule", "Average", "Entropic", "Fixed", "MinMax", "WorstCase"]
 
@@ -67,9 +67,9 @@ class MinMax(AbstractWeightRule):
         """One projected ascent step."""
         uniform = 1.0 / weights.shape[-1]
         if self.step_size * self.gamma >= 1.0:
-            return _project_simplex(uniform + losses / self.gamma)
+            return onto_simplex(uniform + losses / self.gamma)
         pull = self.gamma * (weights - uniform)
-        return _project_simplex(weights + self.step_size * (losses - pull))
+        return onto_simplex(weights + self.step_size * (losses - pull))
 
 
 @final

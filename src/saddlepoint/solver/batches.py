@@ -81,6 +81,8 @@ def plan(
         raise ValueError(
             f"`ball.eps` must have one radius per row, ({len(problem)},), got ({len(ball.eps)},)."
         )
+    if bool((problem.lower >= -1).all() & (problem.upper <= 1).all()):  # images in [0, 1]
+        ball.check(shape[1:], stacklevel=4)
     seen = look(problem, loss, targeted)
     for fault in seen.faults:
         warnings.warn(fault, stacklevel=3)  # where the solver was called
@@ -169,7 +171,7 @@ def _check_kinds(problem: object, ball: object, rule: object, loss: object) -> N
     kinds = "an Ensemble, Universal, Transformed or Product"
     fits = isinstance(problem, AbstractProblem)
     _check_kind("problem", problem, fits, kinds, "Ensemble([model], x, y)")
-    _check_kind("ball", ball, isinstance(ball, LpBall), "an LpBall", "LpBall(p=math.inf, eps=0.2)")
+    _check_kind("ball", ball, isinstance(ball, LpBall), "an LpBall", "linf(0.2)")
     fits = isinstance(rule, AbstractWeightRule)
     _check_kind("rule", rule, fits, "a rule for the weights", "MinMax()")
     fits = callable(loss) and not isinstance(loss, type)

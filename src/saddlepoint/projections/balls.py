@@ -1,0 +1,188 @@
+"""The ball of a threat: a norm and a radius."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal, final
+
+import torch
+from torch import Tensor
+
+from saddlepoint.projections.arguments import (
+    as_bound,
+    bound_rows,
+    check_norm,
+    check_radius,
+    check_values,
+    radius_column,
+)
+from saddlepoint.projections.solvers import onto_ball, onto_l0
+
+__all__ = ["LpBall", "l0", "l1", "l2", "linf"]
+
+
+@final
+@dataclass(frozen=True)
+class LpBall:
+    """The perturbations with ||delta||_p <= eps.
+
+    Args:
+        p: 0, 1, 2 or ``math.inf``.
+        eps: Radius >= 0: a number, or a tensor (B,) with one radius per row.
+        unit: What p = 0 counts: "entry" counts every number, "pixel" counts a colour pixel once
+            (axis 1 is the channel axis). Other norms know entries only.
+
+    Example:
+        >>> ball = LpBall(p=math.inf, eps=0.1)
+        >>> ball.project(torch.tensor([[0.5, -0.05]]), torch.tensor(0.0), torch.tensor(1.0))
+        tensor([[0.1000, 0.0000]])
+    """
+
+    p: float
+    eps: float | Tensor
+    unit: Literal["entry", "pixel"] = "entry"
+
+    def __post_init__(self) -> None:
+        check_norm(self.p)
+        rows = self.eps.shape[0] if isinstance(self.eps, Tensor) and self.eps.dim() == 1 else None
+        check_radius(self.eps, rows)
+        if self.unit not in ("entry", "pixel"):
+            raise ValueError(f'`unit` must be "entry" or "pixel", got {self.unit!r}.')
+        if self.unit == "pixel" and self.p != 0:
+            raise ValueError(f'`unit="pixel"` counts pixels and needs p = 0, got p = {self.p}.')
+
+    def project(self, delta: Tensor, lower: Tensor, upper: Tensor) -> Tensor:
+        """Nearest point of the ball ∩ box, row by row.
+
+        Args:
+            delta: Points, (B, ...), finite.
+            lower: Box, broadcastable to delta, <= 0.
+            upper: Box, broadcastable to delta, >= 0.
+
+        Returns:
+            Projected points, same shape; see `project_lp_box` for the guarantees.
+        """
+        if delta.dim() < 2 or 0 in delta.shape[1:]:
+            raise ValueError(
+                f"`delta` must have shape (B, ...) with entries in every row, got {tuple(delta.shape)}."
+            )
+        check_radius(self.eps, delta.shape[0])
+        lower, upper = as_bound("lower", lower, delta), as_bound("upper", upper, delta)
+        check_values(delta, lower, upper)
+        return self._project(delta, lower, upper)
+
+    def take(self, rows: Tensor) -> LpBall:
+        """The ball of the given rows, (n,): itself unless every row has its own radius."""
+        if not isinstance(self.eps, Tensor) or self.eps.dim() == 0:
+            return self
+        return LpBall(self.p, self.eps[rows.to(self.eps.device)], self.unit)
+
+    def check(self, shape: Sequence[int], *, stacklevel: int = 2) -> None:
+        """Refuse a radius that cannot be meant for images in [0, 1], and warn of one that bounds nothing.
+
+        An infinite radius says that no bound is meant.
+
+        Args:
+            shape: Of one image, such as (3, 32, 32).
+            stacklevel: Of the warning, as in `warnings.warn`.
+
+        Raises:
+            ValueError: More than 1 for p = inf, or less than 1 for p = 0.
+
+        Example:
+            >>> LpBall(math.inf, 8 / 255).check((3, 32, 32))
+            >>> LpBall(math.inf, 8).check((3, 32, 32))
+            Traceback (most recent call last):
+            ...
+            ValueError: `eps` of an linf ball must be at most 1, the range of a pixel, got 8; write 8/255 ...
+        """
+        radii = torch.as_tensor(self.eps, dtype=torch.float64)
+        radii = radii[radii.isfinite()]
+        if radii.numel() == 0:
+            return
+        least, most = float(radii.min()), float(radii.max())
+        if self.p == math.inf and most > 1:
+            raise ValueError(
+                f"`eps` of an linf ball must be at most 1, the range of a pixel, got {most:g}; write "
+                f"{most:g}/255 for 8-bit levels."
+            )
+        if self.p == 0 and least < 1:
+            raise ValueError(
+                f"`eps` of an l0 ball must be at least 1, it counts {self._counted}, got {least:g}."
+            )
+        units = math.prod(shape[1:] if self.unit == "pixel" else shape)
+        widest = {0: units, 1: units, 2: math.sqrt(units), math.inf: 1}[self.p]
+        if most > widest * (1 + 1e-6):
+            warnings.warn(
+                f"`eps` of an l{self.p:g} ball is {most:g}, but no two images of shape {tuple(shape)} in "
+                f"[0, 1] are further apart than {widest:g}: this radius bounds nothing.",
+                stacklevel=stacklevel,
+            )
+
+    @property
+    def _counted(self) -> str:
+        return "pixels" if self.unit == "pixel" else "entries"
+
+    def norm(self, delta: Tensor) -> Tensor:
+        """||delta||_p per row, (B,), in float64 so that it can be compared with `eps`."""
+        if self.p == 0:
+            changed = delta != 0
+            changed = changed.any(dim=1) if self.unit == "pixel" else changed
+            return changed.flatten(1).sum(dim=1).double()
+        norm: Tensor = torch.linalg.vector_norm(delta.flatten(1).double(), ord=self.p, dim=1)
+        return norm
+
+    def _project(self, delta: Tensor, lower: Tensor, upper: Tensor) -> Tensor:
+        """`project` without looking at the values: no host round trip, for use inside a loop."""
+        eps = radius_column(self.eps, delta)
+        if self.unit == "pixel":
+            z = onto_l0(
+                delta.flatten(2), eps, bound_rows(lower, delta, 2), bound_rows(upper, delta, 2)
+            )
+        else:
+            v = delta.flatten(1)
+            z = onto_ball(v, self.p, eps, bound_rows(lower, delta, 1), bound_rows(upper, delta, 1))
+        return z.reshape(delta.shape)
+
+
+def linf(eps: float | Tensor) -> LpBall:
+    """The perturbations that change no entry by more than eps.
+
+    Example:
+        >>> linf(8 / 255) == LpBall(math.inf, 8 / 255)
+        True
+    """
+    return LpBall(math.inf, eps)
+
+
+def l2(eps: float | Tensor) -> LpBall:
+    """The perturbations of Euclidean length up to eps.
+
+    Example:
+        >>> l2(3.0)
+        LpBall(p=2, eps=3.0, unit='entry')
+    """
+    return LpBall(2, eps)
+
+
+def l1(eps: float | Tensor) -> LpBall:
+    """The perturbations whose entries have absolute values that add up to no more than eps.
+
+    Example:
+        >>> l1(20.0)
+        LpBall(p=1, eps=20.0, unit='entry')
+    """
+    return LpBall(1, eps)
+
+
+def l0(count: float | Tensor, unit: Literal["entry", "pixel"] = "entry") -> LpBall:
+    """The perturbations that change no more than `count` entries, or pixels.
+
+    Example:
+        >>> l0(30, unit="pixel")
+        LpBall(p=0, eps=30, unit='pixel')
+    """
+    return LpBall(0, count, unit)
