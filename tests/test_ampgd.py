@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import nn
 
 import oracles
-from saddlepoint import LpBall, MinMax, WorstCase, data, directions
+from saddlepoint import LpBall, MinMax, WorstCase, data, directions, models
 from saddlepoint.solver.schedule import Schedule
 from saddlepoint.training import (
     Batches,
@@ -27,6 +27,7 @@ from saddlepoint.training import (
     msd_step,
     perturb,
     train,
+    validate,
 )
 from saddlepoint.weights import AbstractWeightRule, Average, Fixed
 
@@ -644,6 +645,28 @@ class TestModelIsLeftAlone:
         ampgd_step(expected, sgd(expected), x, y, THREATS, steps=3, iteration=0)
         moved = (parameters(expected).float() - start).abs().max()
         assert (parameters(model) - parameters(expected)).abs().max() < 1e-3 * moved
+
+    @pytest.mark.parametrize("p", [0, 1, 2, math.inf])
+    def test_gradients_that_are_not_finite_are_an_error(self, p):
+        """sqrt(v * v) is v on [0, 1], and its gradient at 0 is NaN: an attack would stand still in silence."""
+
+        class Root(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.inner = models.load("mnist-a")
+
+            def forward(self, v):
+                return self.inner((v * v).sqrt())
+
+        model, threats = Root(), {"one": LpBall(p, 4 if p == 0 else 0.5)}
+        start = parameters(model)
+        x, y = data.sample("mnist", limit=5)
+        for step in STEPS.values():
+            with pytest.raises(FloatingPointError, match=r"gradients must be finite, .* 5 of 5"):
+                step(model, sgd(model), x, y, threats, iteration=0)
+        with pytest.raises(FloatingPointError, match=r"gradients must be finite, .* 5 of 5"):
+            validate(model, x, y, threats)
+        assert torch.equal(parameters(model), start)
 
     def test_a_loss_that_is_not_finite_changes_nothing(self):
         model, (x, y) = network(), batch()

@@ -142,7 +142,7 @@ def ampgd_step(
 
     Raises:
         ValueError: An argument is wrong.
-        FloatingPointError: The loss is not finite. The parameters are as before.
+        FloatingPointError: The loss or a gradient is not finite. The parameters are as before.
 
     Example:
         >>> from saddlepoint.projections import LpBall

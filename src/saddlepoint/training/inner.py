@@ -188,6 +188,14 @@ def _gradients(
     losses, _ = _losses(module, x + leaf, y, loss)
     # Every loss depends on one row of one block only, so the gradient of the sum holds all of them.
     (gradient,) = torch.autograd.grad(losses.sum(), leaf, materialize_grads=True)
+    # An attack that follows NaN stands still in silence. A loss that is not finite is seen by `step_on`.
+    lost = losses.detach().isfinite() & ~gradient.flatten(2).sum(dim=2).isfinite().T
+    if bool(lost.any()):
+        raise FloatingPointError(
+            f"gradients must be finite, got NaN or inf for {int(lost.any(dim=1).sum())} of {len(x)} images; "
+            "look for a root, norm, logarithm or division that meets zero in the model, and keep it away from "
+            "there, as with clamp_min(1e-12)."
+        )
     return losses.detach(), gradient
 
 

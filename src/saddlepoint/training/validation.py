@@ -47,6 +47,10 @@ def validate(
         Shares of all images that are classified correctly: "clean", one entry per threat, and "union", under
         all threats and without any.
 
+    Raises:
+        ValueError: An argument is wrong.
+        FloatingPointError: A gradient is not finite, so that an attack would fail for that reason alone.
+
     Example:
         >>> from saddlepoint.projections import LpBall
         >>> model = nn.Linear(2, 2, bias=False)
