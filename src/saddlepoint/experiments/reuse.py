@@ -42,7 +42,11 @@ def reusing(solve: Solve, finished: Mapping[str, Tensor]) -> Solve:
                 table[others] = getattr(fresh, name)
             for name, table in history.items():
                 table[:, others] = getattr(fresh.history, name)
-        completed = torch.ones(len(problem), dtype=torch.bool)
-        return AttackResult(**tensors, history=History(**history), completed=completed)
+        return AttackResult(
+            **tensors,
+            adversarial=problem.images(tensors["delta"]),
+            history=History(**history),
+            completed=torch.ones(len(problem), dtype=torch.bool),
+        )
 
     return attack_others
