@@ -38,8 +38,8 @@ class Settings:
     eps: str | None = None
     """Radius, such as 0.2 or 8/255. [default: the paper's for MNIST and CIFAR-10]"""
     rule: str | None = None
-    """How the weights move: minmax, average, worst, entropic, fixed:0.2,0.1,0.4,0.3; with options as in
-    minmax:gamma=3,step_size=1/50. [default: minmax]"""
+    """How the weights move: minmax, average, worst, entropic, fixed:0.2,0.1,0.4,0.3 (which sum to one); with
+    options as in minmax:gamma=3,step_size=1/50. [default: minmax]"""
     baseline: str | None = None
     """A rule to compare with, such as average."""
     loss: str | None = None
