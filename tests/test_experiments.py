@@ -509,7 +509,7 @@ def test_residuals_are_gradients_where_no_constraint_acts() -> None:
     with torch.no_grad():
         model.weight.copy_(torch.tensor([[1.0, 2.0, 0.0], [0.0, 0.0, 2.0]]))
     problem = sp.Ensemble([model], torch.full((1, 3), 0.5), torch.tensor([0]))
-    square = experiments.residuals(problem, sp.LpBall(2, 5.0), sp.MinMax(), steps=2, step_size=1e-3)
+    square = experiments.residuals(problem, sp.LpBall(2, 1.5), sp.MinMax(), steps=2, step_size=1e-3)
     assert square.shape == (2, 1, 2)
     assert square[:, 0, 0].tolist() == pytest.approx([9.0, 9.0], rel=1e-3)  # 1 + 4 + 4
     assert square[:, 0, 1].tolist() == [0.0, 0.0]  # one domain: its weight cannot move

@@ -145,6 +145,8 @@ def test_transforms_act_on_the_perturbed_image() -> None:
     views = [X + DELTA, (X + DELTA).flip(-1), T.rotate(30)(X + DELTA)]
     expected = torch.stack([MODELS[0](view) for view in views], dim=1)
     torch.testing.assert_close(problem.logits(DELTA), expected)
+    for k, view in enumerate(views):
+        assert torch.equal(problem.view(DELTA, k), view)
     assert problem.names == ("ori", "flh", "rot")
     assert problem.random is False
     assert torch.equal(problem.images(DELTA), X + DELTA)

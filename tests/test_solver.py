@@ -29,7 +29,7 @@ RULES: dict[str, tuple] = {
     ),
     "average": (sp.Average(), lambda f: torch.full_like(f, 1 / 3), oracles.constant),
     "fixed": (
-        sp.Fixed((1, 3, 4)),
+        sp.Fixed((1 / 8, 3 / 8, 4 / 8)),
         lambda losses: torch.tensor([1, 3, 4]).to(losses) / 8,
         oracles.constant,
     ),
@@ -634,7 +634,7 @@ def test_losses_that_are_averaged_are_refused(solver: Callable) -> None:
         ({"batch_size": 0}, "`batch_size` must be >= 1"),
         ({"start": torch.zeros(6, 3)}, "`start` must have the shape of delta"),
         ({"start": torch.full((6, 4), math.nan)}, "must be finite"),
-        ({"rule": sp.Fixed((1, 1))}, "K = 1, got 2"),
+        ({"rule": sp.Fixed((0.5, 0.5))}, "K = 1, got 2"),
     ],
 )
 def test_wrong_options_are_refused(solver: Callable, options: dict, match: str) -> None:

@@ -150,9 +150,9 @@ def test_steps_below_one_over_gamma_converge_to_the_maximiser() -> None:
 def test_average_and_fixed_never_move() -> None:
     losses = losses_of(6)
     assert torch.equal(run(Average(), [losses] * 3), torch.full((7, 4), 0.25).double())
-    fixed = run(Fixed((2, 1, 4, 3)), [losses, losses_of(7)])
+    fixed = run(Fixed((0.2, 0.1, 0.4, 0.3)), [losses, losses_of(7)])
     torch.testing.assert_close(fixed, torch.tensor([[0.2, 0.1, 0.4, 0.3]] * 7).double())
-    halves = Fixed([0.0, 0.0, 5.0, 5.0]).init(losses.float())
+    halves = Fixed.equal([False, False, True, True]).init(losses.float())
     assert halves.dtype == torch.float32
     assert halves.tolist() == [[0.0, 0.0, 0.5, 0.5]] * 7
 
@@ -193,12 +193,37 @@ def test_gamma_must_not_be_negative(gamma: float) -> None:
         MinMax(gamma=gamma)
 
 
-@pytest.mark.parametrize("weights", [(), (0.0, 0.0), (-1.0, 2.0), (math.nan, 1.0), (math.inf, 1.0)])
-def test_fixed_weights_must_be_usable(weights: tuple[float, ...]) -> None:
-    with pytest.raises(ValueError, match="`weights` must be >= 0"):
+@pytest.mark.parametrize(
+    "weights",
+    [
+        (),
+        (0.0, 0.0),
+        (-1.0, 2.0),
+        (math.nan, 1.0),
+        (math.inf, 1.0),
+        (0.2, 0.9),
+        (1, 1),
+        (0.3, 0.3, 0.3),
+    ],
+)
+def test_fixed_weights_are_on_the_simplex_or_refused(weights: tuple[float, ...]) -> None:
+    with pytest.raises(ValueError, match=r"`weights` must be >= 0 and sum to one.*divide them by"):
         Fixed(weights)
+
+
+def test_digits_that_printing_lost_are_forgiven_and_made_up_for() -> None:
+    weights = Fixed((0.333, 0.333, 0.333)).init(torch.zeros(2, 3, dtype=torch.float64))
+    torch.testing.assert_close(weights, torch.full((2, 3), 1 / 3, dtype=torch.float64))
+
+
+def test_equal_weights_of_some_domains() -> None:
+    assert Fixed.equal((1, 0, 1, 1)).weights == (1 / 3, 0, 1 / 3, 1 / 3)
+    assert Fixed.equal((0, 0, 1, 1)).weights == (0, 0, 0.5, 0.5)
+    for chosen in ((0, 0), (), (1, 2), (0.5, 0.5)):
+        with pytest.raises(ValueError, match="`chosen` must be a 1 or 0 for every domain"):
+            Fixed.equal(chosen)
 
 
 def test_fixed_weights_must_be_as_many_as_domains() -> None:
     with pytest.raises(ValueError, match="K = 4, got 3"):
-        Fixed((1, 1, 1)).init(losses_of(0))
+        Fixed.equal((1, 1, 1)).init(losses_of(0))

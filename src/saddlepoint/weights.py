@@ -98,10 +98,12 @@ class Fixed(AbstractWeightRule):
     """Given weights throughout, such as the paper's w_prior, w_static, or averages over some domains only.
 
     Args:
-        weights: One number >= 0 per domain; scaled to sum to one.
+        weights: One number >= 0 per domain. They sum to one, up to the 1e-3 that printed digits may lose.
 
     Example:
-        >>> Fixed((0.0, 1.0, 1.0)).init(torch.zeros(1, 3))
+        >>> Fixed((0.2, 0.3, 0.5)).init(torch.zeros(1, 3))
+        tensor([[0.2000, 0.3000, 0.5000]])
+        >>> Fixed.equal((0, 1, 1)).init(torch.zeros(1, 3))
         tensor([[0.0000, 0.5000, 0.5000]])
     """
 
@@ -110,10 +112,26 @@ class Fixed(AbstractWeightRule):
     def __post_init__(self) -> None:
         object.__setattr__(self, "weights", tuple(float(w) for w in self.weights))
         total = sum(self.weights)
-        if any(not w >= 0 for w in self.weights) or not 0 < total < float("inf"):
+        if any(not w >= 0 for w in self.weights) or not abs(total - 1) <= 1e-3:
             raise ValueError(
-                f"`weights` must be >= 0, finite and not all zero, got {tuple(self.weights)}."
+                f"`weights` must be >= 0 and sum to one, got {tuple(self.weights)}, which sum to {total:g}; "
+                "divide them by their sum, or write Fixed.equal((0, 1, 1)) for equal weights of some domains."
             )
+
+    @staticmethod
+    def equal(chosen: Sequence[int]) -> Fixed:
+        """Equal weights of the chosen domains and none of the others: the paper's w_c+d and its like.
+
+        Args:
+            chosen: For every domain whether it counts, as True or False, 1 or 0.
+        """
+        marks = tuple(chosen)
+        if not any(marks) or not all(mark in (0, 1) for mark in marks):
+            raise ValueError(
+                f"`chosen` must be a 1 or 0 for every domain, not all 0, got {marks}; "
+                "other weights are given as Fixed((0.2, 0.8))."
+            )
+        return Fixed(tuple(mark / sum(marks) for mark in marks))
 
     def init(self, losses: Tensor) -> Tensor:
         """The given weights for every row."""

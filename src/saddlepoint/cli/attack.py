@@ -44,9 +44,9 @@ class Settings:
     """Radius, such as 0.2 or 8/255. [default: the paper's for this attack, MNIST or CIFAR-10, and norm, if it
     has one]"""
     rule: str | None = None
-    """How the weights move: minmax, average, worst, entropic, fixed:0.2,0.1,0.4,0.3; with options as in
-    minmax:gamma=3,step_size=1/50. What is left out is the library's number, with --method apgda the paper's
-    where it has one; --print-config shows it. [default: minmax]"""
+    """How the weights move: minmax, average, worst, entropic, fixed:0.2,0.1,0.4,0.3 (which sum to one); with
+    options as in minmax:gamma=3,step_size=1/50. What is left out is the library's number, with --method apgda
+    the paper's where it has one; --print-config shows it. [default: minmax]"""
     baseline: str | None = None
     """A rule to compare with, such as average."""
     loss: str | None = None

@@ -78,7 +78,7 @@ def _heuristics(data: str, reported: dict[str, Reported], first: Strategy) -> Bl
     strategies = (
         average,
         first,
-        Strategy("a+c+d", "w_a+c+d", Fixed((1, 0, 1, 1))),
+        Strategy("a+c+d", "w_a+c+d", Fixed.equal((1, 0, 1, 1))),
         Strategy("prior", "w_prior", Fixed((0.2, 0.1, 0.4, 0.3))),
         Strategy("own-2", "our two hardest", Ordered((1, 1, 0, 0))),
         Strategy("own-3", "our three hardest", Ordered((1, 1, 1, 0))),
@@ -146,7 +146,7 @@ _MNIST_HEURISTICS = Experiment(
                 "static": Reported(77.84, 61.59, (10.58, 0.39, 9.28, 10.05), 92.43),
                 "minmax": Reported(90.16, 87.17, (2.47, 0.37, 7.39, 5.81), 95.99),
             },
-            Strategy("c+d", "w_c+d", Fixed((0, 0, 1, 1))),
+            Strategy("c+d", "w_c+d", Fixed.equal((0, 0, 1, 1))),
         ),
     ),
     note=_OWN_ORDER + " The paper's w_static is 0.080, 0.076, 0.541, 0.303; ours is the mean of the "
@@ -201,7 +201,7 @@ _CIFAR10_HEURISTICS = Experiment(
                 "static": Reported(81.04, 10.57, (7.36, 4.48, 5.03, 6.70), 92.43),
                 "minmax": Reported(84.36, 15.10, (7.21, 2.68, 4.74, 4.59), 95.20),
             },
-            Strategy("b+c+d", "w_b+c+d", Fixed((0, 1, 1, 1))),
+            Strategy("b+c+d", "w_b+c+d", Fixed.equal((0, 1, 1, 1))),
         ),
     ),
     note=_OWN_ORDER + " The ASR_avg of the five heuristic rows of the paper's table repeat those of its "

@@ -72,14 +72,18 @@ class _Views(AbstractProblem):
 
     def domain_logits(self, delta: Tensor, domain: int, stream: int = 0) -> Tensor:
         model, view = self.pairs[domain]
-        transform = self.transforms[view]
+        # What a transform returns it may need again for its gradient; the sum is nobody else's.
+        fresh = self.transforms[view] is identity
+        return call(self._models[model], self.view(delta, domain, stream), fresh=fresh)
+
+    def view(self, delta: Tensor, domain: int, stream: int = 0) -> Tensor:
+        """What the model of a domain is shown: the perturbed images as its transform makes them, (B, ...)."""
+        transform = self.transforms[self.pairs[domain][1]]
         uniforms = None
         if transform.num_draws:
             draw = stream * len(self.pairs) + domain
             uniforms = streams.uniform(self.seed, self.rows, draw, transform.num_draws)
-        images = transform(self.images(delta), uniforms)
-        # What a transform returns it may need again for its gradient; the sum is nobody else's.
-        return call(self._models[model], images, fresh=transform is identity)
+        return transform(self.images(delta), uniforms)
 
     def take(self, rows: Tensor) -> Self:
         return take_rows(self, rows, ("x", "labels", "lower", "upper", "rows"))

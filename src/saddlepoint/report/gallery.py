@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, final
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from saddlepoint.problems import AbstractProblem, Product, Transformed
 from saddlepoint.report.pictures import picture, sign_picture
@@ -100,33 +100,11 @@ def keep_for_gallery(problem: AbstractProblem, tensors: Mapping[str, Tensor]) ->
         "gallery.adversarial": part.images(delta),
     }
     if isinstance(part, Transformed | Product):
-        views = _views(part, delta)
+        with torch.no_grad():
+            views = [part.view(delta, k, JUDGE) for k in range(part.num_domains)]
         if all(view.shape == views[0].shape for view in views):
             kept["gallery.views"] = torch.stack(views, dim=1)
     return kept
-
-
-def _views(part: Transformed | Product, delta: Tensor) -> list[Tensor]:
-    """What each domain is shown: the same problem with a model that keeps the images it gets."""
-    eye = _Eye()
-    viewer = Product(
-        [eye] * len(part.models), part.transforms, part.x, part.labels[:, 0], seed=part.seed
-    )
-    viewer.rows = part.rows
-    views = []
-    with torch.no_grad():
-        for k in range(part.num_domains):
-            viewer.domain_logits(delta, k, JUDGE)
-            views.append(eye.seen)
-    return views
-
-
-class _Eye(nn.Module):
-    seen: Tensor
-
-    def forward(self, images: Tensor) -> Tensor:
-        self.seen = images.clone()
-        return images.flatten(1)
 
 
 @final
