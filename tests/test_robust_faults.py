@@ -307,3 +307,13 @@ class TestWhatChanges:
             sp.robust_accuracy(lambda v: inner(v), *images, THREAT)
         after = inner.state_dict()
         assert all(torch.equal(before[name], after[name]) for name in before)
+
+
+@pytest.mark.parametrize(
+    ("p", "eps", "words"), [(math.inf, 8.0, "8/255"), (0.0, 0.5, "at least 1")]
+)
+def test_radii_that_cannot_be_meant_are_refused(p, eps, words, net, images) -> None:
+    with pytest.raises(ValueError, match=words):
+        sp.robust_accuracy(net, *images, {"it": sp.LpBall(p, eps)})
+    with pytest.raises(ValueError, match=words):
+        robust_domains(sp.Ensemble([net], *images), {"it": sp.LpBall(p, eps)})

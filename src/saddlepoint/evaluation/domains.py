@@ -96,7 +96,7 @@ def robust_domains(
     for name, value in (("steps", steps), ("searches", searches)):
         if value < 0:
             raise ValueError(f"`{name}` must be >= 0, got {value}.")
-    balls = as_balls(threats)
+    balls = as_balls(threats, views.x.shape[1:])
     alone = sum(len(attacks_for(suite, ball.p)) for ball in balls.values())
     before = alone * views.num_domains  # attacks on one domain
     stages = before + 2 * len(balls)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
 import torch
@@ -23,11 +23,18 @@ ThreatLike = LpBall | _HasBall
 """A ball, or a `Threat`, which has one."""
 
 
-def as_balls(threats: Mapping[str, ThreatLike] | None) -> dict[str, LpBall]:
+def as_balls(
+    threats: Mapping[str, ThreatLike] | None, shape: Sequence[int], *, stacklevel: int = 3
+) -> dict[str, LpBall]:
     """The balls of the threats, or an error that says what is wrong with them.
 
+    Args:
+        threats: Balls or `Threat`s by name.
+        shape: Of one image, for radii that cannot be meant, see `LpBall.check`.
+        stacklevel: Of the warning that a radius bounds nothing.
+
     Example:
-        >>> as_balls({"linf": LpBall(float("inf"), 0.3)})["linf"].eps
+        >>> as_balls({"linf": LpBall(float("inf"), 0.3)}, (3, 32, 32))["linf"].eps
         0.3
     """
     example = '{"linf": LpBall(math.inf, 0.3)}'
@@ -47,6 +54,7 @@ def as_balls(threats: Mapping[str, ThreatLike] | None) -> dict[str, LpBall]:
                 f"`threats[{name!r}]` must have one radius, got one per row; evaluate at one radius and read "
                 "`distance`."
             )
+        ball.check(shape, stacklevel=stacklevel + 1)
         # A number: a tensor could be written into.
         found[name] = LpBall(ball.p, float(ball.eps), ball.unit)
     return found

@@ -122,7 +122,7 @@ def robust_accuracy(
         raise ValueError(f"`batch_size` must be >= 1, got {batch_size}.")
     if budget is not None and not budget > 0:
         raise ValueError(f"`budget` must be positive seconds, or None, got {budget}.")
-    balls = as_balls(threats)
+    balls = as_balls(threats, x.shape[1:])
     plan = {name: _attacks(suite, name, ball, x) for name, ball in balls.items()}
     with full_precision(), gradients_enabled():
         x = plain(x)
