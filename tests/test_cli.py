@@ -384,12 +384,12 @@ WRONG = [
     (("attack", "ensemble", "--models", "A", "--steps", "many"), "--steps"),
     (("attack", "ensemble", "--models", "A", "--steps", "-3"), "--steps"),
     (("attack", "ensemble", "--models", "A", "--steps", "0"), "greater than or equal to 1"),
-    (("attack", "ensemble", "--models", "A", "--eps", "8"), "did you mean 8/255?"),
-    (("attack", "ensemble", "--models", "A", "--eps", "1.5"), "at most 1 for linf"),
-    (("attack", "ensemble", "--models", "A", "--norm", "l0", "--eps", "0.5"), "at least 1 for l0"),
+    (("attack", "ensemble", "--models", "A", "--eps", "8"), "write 8/255"),
+    (("attack", "ensemble", "--models", "A", "--eps", "1.5"), "must be at most 1"),
+    (("attack", "ensemble", "--models", "A", "--norm", "l0", "--eps", "0.5"), "must be at least 1"),
     (("attack", "ensemble", "--models", "A,C", "--rule", "fixed:0.2,0.9"), "sum to 1, got 1.1"),
     (("attack", "ensemble", "--models", "A", "--data", "imagenet"), "`--data` must be one of"),
-    (("evaluate", "A", "--threat", "linf:8"), "did you mean 8/255?"),
+    (("evaluate", "A", "--threat", "linf:8"), "write 8/255"),
     (("attack", "ensemble", "--models", "A", "--limit", "0"), "--limit"),
     (("attack", "ensemble", "--models", "A", "--device", "abacus"), "cpu"),
     (("attack", "ensemble", "--models", "A", "--step-size", "1"), "step_size"),
@@ -465,13 +465,13 @@ class TestWrongInput:
     def test_a_radius_beyond_every_image_is_a_warning(self, tmp_path, capsys):
         words = ("--models", "A", "--norm", "l2", "--limit", 4, "--steps", 2)
         assert inside("attack", "ensemble", *words, "--eps", 29, "--out", "o", "--json") == 0
-        assert "diameter" in capsys.readouterr().err
-        assert "diameter" in report.Run.read(tmp_path / "o").warnings[0]
+        assert "bounds nothing" in capsys.readouterr().err
+        assert "bounds nothing" in report.Run.read(tmp_path / "o").warnings[0]
         assert inside("attack", "ensemble", *words, "--eps", 27, "--out", "p", "--json") == 0
-        assert "diameter" not in capsys.readouterr().err
+        assert "bounds nothing" not in capsys.readouterr().err
         words = ("evaluate", "A", "--threat", "L1:785", "--limit", 2, "--no-doctor", "--out", "q")
         assert inside(*words) == 0
-        assert "diameter" in capsys.readouterr().err
+        assert "bounds nothing" in capsys.readouterr().err
 
     def test_resume_without_a_run_starts_one(self, tmp_path, capsys):
         assert inside("attack", "ensemble", *QUICK, "--out", "new", "--resume") == 0

@@ -111,7 +111,7 @@ class AttackConfig(BaseModel):
 
     @model_validator(mode="after")
     def _fits_together(self) -> Self:
-        parse.check_radius(self.norm, self.eps, "--eps")
+        parse.check_radius(self.norm, self.eps)
         if self.method == "attack" and self.step_size is not None:
             raise ValueError(
                 "`step_size` must be left out with --method attack, which has none to tune."

@@ -129,9 +129,11 @@ def evaluate(
     config["limit"] = limit_used(config["limit"], images, quiet=running.quiet)
     models = load_models(config["models"], images)
     problem, notes = _problem(config, images, models)
-    entries = images.x[0].numel()
-    for threat, ball in balls.items():
-        notes += parse.radius_notes(threat, float(ball.eps), entries)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        for ball in balls.values():
+            ball.check(images.x.shape[1:])
+    notes += tuple(str(each.message) for each in caught)
     command = _command(config, settings, running)
     run = report.Run(
         kind=report.EVALUATE,

@@ -17,7 +17,6 @@ __all__ = [
     "full_rule",
     "loss",
     "number",
-    "radius_notes",
     "rule",
     "seconds",
     "split",
@@ -78,41 +77,18 @@ def written(value: object) -> str:
     return str(value)
 
 
-def check_radius(norm: str, eps: float, name: str) -> None:
+def check_radius(norm: str, eps: float) -> None:
     """Refuse radii that cannot be meant for images in [0, 1].
 
     Example:
-        >>> check_radius("linf", 8.0, "--eps")
+        >>> check_radius("linf", 8.0)  # doctest: +ELLIPSIS
         Traceback (most recent call last):
-        ValueError: `--eps` must be at most 1 for linf, as images are in [0, 1], got 8; did you mean 8/255?
+        ValueError: `eps` of an linf ball must be at most 1, the range of a pixel, got 8; write 8/255 ...
     """
-    if norm == "linf" and eps > 1:
-        meant = f"; did you mean {eps:g}/255?" if eps == int(eps) and eps < 255 else "."
-        raise ValueError(
-            f"`{name}` must be at most 1 for linf, as images are in [0, 1], got {eps:g}{meant}"
-        )
-    if norm == "l0" and eps < 1:
-        raise ValueError(
-            f"`{name}` must be at least 1 for l0, which counts the numbers that change, got {eps:g}."
-        )
+    from saddlepoint.projections import LpBall
 
-
-def radius_notes(norm: str, eps: float, entries: int) -> tuple[str, ...]:
-    """A remark on a radius within which every image of so many numbers can become any other.
-
-    Example:
-        >>> radius_notes("l2", 3.0, 784)
-        ()
-        >>> radius_notes("l1", 800.0, 784)
-        ('the radius, l1 800, is not below the diameter of all images, 784: any image can become any other.',)
-    """
-    diameter = {"linf": 1.0, "l2": math.sqrt(entries)}.get(norm, float(entries))
-    if eps < diameter:
-        return ()
-    return (
-        f"the radius, {norm} {eps:g}, is not below the diameter of all images, {diameter:g}: any image can "
-        "become any other.",
-    )
+    if eps > 0:  # other radii are refused elsewhere, with the flag they came from
+        LpBall(NORMS[norm], eps).check()
 
 
 def split(text: str) -> list[str]:

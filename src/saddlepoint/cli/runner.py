@@ -332,7 +332,6 @@ def _record(
         classes=images.classes,
         rows=len(problem),
         hashes=hashes(values, images, models),
-        warnings=parse.radius_notes(config.norm, config.eps, images.x[0].numel()),
     )
 
 

@@ -36,7 +36,7 @@ def threats(texts: Sequence[str]) -> "dict[str, Threat]":
             raise ValueError(f"`threat` must name every norm once, got {name} twice.")
         step = parse.number(size, "threat step size") if size else None
         eps = parse.number(radius, "threat")
-        parse.check_radius(name, eps, "threat")
+        parse.check_radius(name, eps)
         ball = LpBall(parse.NORMS[name], eps)
         found[name] = Threat(ball, step)
     return found

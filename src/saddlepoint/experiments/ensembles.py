@@ -80,8 +80,8 @@ def _heuristics(data: str, reported: dict[str, Reported], first: Strategy) -> Bl
         first,
         Strategy("a+c+d", "w_a+c+d", Fixed.equal((1, 0, 1, 1))),
         Strategy("prior", "w_prior", Fixed((0.2, 0.1, 0.4, 0.3))),
-        Strategy("own-2", "our two hardest", Ordered((1, 1, 0, 0))),
-        Strategy("own-3", "our three hardest", Ordered((1, 1, 1, 0))),
+        Strategy("own-2", "our two hardest", Ordered((1 / 2, 1 / 2, 0, 0))),
+        Strategy("own-3", "our three hardest", Ordered((1 / 3, 1 / 3, 1 / 3, 0))),
         Strategy("own-prior", "w_prior in our order", Ordered(_PRIOR)),
         # The authors add kappa = 50 to the margin.
         Strategy("clip", "w_clip 40", Average(), clip=40.0 - _KAPPA),

@@ -80,13 +80,13 @@ class LpBall:
             return self
         return LpBall(self.p, self.eps[rows.to(self.eps.device)], self.unit)
 
-    def check(self, shape: Sequence[int], *, stacklevel: int = 2) -> None:
+    def check(self, shape: Sequence[int] | None = None, *, stacklevel: int = 2) -> None:
         """Refuse a radius that cannot be meant for images in [0, 1], and warn of one that bounds nothing.
 
         An infinite radius says that no bound is meant.
 
         Args:
-            shape: Of one image, such as (3, 32, 32).
+            shape: Of one image, such as (3, 32, 32); None looks at the radius alone.
             stacklevel: Of the warning, as in `warnings.warn`.
 
         Raises:
@@ -113,6 +113,8 @@ class LpBall:
             raise ValueError(
                 f"`eps` of an l0 ball must be at least 1, it counts {self._counted}, got {least:g}."
             )
+        if shape is None:
+            return
         units = math.prod(shape[1:] if self.unit == "pixel" else shape)
         widest = {0: units, 1: units, 2: math.sqrt(units), math.inf: 1}[self.p]
         if most > widest * (1 + 1e-6):
