@@ -473,6 +473,34 @@ class TestWrongInput:
         assert inside(*words) == 0
         assert "bounds nothing" in capsys.readouterr().err
 
+    def test_predicted_labels_are_attacked_and_success_is_counted_against_the_truth(self, tmp_path):
+        words = (
+            "--data",
+            "cifar10-sample",
+            "--models",
+            "A",
+            "--limit",
+            12,
+            "--eps",
+            0.05,
+            "--steps",
+            5,
+        )
+        metrics = {}
+        for labels in ("true", "predicted"):
+            out = ("--labels", labels, "--out", labels, "--quiet")
+            assert inside("attack", "ensemble", *words, *out) == 0
+            record = report.Run.read(tmp_path / labels)
+            assert record.config["labels"] == labels
+            metrics[labels] = record.metrics
+        x, y = sp.data.sample("cifar10", 12)
+        model = sp.models.load("cifar10-a")
+        clean = 100 * float((model(x).argmax(dim=1) == y).double().mean())
+        assert clean < 100
+        assert metrics["predicted"]["clean_accuracy"]["A"] == pytest.approx(clean, abs=1e-3)
+        # Answers that were wrong are attacked, too, and some become right.
+        assert metrics["true"]["asr_all"] == 100 > metrics["predicted"]["asr_all"]
+
     def test_resume_without_a_run_starts_one(self, tmp_path, capsys):
         assert inside("attack", "ensemble", *QUICK, "--out", "new", "--resume") == 0
         assert "nothing to resume" in capsys.readouterr().err

@@ -470,3 +470,14 @@ class TestPrograms:
         renamed = script.rename(script.with_suffix(".pt"))
         with pytest.raises(ValueError, match=r"give a TorchScript program the ending \.ts"):
             models.load(renamed, architecture="D")
+
+
+def test_logits_that_are_not_numbers_and_outputs_in_tuples_are_measured_as_elsewhere() -> None:
+    class Odd(nn.Module):
+        def forward(self, x):
+            logits = x.flatten(1)[:, :2] * 1.0
+            logits[:, 1] = float("nan")  # NaN at the label's place, which argmax calls the largest
+            return (logits, "more")
+
+    x, y = torch.rand(4, 1, 2, 2), torch.ones(4, dtype=torch.long)
+    assert models.measure(Odd().eval(), x, y) == (0.0, 0.0)

@@ -317,3 +317,20 @@ def test_radii_that_cannot_be_meant_are_refused(p, eps, words, net, images) -> N
         sp.robust_accuracy(net, *images, {"it": sp.LpBall(p, eps)})
     with pytest.raises(ValueError, match=words):
         robust_domains(sp.Ensemble([net], *images), {"it": sp.LpBall(p, eps)})
+
+
+@pytest.mark.parametrize("suite", ["autoattack", "paper"])
+def test_gradients_that_are_not_finite_fail_the_attacks_of_other_libraries_too(suite: str) -> None:
+    """NaN in some rows only, which the look at the first rows does not meet."""
+    network = sp.models.load("mnist-a")
+    x, y = sp.data.sample("mnist", 12)
+    x[:, :, 0, 0] = 0.0
+    x[6:, :, 0, 0] = 1.0
+
+    def model(images: torch.Tensor) -> torch.Tensor:
+        tag = (images[:, 0, 0, 0] > 0.5).float().detach()
+        root = ((images.flatten(1).mean(dim=1) + 0.1) * (1 - tag)).sqrt()  # at 0 where tagged
+        return network(images) + 0 * root.unsqueeze(1)
+
+    with pytest.raises(AttackFailedError, match=r"gradient of the model must be finite"):
+        sp.robust_accuracy(model, x, y, {"linf": sp.linf(0.1)}, suite, batch_size=12)

@@ -52,6 +52,9 @@ class Settings:
     loss: str | None = None
     """cw, cross-entropy, dlr, or clipped:THRESHOLD, the C&W margin by which a domain is fooled enough and stops
     pulling: clipped:0 or clipped:-10. [default: cw]"""
+    labels: str | None = None
+    """true, or predicted, which attacks each model's own answers as the authors' code does; success is counted
+    against the true classes in both. [default: true]"""
     steps: int | None = None
     """Updates per run. [default: 50 for ensemble, 20 otherwise]"""
     method: str | None = None

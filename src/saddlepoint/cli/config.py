@@ -57,6 +57,7 @@ class AttackConfig(BaseModel):
     rule: str = "minmax"
     baseline: str | None = None
     loss: str = "cw"
+    labels: Literal["true", "predicted"] = "true"
     steps: int = Field(default=paper.STEPS["ensemble"], ge=1)
     method: Literal["attack", "apgda"] = "attack"
     restarts: int = Field(default=1, ge=1)

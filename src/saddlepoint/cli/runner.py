@@ -4,7 +4,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from . import parse
 from .config import AttackConfig, TransformConfig, UniversalConfig
@@ -241,10 +241,11 @@ def _problem(
             x, y, config.group_size, seed=config.seed, by_class=config.by_class
         )
         (model,) = models.values()
-        return sp.Universal(model, groups, labels, box=config.box)
+        return sp.Universal(model, groups, labels, box=config.box, labels=config.labels)
     if isinstance(config, TransformConfig):
-        return views(models, config.transforms, x, y, config.samples, config.seed)
-    return sp.Ensemble(list(models.values()), x, y, names=list(models))
+        family = (config.transforms, x, y, config.samples, config.seed)
+        return views(models, *family, labels=config.labels)
+    return sp.Ensemble(list(models.values()), x, y, names=list(models), labels=config.labels)
 
 
 def views(
@@ -254,6 +255,7 @@ def views(
     y: "Tensor",
     samples: int = 1,
     seed: int = 0,
+    labels: Literal["true", "predicted"] = "true",
 ) -> "Product":
     """Every model behind every transformation, with the names a user would give them."""
     import saddlepoint as sp
@@ -261,7 +263,9 @@ def views(
     family = parse.transforms(list(transforms))
     seen = _unique([_VIEWS.get(transform.name, transform.name) for transform in family])
     names = seen if len(models) == 1 else [f"{m}/{v}" for m in models for v in seen]
-    return sp.Product(list(models.values()), family, x, y, samples, seed=seed, names=names)
+    return sp.Product(
+        list(models.values()), family, x, y, samples, seed=seed, names=names, labels=labels
+    )
 
 
 def _unique(names: list[str]) -> list[str]:

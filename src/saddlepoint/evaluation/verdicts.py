@@ -1,8 +1,8 @@
-"""Verdicts are ours: whether a candidate breaks an image is decided here and nowhere else.
+"""Verdicts are ours: whether a candidate of an evaluation breaks an image is decided here.
 
 An attack, ours or another library's, hands over images. What it says about them is not asked. A candidate
 counts only if it is made of numbers, inside the box, inside the ball, and misclassified when the model is asked
-again. What a wrong answer is, `saddlepoint.losses.fooled` says.
+again. What a wrong answer is, `saddlepoint.losses.fooled` says, here and everywhere else.
 """
 
 from __future__ import annotations

@@ -41,7 +41,8 @@ __all__ = [
 Method = Literal["apgda", "attack", "attack-5"]
 METHODS: tuple[Method, ...] = ("apgda", "attack", "attack-5")
 """`apgda` is Algorithm 1 with the paper's step sizes; `attack` is `saddlepoint.attack` with as many steps in
-one descent, and `attack-5` in up to five: rows that still stand begin again."""
+one descent, and `attack-5` in up to five: rows that are not fooled yet begin again. The weights move as the row
+says, min-max with the paper's beta and gamma in all of them, so that rows differ in the attack alone."""
 
 DESCENTS = {"attack": 1, "attack-5": 5}
 """The `restarts` of our methods."""

@@ -13,6 +13,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from saddlepoint.calls import call
+from saddlepoint.losses import fooled
+
 __all__ = ["FGSM_EPS", "Accuracy", "Card", "measure"]
 
 FGSM_EPS = 0.2
@@ -45,19 +48,19 @@ def measure(model: nn.Module, x: Tensor, y: Tensor, *, eps: float = FGSM_EPS) ->
     """
     if model.training:
         raise ValueError("`model` must be in evaluation mode; call model.eval() first.")
-    clean = fooled = 0
+    clean = withstood = 0
     for start in range(0, len(y), 250):
         images, labels = x[start : start + 250].detach(), y[start : start + 250]
         with torch.enable_grad():
             images.requires_grad_()
-            logits = model(images)
+            logits = call(model, images)
             loss = F.cross_entropy(logits, labels, reduction="sum")
             (gradient,) = torch.autograd.grad(loss, images)
         with torch.no_grad():
             moved = (images + eps * gradient.sign()).clamp(0, 1)
-            clean += int((logits.argmax(dim=1) == labels).sum())
-            fooled += int((model(moved).argmax(dim=1) != labels).sum())
-    return Accuracy(clean / len(y), 1 - fooled / len(y))
+            clean += int((~fooled(logits, labels)).sum())
+            withstood += int((~fooled(call(model, moved), labels)).sum())
+    return Accuracy(clean / len(y), withstood / len(y))
 
 
 @final
