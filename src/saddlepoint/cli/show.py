@@ -2,6 +2,7 @@
 
 import json
 import sys
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -25,6 +26,7 @@ __all__ = [
     "metrics_json",
     "note",
     "summary",
+    "warnings_as_notes",
 ]
 
 
@@ -110,6 +112,16 @@ def note(text: str, *, quiet: bool) -> None:
     """A remark on stderr."""
     if not quiet:
         print(text, file=sys.stderr, flush=True)
+
+
+@contextmanager
+def warnings_as_notes() -> Iterator[None]:
+    """Prints what the library warns of as one line each on stderr, without the place in its code."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", UserWarning)
+        yield
+    for each in dict.fromkeys(str(one.message) for one in caught):
+        print(f"saddlepoint: warning: {each}", file=sys.stderr, flush=True)
 
 
 def summary(run: "Run") -> None:
