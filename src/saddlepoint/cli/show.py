@@ -115,13 +115,21 @@ def note(text: str, *, quiet: bool) -> None:
 
 
 @contextmanager
-def warnings_as_notes() -> Iterator[None]:
-    """Prints what the library warns of as one line each on stderr, without the place in its code."""
-    with warnings.catch_warnings(record=True) as caught:
+def warnings_as_notes(*, quiet: bool = False) -> Iterator[None]:
+    """Prints what the library warns of on stderr: each once, in one line, without the place in its code."""
+    said: set[str] = set()
+
+    def say(message: Warning | str, *place: Any, **more: Any) -> None:
+        del place, more
+        text = " ".join(str(message).split())
+        if text not in said:
+            said.add(text)
+            note(f"saddlepoint: warning: {text}", quiet=quiet)
+
+    with warnings.catch_warnings():
         warnings.simplefilter("always", UserWarning)
+        warnings.showwarning = say
         yield
-    for each in dict.fromkeys(str(one.message) for one in caught):
-        print(f"saddlepoint: warning: {each}", file=sys.stderr, flush=True)
 
 
 def summary(run: "Run") -> None:
