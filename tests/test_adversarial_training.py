@@ -741,6 +741,38 @@ class TestCommand:
         found = load_file(tmp_path / "model.safetensors")
         assert_equal_bits(found, {k: v.contiguous() for k, v in bits(model).items()})
 
+    @pytest.mark.parametrize(
+        ("words", "remedy"),
+        [("--method ampgd-paper", "--method ampgd"), ("--start warm", "--start zero")],
+    )
+    def test_a_warm_start_with_mirrored_images_names_the_flags(
+        self, tmp_path, capsys, words, remedy
+    ):
+        start = f"train --data cifar10-sample --model C --threat linf:0.1 --out {tmp_path} {words}"
+        assert self.run(*start.split()) == 2
+        (line,) = capsys.readouterr().err.splitlines()
+        assert "`--start warm`" in line
+        assert line.endswith(
+            f"got --recipe fast, which mirrors those of cifar10-sample; take --recipe paper or {remedy}."
+        )
+
+    def test_a_limit_above_all_images_and_a_radius_that_bounds_nothing_are_said(
+        self, tmp_path, capsys
+    ):
+        words = "train --data cifar10-sample --model C --threat l2:800 --limit 5000 --epochs 1"
+        words += f" --steps 1 --ramp 1 --test-images 2 --test-steps 1 --out {tmp_path}"
+        assert self.run(*words.split()) == 0
+        lines = capsys.readouterr().err.splitlines()
+        assert "--limit 5000: there are 160 images; using all of them" in lines
+        (warned,) = [line for line in lines if "bounds nothing" in line]
+        assert warned.startswith("saddlepoint: warning: `eps` of an l2 ball is 800, but no two")
+
+    def test_a_negative_radius_names_the_flag(self, tmp_path, capsys):
+        words = ("train", "--data", "mnist-sample", "--model", "C", "--threat", "linf:-1")
+        assert self.run(*words, "--out", tmp_path) == 2
+        line = capsys.readouterr().err
+        assert "`--threat` must have a radius >= 0, got 'linf:-1'." in line
+
     def test_refuses_to_start_without_a_threat(self, tmp_path, capsys):
         words = ("train", "--data", "mnist-sample", "--model", "A", "--out", tmp_path)
         for method in METHODS[:-1]:
@@ -752,10 +784,10 @@ class TestCommand:
     @pytest.mark.parametrize(
         ("words", "message"),
         [
-            ("--method avg --threat linf", "`threat` must be norm:radius"),
-            ("--method avg --threat l3:1", "`threat` must be norm:radius"),
-            ("--method avg --threat l2:one", "`threat` must be a number"),
-            ("--method avg --threat l2:1 --threat l2:2", "`threat` must name every norm once"),
+            ("--method avg --threat linf", "`--threat` must be norm:radius"),
+            ("--method avg --threat l3:1", "`--threat` must be norm:radius"),
+            ("--method avg --threat l2:one", "`--threat` must be a number"),
+            ("--method avg --threat l2:1 --threat l2:2", "`--threat` must name every norm once"),
             ("--method l1 --threat l2:1", "exactly one threat of norm p = 1"),
             ("--method avg --threat l2:1 --held-out 800", "`--held-out` must leave images"),
             ("--method clean --threat l2:1", "`--threat` needs --held-out"),

@@ -821,6 +821,10 @@ class TestWrongArguments:
                 "`row_weights` must have shape",
             ),
             ({"start": RandomStart(0, torch.arange(3))}, ValueError, "`rows` must have shape"),
+            ({"rule": "minmax"}, TypeError, r"`rule` must be .*, got 'minmax'; write MinMax\(\)"),
+            ({"rule": MinMax}, TypeError, r"`rule` must be .*MinMax.*; write MinMax\(\)"),
+            ({"threats": {"a": LpBall(math.inf, 8)}}, ValueError, "linf ball must be at most 1"),
+            ({"threats": {"a": LpBall(0, 0.5)}}, ValueError, "l0 ball must be at least 1"),
         ],
     )
     def test_step(self, change, error, message):
@@ -831,6 +835,54 @@ class TestWrongArguments:
         with pytest.raises(error, match=message):
             ampgd_step(model, sgd(model), **arguments)
         assert torch.equal(parameters(model), before)
+
+    @pytest.mark.parametrize("method", STEPS)
+    def test_radii_that_cannot_be_meant_or_bound_nothing(self, method):
+        x, y = batch()
+        model = network()
+        with pytest.raises(ValueError, match=r"linf ball must be at most 1, .* got 8"):
+            STEPS[method](model, sgd(model), x, y, {"a": LpBall(math.inf, 8)}, iteration=0)
+        # No two points of a cube of six sides are further apart than the root of 6.
+        with pytest.warns(UserWarning, match=r"l2 ball is 500, .* \(6,\) .* than 2\.449"):
+            STEPS[method](model, sgd(model), x, y, {"a": LpBall(2, 500)}, iteration=0, steps=1)
+
+    def test_validate_and_perturb_look_at_radii_too(self):
+        x, y = batch()
+        wide = {"a": LpBall(math.inf, 8)}
+        with pytest.raises(ValueError, match="linf ball must be at most 1"):
+            validate(network(), x, y, wide)
+        with pytest.raises(ValueError, match="linf ball must be at most 1"):
+            perturb(network(), x, y, wide, iteration=0)
+
+    @pytest.mark.parametrize("method", STEPS)
+    def test_a_model_that_hides_its_gradient_is_said(self, method):
+        class Hidden(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.inner = network()
+
+            def forward(self, v):
+                return self.inner(v.detach())
+
+        model, (x, y) = Hidden(), batch()
+        with pytest.warns(UserWarning, match="the gradient is zero in all 7 images"):
+            STEPS[method](model, sgd(model), x, y, BALLS, iteration=0, steps=3)
+
+    @pytest.mark.parametrize("method", STEPS)
+    def test_parameters_of_half_precision_are_refused(self, method):
+        # Adam divides by its 1e-8, which is zero in float16: one step makes every parameter NaN.
+        model, (x, y) = network().half(), batch()
+        before = parameters(model)
+        adam = torch.optim.Adam(model.parameters())
+        with pytest.raises(TypeError, match=r"`model` .*float16.*; train in float32"):
+            STEPS[method](model, adam, x.float(), y, BALLS, iteration=0, steps=1)
+        assert torch.equal(parameters(model), before)
+
+    @pytest.mark.parametrize("method", STEPS)
+    def test_a_function_is_no_model_to_train(self, method):
+        model, (x, y) = network(), batch()
+        with pytest.raises(TypeError, match=r"`model` must be an nn\.Module, got function"):
+            STEPS[method](lambda v: model(v), sgd(model), x, y, BALLS, iteration=0)
 
     def test_threat(self):
         with pytest.raises(ValueError, match="`step_size` must be positive"):

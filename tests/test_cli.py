@@ -6,6 +6,7 @@ import json
 import os
 import re
 import resource
+import shutil
 import signal
 import subprocess
 import sys
@@ -532,6 +533,25 @@ class TestModelsAndData:
         assert record.metrics["clean_accuracy"]["mine"] == 100 * hits
         assert "digit 3" in (tmp_path / "o" / "report.html").read_text()
 
+    def test_images_that_are_nearly_black_are_noted(self, tmp_path, capsys):
+        x, y = sp.data.sample("mnist", 12)
+        np.savez(tmp_path / "d.npz", images=(x * 15).byte().numpy(), labels=y.numpy())
+        words = ("--data", "d.npz", "--models", "mnist-c", "--eps", "0.1", "--steps", 2)
+        assert inside("attack", "ensemble", *words, "--out", "o") == 0
+        found = [line for line in capsys.readouterr().err.splitlines() if "nearly black" in line]
+        assert len(found) == 1
+        assert found[0].startswith("saddlepoint: warning: the images in d.npz are nearly black")
+
+    def test_colour_for_a_network_of_grey_images(self, tmp_path, capsys):
+        x, y = sp.data.sample("mnist", 4)
+        colour = (x.expand(-1, 3, -1, -1) * 255).byte().numpy()
+        np.savez(tmp_path / "d.npz", images=colour, labels=y.numpy())
+        words = ("--data", "d.npz", "--models", "mnist-c", "--eps", "0.1", "--out", "o")
+        assert inside("attack", "ensemble", *words) == 2
+        error = capsys.readouterr().err
+        assert "got images of 3 (colour) and mnist-c, which takes 1 (grey)" in error
+        assert error.count("\n") == 1
+
     def test_a_missing_class_is_an_error_and_not_a_shift(self, tmp_path, capsys):
         x, y = digits(tmp_path / "f", without=3)
         right = float((sp.models.load("mnist-c")(x).argmax(1) == y).double().mean())
@@ -543,10 +563,14 @@ class TestModelsAndData:
         ):
             assert inside(*words) == 2
             (line,) = capsys.readouterr().err.splitlines()
-            assert "9 folders" in line
-            assert "10 logits" in line
-            assert "mnist-c" in line
-            assert "--classes" in line
+            assert "got '4' in place of 3, so that labels would be shifted" in line
+            assert "`--classes`" in line
+        for folder in (tmp_path / "f").iterdir():  # of words it is not known that one is missing
+            shutil.copytree(folder, tmp_path / "words" / f"digit {folder.name}")
+        assert inside("doctor", "mnist-c", "--data", "words") == 2
+        (line,) = capsys.readouterr().err.splitlines()
+        assert "got 9 folders and 10 logits of mnist-c" in line
+        assert "--classes" in line
         assert not (tmp_path / "o").exists()
         names = ",".join("0123456789")
         for number, given in enumerate((names, "mine.txt")):

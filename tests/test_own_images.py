@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import struct
+import warnings
 import zlib
 from pathlib import Path
 
@@ -54,8 +56,10 @@ class TestClasses:
         model = sp.models.load("mnist-c")
         right = (model(x).argmax(1) == y).double().mean()
         assert right > 0.95
-        shifted = sp.data.folder(tmp_path)
-        assert shifted.labels.max() == 8  # nine folders: this is why `classes` is there
+        with pytest.raises(
+            ValueError, match="got '4' in place of 3, so that labels would be shifted"
+        ):
+            sp.data.folder(tmp_path)
         named = sp.data.folder(tmp_path, classes=[str(k) for k in range(10)])
         assert torch.equal(named.labels, y)
         assert (model(named.images).argmax(1) == named.labels).double().mean() == right
@@ -63,12 +67,46 @@ class TestClasses:
         assert torch.equal(sp.data.folder(tmp_path).labels, y)  # an empty folder is a class too
 
     def test_numbers_are_sorted_as_numbers_and_names_as_names(self, tmp_path):
-        for root, names in (("n", ["10", "2", "0", "1"]), ("w", ["b10", "b2", "a"])):
-            for name in (*names, ".hidden"):
+        numbers = [str(k) for k in range(11)]
+        for root, names in (("n", numbers), ("w", ["b10", "b2", "a"])):
+            for name in (*names, ".hidden", "__MACOSX"):
                 (tmp_path / root / name).mkdir(parents=True)
-                Image.new("L", (2, 2), len(name)).save(tmp_path / root / name / "i.png")
-        assert sp.data.folder(tmp_path / "n").classes == ("0", "1", "2", "10")
+                Image.new("L", (2, 2), 60).save(tmp_path / root / name / "i.png")
+        assert sp.data.folder(tmp_path / "n").classes == tuple(numbers)
         assert sp.data.folder(tmp_path / "w").classes == ("a", "b10", "b2")
+
+    @pytest.mark.parametrize("besides", ["10", "__MACOSX"])
+    def test_another_folder_does_not_make_up_for_a_missing_number(self, tmp_path, besides):
+        digits(tmp_path, without=3)
+        (tmp_path / besides).mkdir()
+        with pytest.raises(ValueError, match=r"got '4' in place of 3.*list all classes"):
+            sp.data.folder(tmp_path)
+
+    def test_numbers_begin_with_zero(self, tmp_path):
+        for name in ("1", "2"):
+            (tmp_path / name).mkdir()
+            Image.new("L", (2, 2), 60).save(tmp_path / name / "i.png")
+        with pytest.raises(ValueError, match="got '1' in place of 0"):
+            sp.data.folder(tmp_path)
+        assert sp.data.folder(tmp_path, classes=[0, 1, 2]).labels.tolist() == [1, 2]
+
+    def test_what_is_hidden_in_a_class_is_left_out(self, tmp_path):
+        for name in ("i.png", "._i.png", ".cache/i.png", "__MACOSX/i.png", "deeper/i.png"):
+            (tmp_path / "cat" / name).parent.mkdir(parents=True, exist_ok=True)
+            Image.new("L", (2, 2), 51 if "cache" in name else 102).save(tmp_path / "cat" / name)
+        found = sp.data.folder(tmp_path)
+        assert found.images.flatten().tolist() == pytest.approx([0.4] * 8)
+
+    def test_lists_of_classes_from_windows(self, tmp_path):
+        for name in ("café", "cat"):
+            (tmp_path / name).mkdir()
+            Image.new("L", (2, 2)).save(tmp_path / name / "i.png")
+        file = tmp_path / "classes.txt"
+        file.write_text("café\ncat\n", encoding="utf-8-sig")
+        assert sp.data.folder(tmp_path).classes == ("café", "cat")
+        file.write_text("cat\ncafé\n", encoding="latin-1")
+        with pytest.raises(ValueError, match=r"in UTF-8, got .* byte 0xe9 in line 2; save it"):
+            sp.data.folder(tmp_path)
 
     def test_a_list_of_classes_beside_the_folders_is_read(self, tmp_path):
         for name in ("cat", "bird"):
@@ -89,6 +127,7 @@ class TestClasses:
             (["cat", "bird", "cat"], "`classes` must name every class once, got 'cat' twice"),
             ([], "`classes` must name at least one class"),
             ("none.txt", "`classes` must be a list of names or a file with one name per line"),
+            (["cat", None], "`classes` must be names, got None"),
         ],
     )
     def test_wrong_classes(self, tmp_path, classes, message):
@@ -116,8 +155,9 @@ class TestClasses:
         found = sp.data.folder(tmp_path, limit=6)
         assert found.labels.tolist() == [0, 0, 1, 1, 2, 2]
         assert (found.images[:, 0, 0, 0] * 255).round().tolist() == [0, 60] * 3
-        with pytest.raises(ValueError, match="`limit` must be positive"):
-            sp.data.folder(tmp_path, limit=0)
+        for limit in (0, 1.5, True):
+            with pytest.raises(ValueError, match=f"`limit` must be a whole number.*got {limit}"):
+                sp.data.folder(tmp_path, limit=limit)
 
 
 def png16(pixels: np.ndarray, colour: int) -> bytes:
@@ -179,6 +219,16 @@ class TestPixels:
         picture.putpixel((1, 0), 1)
         found = one(tmp_path, picture)
         assert found.tolist() == [[[1, 0]], [[0, 0]], [[0, 1]]]
+
+    def test_a_palette_of_greys_is_grey(self, tmp_path):
+        picture = Image.fromarray(RAMP).convert("P")
+        assert picture.mode == "P"
+        assert torch.equal(one(tmp_path, picture), torch.from_numpy(RAMP)[None] / 255)
+
+    def test_twelve_bits_in_sixteen_are_noticed(self, tmp_path):
+        deep = RAMP.astype(np.uint16) * 17
+        with pytest.warns(UserWarning, match=r"nearly black, with no value above 0\.062 of 1"):
+            one(tmp_path, Image.fromarray(deep))
 
     def test_transparent_pixels_are_white(self, tmp_path):
         palette = Image.new("P", (2, 1))
@@ -272,8 +322,9 @@ class TestSize:
         assert (found - 0.5).abs().max() < 0.05
 
     def test_wrong_size(self, tmp_path):
-        with pytest.raises(ValueError, match="`size` must be at least 1, got 0"):
-            sp.data.folder(tmp_path, size=0)
+        for size in (0, 2.5):
+            with pytest.raises(ValueError, match=f"`size` must be a whole number.*got {size}"):
+                sp.data.folder(tmp_path, size=size)
 
 
 class TestNpz:
@@ -283,10 +334,12 @@ class TestNpz:
             (RAMP, 255),
             (RAMP > 100, 1),
             (RAMP.astype(np.uint16) * 257, 65535),
+            ((RAMP.astype(np.uint16) * 257).astype(">u2"), 65535),
             (RAMP.astype(np.int64), 255),
             (RAMP / 255, 1),
+            ((RAMP / 255).astype(">f4"), 1),
         ],
-        ids=["uint8", "bool", "uint16", "int64", "float64"],
+        ids=["uint8", "bool", "uint16", ">u2", "int64", "float64", ">f4"],
     )
     def test_every_type_has_its_scale(self, tmp_path, images, scale):
         np.savez(tmp_path / "d.npz", images=images[None], labels=np.array([2]))
@@ -295,6 +348,23 @@ class TestNpz:
         torch.testing.assert_close(found.images[0, 0].double(), expected, rtol=0, atol=1e-7)
         assert found.images.dtype == torch.float32
         assert (found.labels.tolist(), found.classes) == ([2], ("0", "1", "2"))
+
+    @pytest.mark.parametrize(
+        "images",
+        [RAMP.astype(np.uint16) * 17, RAMP // 16, RAMP / 255 / 255],
+        ids=["12 bits", "4 bits", "divided twice"],
+    )
+    def test_images_that_are_nearly_black_are_noticed(self, tmp_path, images):
+        np.savez(tmp_path / "d.npz", images=images[None], labels=np.array([0]))
+        with pytest.warns(UserWarning, match=r"d\.npz are nearly black"):
+            own.npz(tmp_path / "d.npz")
+
+    def test_names_of_classes_that_are_bytes_or_numbers(self, tmp_path):
+        for stored in (np.array([b"caf\xc3\xa9", b"2"]), np.array(["café", "2"])):
+            np.savez(tmp_path / "d.npz", images=RAMP[None], labels=np.array([1]), classes=stored)
+            assert own.npz(tmp_path / "d.npz").classes == ("café", "2")
+        np.savez(tmp_path / "d.npz", images=RAMP[None], labels=np.array([1]), classes=[7, 8])
+        assert own.npz(tmp_path / "d.npz").classes == ("7", "8")
 
     @pytest.mark.parametrize("layout", ["nhw", "nhwc", "nchw"])
     def test_layouts(self, tmp_path, layout):
@@ -314,6 +384,10 @@ class TestNpz:
             ({"labels": np.zeros(2)}, "one integer label"),
             ({"labels": np.array([0, -1])}, "labels from 0 on, got -1"),
             ({"labels": np.array([0, 3]), "classes": ["a", "b"]}, "name of every label, got 2"),
+            ({"labels": np.array([0, 2**63], np.uint64)}, "below 100,000.*got 9223372036854775808"),
+            ({"classes": np.array("cat,dog")}, r"`classes` in .* list of names.* shape \(\)"),
+            ({"classes": np.array([b"\xe9", b"a"])}, "`classes` in .* must be in UTF-8"),
+            ({"classes": np.array(["a", "a"])}, "every class once, got 'a' twice"),
             ({"labels": np.array([0, None])}, "`labels` must be numbers, got Python objects"),
             ({"images": np.array([[["a"]], [["b"]]])}, "`images` must be numbers, got"),
             ({"images": np.array([{"evil": 1}, 2], dtype=object)}, "got Python objects"),
@@ -351,3 +425,17 @@ class TestNpz:
         (tmp_path / "d.npz").write_bytes(b"no")
         with pytest.raises(ValueError, match=r"d\.npz.* must be an \.npz file"):
             own.npz(tmp_path / "d.npz")
+
+    def test_a_single_array_under_the_name_of_several(self, tmp_path):
+        with (tmp_path / "d.npz").open("wb") as file:
+            np.save(file, RAMP[None])
+        with pytest.raises(ValueError, match=r"d\.npz.* must be an \.npz file, got a single array"):
+            own.npz(tmp_path / "d.npz")
+
+    def test_a_damaged_file_is_closed(self, tmp_path):
+        (tmp_path / "d.npz").write_bytes(b"PK\x03\x04" + b"no" * 50)
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", ResourceWarning)
+            with pytest.raises(ValueError, match=r"d\.npz.* must be an \.npz file"):
+                own.npz(tmp_path / "d.npz")
+            gc.collect()

@@ -303,6 +303,21 @@ class TestTrain:
         with pytest.raises(ValueError, match="`model` must have parameters to train"):
             train(nn.Flatten(), loader())
 
+    def test_a_function_is_no_model_to_train(self):
+        model = network()
+        with pytest.raises(TypeError, match=r"`model` must be an nn\.Module, got function"):
+            train(lambda x: model(x), loader())
+
+    def test_a_loader_without_a_length(self):
+        with pytest.raises(TypeError, match=r"`loader` must have a length, .* got generator"):
+            train(network(), (pair for pair in loader()))
+
+    def test_half_precision_is_refused(self):
+        model = network().half()
+        x, y = data.sample("mnist", limit=4)
+        with pytest.raises(TypeError, match="float16"):
+            clean_step(model, torch.optim.Adam(model.parameters()), x, y)
+
     def test_an_empty_loader(self):
         with pytest.raises(ValueError, match="at least one batch"):
             train(network(), [])

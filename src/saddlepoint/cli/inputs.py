@@ -3,7 +3,7 @@
 import importlib
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, final
 
@@ -90,7 +90,10 @@ def load_data(
         names = _CLASSES.get(family) or [str(k) for k in range(10)]
         return Images(x, y, tuple(names), family)
     listed = None if classes is None else _listed(classes)
-    with usage(path="--data", classes="--classes", size="--size"):
+    from . import show
+
+    flags = usage(path="--data", classes="--classes", size="--size", limit="--limit")
+    with flags, show.warnings_as_notes():
         if not is_folder:
             return Images(*own.npz(spec, listed, limit=limit), "")
         found = own.folder(spec, size, listed, limit=limit)
@@ -134,6 +137,7 @@ def check_classes(images: Images, models: "Mapping[str, Model]") -> None:
     for name, model in models.items():
         logits = _number_of_logits(model, images)
         if logits is None:
+            _check_channels(name, model, images)
             continue
         if images.places and logits != len(images.classes):
             raise UsageError(
@@ -256,6 +260,19 @@ def _listed(classes: str) -> list[str] | Path:
     """Class names as the library takes them: a file where one is meant, else names."""
     path = Path(classes)
     return path if path.suffix == ".txt" or path.is_file() else parse.split(classes)
+
+
+def _check_channels(name: str, model: "Model", images: Images) -> None:
+    """Refuse grey images for a model of colour ones, and the other way round, of which torch says little."""
+    count = images.x.shape[1]
+    other = {1: images.x[:1].expand(-1, 3, -1, -1), 3: images.x[:1, :1]}.get(count)
+    if other is None or _number_of_logits(model, replace(images, x=other)) is None:
+        return
+    words = {1: "1 (grey)", 3: "3 (colour)"}
+    raise UsageError(
+        f"`--data` must have as many channels as the model takes, got images of {words[count]} and {name}, "
+        f"which takes {words[4 - count]}; save the images with {words[4 - count]}."
+    )
 
 
 def _number_of_logits(model: "Model", images: Images) -> int | None:

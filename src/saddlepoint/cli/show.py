@@ -2,6 +2,7 @@
 
 import json
 import sys
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -25,6 +26,7 @@ __all__ = [
     "metrics_json",
     "note",
     "summary",
+    "warnings_as_notes",
 ]
 
 
@@ -110,6 +112,24 @@ def note(text: str, *, quiet: bool) -> None:
     """A remark on stderr."""
     if not quiet:
         print(text, file=sys.stderr, flush=True)
+
+
+@contextmanager
+def warnings_as_notes(*, quiet: bool = False) -> Iterator[None]:
+    """Prints what the library warns of on stderr: each once, in one line, without the place in its code."""
+    said: set[str] = set()
+
+    def say(message: Warning | str, *place: Any, **more: Any) -> None:
+        del place, more
+        text = " ".join(str(message).split())
+        if text not in said:
+            said.add(text)
+            note(f"saddlepoint: warning: {text}", quiet=quiet)
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("always", UserWarning)
+        warnings.showwarning = say
+        yield
 
 
 def summary(run: "Run") -> None:

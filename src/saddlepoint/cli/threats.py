@@ -29,13 +29,15 @@ def threats(texts: Sequence[str]) -> "dict[str, Threat]":
         radius, _, size = rest.partition(":")
         if name not in parse.NORMS or not radius:
             raise ValueError(
-                f"`threat` must be norm:radius with a norm out of {', '.join(parse.NORMS)}, such as "
+                f"`--threat` must be norm:radius with a norm out of {', '.join(parse.NORMS)}, such as "
                 f"linf:0.3, l2:2.0 or linf:8/255, got {text!r}."
             )
         if name in found:
-            raise ValueError(f"`threat` must name every norm once, got {name} twice.")
-        step = parse.number(size, "threat step size") if size else None
-        eps = parse.number(radius, "threat")
+            raise ValueError(f"`--threat` must name every norm once, got {name} twice.")
+        step = parse.number(size, "--threat step size") if size else None
+        eps = parse.number(radius, "--threat")
+        if eps < 0:
+            raise ValueError(f"`--threat` must have a radius >= 0, got {text!r}.")
         parse.check_radius(name, eps)
         ball = LpBall(parse.NORMS[name], eps)
         found[name] = Threat(ball, step)

@@ -62,11 +62,11 @@ def train(
         test_steps: Steps of these attacks.
         test_restarts: How many attacks there are per threat.
     """
-    from . import cluster
+    from . import cluster, show
     from .threats import threats
 
     named = threats(settings.threat)
-    with cluster.joined() as rank:
+    with cluster.joined() as rank, show.warnings_as_notes(quiet=rank != 0):
         work = _prepare(settings, named, device, rank)
         started = time.monotonic()
         history = _fit(settings, work, named, out, resume, checkpoint_every, rank)
@@ -89,6 +89,7 @@ def _prepare(settings: TrainSettings, named: "dict[str, Threat]", device: str, r
     from saddlepoint import training
 
     from . import cluster
+    from .inputs import Images, limit_used
 
     adversarial = settings.method != "clean"
     recipe = training.recipe_for(
@@ -96,8 +97,14 @@ def _prepare(settings: TrainSettings, named: "dict[str, Threat]", device: str, r
     )
     if settings.epochs is not None:
         recipe = replace(recipe, epochs=settings.epochs)
+    _check_start(settings, recipe)
     with cluster.first_process_first(rank):
         x, y, test = _images(settings, rank)
+    limit_used(settings.limit, Images(x, y, (), ""), quiet=rank != 0)
+    for (
+        threat
+    ) in named.values():  # now, because radii may rise for epochs before they bound nothing
+        threat.ball.check(x.shape[1:])
     count = settings.held_out
     if count is None:
         count = min(1000, len(x) // 5) if adversarial else 0
@@ -111,6 +118,22 @@ def _prepare(settings: TrainSettings, named: "dict[str, Threat]", device: str, r
         )
     network = _network(settings.model, x, int(test[1].max()) + 1, settings.seed, device)
     return _Work(network, (x[:split], y[:split]), held_out, test, recipe)
+
+
+def _check_start(settings: TrainSettings, recipe: "Recipe") -> None:
+    """Refuse to go on from what was found for an image where the image is mirrored in between."""
+    literal = settings.method == "ampgd-paper"
+    if recipe.flip and settings.start in ("warm", None if literal else "warm"):
+        which = (
+            "`--start warm`, of which --method ampgd-paper consists,"
+            if literal
+            else "`--start warm`"
+        )
+        way = "--recipe paper or --method ampgd" if literal else "--recipe paper or --start zero"
+        raise ValueError(
+            f"{which} must have images that are not mirrored, got --recipe {settings.recipe}, which mirrors "
+            f"those of {settings.data}; take {way}."
+        )
 
 
 def _images(settings: TrainSettings, rank: int) -> "tuple[Tensor, Tensor, Pair]":

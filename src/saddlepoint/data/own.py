@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import warnings
 import zipfile
 from collections.abc import Sequence
+from operator import index
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -13,15 +15,13 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from .classes import CLASSES, Classes, class_folders, is_aside, listed, stored_names
 from .pixels import from_array, read_picture, resized, unit
 
 __all__ = ["CLASSES", "Classes", "LabelledImages", "folder", "npz"]
 
-CLASSES = "classes.txt"
-"""A file of this name beside the class folders lists the classes, one per line."""
-
-Classes = Sequence[str] | str | os.PathLike[str]
-"""Names of classes in the order of a model's logits, or a file with one name per line."""
+MOST_CLASSES = 100_000
+"""Larger labels are taken for a mistake; names are made for labels without one."""
 
 _SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".pgm", ".ppm", ".tif", ".tiff")
 
@@ -44,15 +44,17 @@ def folder(
     """Reads a folder that holds one folder of images per class.
 
     The label of an image is the place of its folder among the classes. Those are, in this order of
-    preference: `classes`; the lines of a file `classes.txt` in the folder; the names of the folders, sorted as
-    numbers if they all are numbers (0, 1, 2, 10) and as text otherwise. An empty folder is a class without
-    images. **A class without a folder shifts the labels of all later ones unless the classes are listed.**
+    preference: `classes`; the lines of a file `classes.txt` in the folder; the names of the folders: 0 to n-1
+    if they all are numbers, where a missing one is an error, and sorted as text otherwise. An empty folder is a
+    class without images. **A class without a folder shifts the labels of all later ones unless the classes are
+    listed**; only of numbers it is known that one is missing.
 
     Pixels become numbers in [0, 1] whether they have 1, 8 or 16 bits or are floats; photographs are turned
     as their camera says; transparent pixels are shown on white.
 
     Args:
-        path: The folder. Images may lie deeper in the folders of their classes; hidden folders are left out.
+        path: The folder. Images may lie deeper in the folders of their classes. What is hidden (.name) and
+            what archives of a Mac hold besides (__MACOSX) is left out.
         size: Bring all images to size x size: the shorter side is resized, averaging over pixels, and the
             centre kept. None leaves them alone; they must then be of one size.
         classes: All classes in the order of the model's logits, as a list or as a file with one per line.
@@ -66,6 +68,9 @@ def folder(
         ValueError: A folder is not listed in `classes`, there is no image, an image cannot be read rightly,
             or sizes differ.
 
+    Warns:
+        UserWarning: All images are nearly black, as with 12-bit pixels in 16 bits.
+
     Example:
         >>> import tempfile
         >>> from PIL import Image
@@ -78,12 +83,11 @@ def folder(
         (torch.Size([2, 3, 8, 8]), [1, 2], ('bird', 'cat', 'dog'))
     """
     _check_positive("limit", limit)
-    if size is not None and size < 1:
-        raise ValueError(f"`size` must be at least 1, got {size}.")
+    _check_positive("size", size)
     root = Path(path)
     if not root.is_dir():
         raise ValueError(f"`path` must be a folder that exists, got {str(path)!r}.")
-    names, folders = _class_folders(root, classes)
+    names, folders = class_folders(root, classes)
     chosen = _spread([_image_files(f) if f is not None else [] for f in folders], limit)
     if not chosen:
         raise ValueError(_no_image(root, sum(f is not None for f in folders)))
@@ -96,6 +100,7 @@ def folder(
         )
     channels = max(len(picture) for picture in pictures)
     images = torch.stack([unit(p).expand(channels, -1, -1) for p in pictures])
+    _warn_if_black(images, f"the images in {root}")
     return LabelledImages(images, torch.tensor([label for label, _ in chosen]), names)
 
 
@@ -114,6 +119,9 @@ def npz(
 
     Raises:
         ValueError: Not such a file, or arrays that cannot be read rightly, see `pixels.from_array`.
+
+    Warns:
+        UserWarning: All images are nearly black, as with 12-bit pixels in 16 bits.
 
     Example:
         >>> import tempfile
@@ -141,70 +149,38 @@ def npz(
             f"`{path}` must hold images (N, H, W), (N, H, W, C) or (N, C, H, W), got {images.shape}."
         )
     count = int(labels.max()) + 1
-    names = tuple(str(k) for k in range(count))
+    if count > MOST_CLASSES:
+        raise ValueError(
+            f"`{path}` must have labels below {MOST_CLASSES:,}, the numbers of classes, got {labels.max()}."
+        )
     if classes is not None:
-        names = _listed(classes)
+        names = listed(classes)
     elif "classes" in arrays:
-        names = tuple(str(name) for name in arrays["classes"].tolist())
+        names = stored_names(path, arrays["classes"])
+    else:
+        names = tuple(str(k) for k in range(count))
     if len(names) < count:
         raise ValueError(
             f"`classes` of {path} must have the name of every label, got {len(names)} names and label "
             f"{count - 1}."
         )
     x, y = _channels_first(from_array(images)), torch.from_numpy(labels.astype(np.int64))
+    _warn_if_black(x, f"the images in {path}")
     return LabelledImages(x[:limit].contiguous(), y[:limit], names)
 
 
-# ------------------------------------------------------------------------------- folders and classes
-
-
-def _class_folders(
-    root: Path, classes: Classes | None
-) -> tuple[tuple[str, ...], list[Path | None]]:
-    """Names of the classes in the order of labels, and the folder of each that has one."""
-    found = {f.name: f for f in root.iterdir() if f.is_dir() and not f.name.startswith(".")}
-    if classes is None and (root / CLASSES).is_file():
-        classes = root / CLASSES
-    if classes is None:
-        key = (lambda n: (int(n), n)) if all(_is_number(n) for n in found) else (lambda n: (0, n))
-        names = tuple(sorted(found, key=key))
-    else:
-        names = _listed(classes)
-        unknown = sorted(set(found) - set(names))
-        if unknown:
-            shown = ", ".join(repr(name) for name in unknown[:3])
-            raise ValueError(
-                f"`classes` must name every folder of {root}, got no {shown} among {len(names)} names."
-            )
-    return names, [found.get(name) for name in names]
-
-
-def _is_number(name: str) -> bool:
-    return name.isascii() and name.isdigit()
-
-
-def _listed(classes: Classes) -> tuple[str, ...]:
-    """The names of classes, from a list or from the lines of a file."""
-    if isinstance(classes, str | os.PathLike):
-        try:
-            lines = Path(classes).read_text(encoding="utf-8").splitlines()
-        except (OSError, UnicodeDecodeError):
-            raise ValueError(
-                "`classes` must be a list of names or a file with one name per line, got "
-                f"{os.fspath(classes)!r}, which is no such file."
-            ) from None
-        classes = [line.strip() for line in lines if line.strip()]
-    names = tuple(classes)
-    if not names:
-        raise ValueError("`classes` must name at least one class, got none.")
-    twice = [name for name in names if names.count(name) > 1]
-    if twice:
-        raise ValueError(f"`classes` must name every class once, got {twice[0]!r} twice.")
-    return names
+# ------------------------------------------------------------------------------------------ folders
 
 
 def _image_files(place: Path) -> list[Path]:
-    return sorted(f for f in place.rglob("*") if f.suffix.lower() in _SUFFIXES and f.is_file())
+    """Pictures in a folder and those within, in order, but for what is hidden."""
+    return sorted(
+        f
+        for f in place.rglob("*")
+        if f.suffix.lower() in _SUFFIXES
+        and f.is_file()
+        and not any(map(is_aside, f.relative_to(place).parts))
+    )
 
 
 def _spread(by_class: Sequence[Sequence[Path]], limit: int | None) -> list[tuple[int, Path]]:
@@ -252,7 +228,14 @@ def _arrays(path: Path) -> dict[str, NDArray[Any]]:
     ours = {"images": ("images", "x", "x_test"), "labels": ("labels", "y", "y_test")}
     found: dict[str, NDArray[Any]] = {}
     try:
-        with np.load(path, allow_pickle=False) as file:
+        # Opened here, so that it is closed also where numpy does not get as far as an NpzFile.
+        with path.open("rb") as opened:
+            file = np.load(opened, allow_pickle=False)
+            if not isinstance(file, np.lib.npyio.NpzFile):
+                raise ValueError(
+                    f"`{path}` must be an .npz file, got a single array; save images and labels with "
+                    "np.savez(file, images=..., labels=...)."
+                )
             for name, theirs in {**ours, "classes": ("classes",)}.items():
                 key = next((key for key in theirs if key in file.files), None)
                 if key is not None:
@@ -286,5 +269,22 @@ def _channels_first(x: Tensor) -> Tensor:
 
 
 def _check_positive(name: str, value: int | None) -> None:
-    if value is not None and value < 1:
-        raise ValueError(f"`{name}` must be positive, got {value}.")
+    if value is None:
+        return
+    try:
+        positive = index(value) >= 1 and not isinstance(value, bool)
+    except TypeError:
+        positive = False
+    if not positive:
+        raise ValueError(f"`{name}` must be a whole number of at least 1, got {value!r}.")
+
+
+def _warn_if_black(images: Tensor, what: str) -> None:
+    """Say so where pixels use so little of their scale that it is likely to be another one."""
+    most = images.max().item()
+    if 0 < most < 0.1:
+        warnings.warn(
+            f"{what} are nearly black, with no value above {most:.2g} of 1: were they stored with fewer bits "
+            "than their type has, or divided by 255 twice? Save them as floats in [0, 1], 1 being white.",
+            stacklevel=3,
+        )

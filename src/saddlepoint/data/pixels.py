@@ -23,6 +23,7 @@ __all__ = ["from_array", "read_picture", "resized", "unit"]
 _DEEP = ("I;16", "I;16B", "I;16L", "I;16N")
 _GREY = ("1", "L", "LA", "La")
 _COLOUR = ("P", "PA", "RGB", "RGBA", "RGBa", "RGBX", "CMYK", "YCbCr", "HSV")
+_PALETTE = ("P", "PA")
 _ALPHA = ("LA", "La", "PA", "RGBA", "RGBa")
 
 
@@ -59,7 +60,8 @@ def from_array(array: NDArray[Any]) -> Tensor:
         return torch.from_numpy(array.astype(np.float32))
     if kind not in "iu":
         raise ValueError(f"`images` must be numbers, got {array.dtype}.")
-    top = 65535 if array.dtype == np.uint16 else 255
+    # By kind and size: a big-endian >u2 is not equal to np.uint16.
+    top = 65535 if kind == "u" and array.dtype.itemsize == 2 else 255
     if low < 0 or high > top:
         raise ValueError(
             f"`images` of type {array.dtype} must be from 0 to {top}, got values from {low:g} to {high:g}; "
@@ -84,7 +86,7 @@ def read_picture(file: Path) -> Tensor:
     16-bit grey and floats come as float32. 16-bit colour is read with 8 bits.
 
     Returns:
-        (C, H, W), C = 1 for grey and 3 for colour, uint8, or float32 in [0, 1].
+        (C, H, W), C = 1 for grey, also where a palette gives it, and 3 for colour; uint8, or float32 in [0, 1].
 
     Raises:
         ValueError: Not a picture, several in one, or pixels whose scale is not known; names the file.
@@ -146,6 +148,8 @@ def _pixels(file: Path, picture: Image.Image, *, known_depth: bool) -> Tensor:
         picture = _on_white(picture)
     final = "L" if mode in _GREY else "RGB"
     array = np.array(picture.convert(final))
+    if mode in _PALETTE and bool((array == array[..., :1]).all()):
+        array = array[..., 0]  # a palette of greys
     return torch.from_numpy(array.reshape(*array.shape[:2], -1)).permute(2, 0, 1).contiguous()
 
 

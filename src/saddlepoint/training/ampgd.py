@@ -38,7 +38,7 @@ from saddlepoint.solver.evaluate import gradients_enabled
 from saddlepoint.solver.schedule import Schedule
 from saddlepoint.weights import AbstractWeightRule, Average, MinMax, WorstCase
 
-from .inner import TrainingLoss, ascend, check_batch, descend, steepest_of_all
+from .inner import TrainingLoss, ascend, check_batch, check_model, descend, steepest_of_all
 from .threats import AbstractStart, ThreatLike, check_threats
 
 __all__ = ["StepOptions", "StepStats", "ampgd_step", "avg_step", "max_step", "msd_step", "perturb"]
@@ -142,7 +142,11 @@ def ampgd_step(
 
     Raises:
         ValueError: An argument is wrong.
+        TypeError: An argument is of the wrong kind, or the model has float16 parameters.
         FloatingPointError: The loss or a gradient is not finite. The parameters are as before.
+
+    Warns:
+        UserWarning: No perturbation changes the loss, or a radius bounds nothing.
 
     Example:
         >>> from saddlepoint.projections import LpBall
@@ -157,10 +161,11 @@ def ampgd_step(
 
     Reference: Wang et al., NeurIPS 2021, Algorithm 2 and the appendix on AMPGD.
     """
-    named = check_threats(threats)
+    check_model(model)
     x, y = check_batch(x, y, mix)
+    named = check_threats(threats, x.shape[1:])
     plan = _plan(steps, iteration)
-    rule = RULE if rule is None else rule
+    rule = RULE if rule is None else _is_rule(rule)
     with full_precision(), gradients_enabled():
         delta, weights = ascend(model, x, y, tuple(named.values()), rule, plan, start, loss)
         weigh = rule.init if isinstance(rule, WorstCase) else (lambda _: weights)
@@ -232,8 +237,9 @@ def msd_step(
         As `ampgd_step`: `losses` and `accuracies` are those of the K last proposals, `weights` says how many
         rows kept which, `perturbations` are the proposals, and `accuracy` is that of what was kept.
     """
-    named = check_threats(threats)
+    check_model(model)
     x, y = check_batch(x, y, mix)
+    named = check_threats(threats, x.shape[1:])
     plan = _plan(steps, iteration)
     with full_precision(), gradients_enabled():
         last = steepest_of_all(model, x, y, tuple(named.values()), plan, start, loss)
@@ -277,8 +283,8 @@ def perturb(
         >>> delta.shape, bool((delta.abs() <= 0.1).all())
         (torch.Size([3, 1, 4]), True)
     """
-    named = check_threats(threats)
     x, y = check_batch(x, y)
+    named = check_threats(threats, x.shape[1:])
     plan = _plan(steps, iteration)
     with full_precision(), gradients_enabled():
         attack = ascend(model, x, y, tuple(named.values()), Average(), plan, start, loss)
@@ -288,6 +294,15 @@ def perturb(
 def _plan(steps: int, iteration: int) -> Schedule:
     """Steps of the inner attack in an iteration: those of restart iteration + 1 of `attack`."""
     return Schedule(_whole("steps", steps, 1), turn=_whole("iteration", iteration, 0) + 1)
+
+
+def _is_rule(rule: object) -> AbstractWeightRule:
+    if not isinstance(rule, AbstractWeightRule):
+        raise TypeError(
+            f"`rule` must be a rule for the weights, got {rule!r}; write MinMax(), Average() or WorstCase() of "
+            "saddlepoint."
+        )
+    return rule
 
 
 def _whole(name: str, value: int, least: int) -> int:

@@ -5,6 +5,7 @@ Private to `ampgd`, whose docstring states signs, iterates and the treatment of 
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -22,7 +23,15 @@ from saddlepoint.weights import AbstractWeightRule
 
 from .threats import AbstractStart, Threat, ZeroStart
 
-__all__ = ["TrainingLoss", "ascend", "check_batch", "descend", "evaluating", "steepest_of_all"]
+__all__ = [
+    "TrainingLoss",
+    "ascend",
+    "check_batch",
+    "check_model",
+    "descend",
+    "evaluating",
+    "steepest_of_all",
+]
 
 TrainingLoss = Callable[[Tensor, Tensor], Tensor]
 """Losses (N,) from logits (N, C) and labels (N,); large = hard, nothing averaged."""
@@ -75,6 +84,7 @@ def ascend(
         for number in range(plan.steps):
             losses, gradient = _gradients(module, x, y, delta, loss)
             if weights is None:
+                _warn_if_zero(gradient)
                 weights = start.weights(rule.init(losses))
             moved = [
                 threat.ascend(delta[k], gradient[k], weights[:, k], lower, upper, number, plan)
@@ -105,6 +115,8 @@ def steepest_of_all(
         best = _choose(module, x, y, start.delta(threats, lower, upper), loss)
         for number in range(plan.steps):
             _, (gradient,) = _gradients(module, x, y, best.chosen.unsqueeze(0), loss)
+            if number == 0:
+                _warn_if_zero(gradient.unsqueeze(0))
             proposals = [
                 threat.ascend(best.chosen, gradient, one, lower, upper, number, plan)
                 for threat in threats
@@ -172,6 +184,20 @@ def evaluating(model: nn.Module) -> Iterator[nn.Module]:
             module.training = mode
 
 
+def check_model(model: object) -> None:
+    """Refuse what cannot be trained: functions, and parameters so short that a step may make them NaN."""
+    if not isinstance(model, nn.Module):
+        raise TypeError(
+            f"`model` must be an nn.Module, got {type(model).__name__}; training moves its parameters."
+        )
+    # The 1e-8 that Adam adds to its denominator is zero in float16, as is the gradient of many a weight.
+    if any(each.dtype == torch.float16 for each in model.parameters()):
+        raise TypeError(
+            "`model` must not have parameters of float16, which become NaN in training, got some; train in "
+            "float32, with model.float(), and convert afterwards."
+        )
+
+
 def check_batch(x: Tensor, y: Tensor, mix: float = 1.0) -> tuple[Tensor, Tensor]:
     """Images in [0, 1] without any graph, (B, ...), and class numbers, (B,); or an error."""
     x = plain(as_images("x", x, 2))
@@ -197,6 +223,16 @@ def _gradients(
             "there, as with clamp_min(1e-12)."
         )
     return losses.detach(), gradient
+
+
+def _warn_if_zero(gradient: Tensor) -> None:
+    """Say so where no perturbation, (K, B, ...), changes its loss: those trained on would be none."""
+    if not bool(gradient.any()):
+        warnings.warn(
+            f"the gradient is zero in all {gradient.shape[1]} images: the model may hide it (detach, "
+            "quantisation, argmax, saturation), and what is trained or validated on is then no attack.",
+            stacklevel=4,
+        )
 
 
 def _choose(

@@ -17,7 +17,7 @@ from saddlepoint.directions import raw
 from saddlepoint.losses import fooled
 
 from .batches import Batches, Loader, TrainingProgress
-from .inner import ask, check_batch, step_on
+from .inner import ask, check_batch, check_model, step_on
 from .methods import ADVERSARIAL, AbstractMethod, MethodOptions, Plain, Step, make_method
 from .recipes import Recipe
 from .session import CHECKPOINT, Session, Validation
@@ -53,6 +53,7 @@ def clean_step(
         >>> sorted(clean_step(model, optimizer, torch.rand(4, 2), torch.tensor([0, 1, 2, 0])))
         ['accuracy', 'loss']
     """
+    check_model(model)
     x, y = check_batch(x, y)
     logits = ask(model, x, y, fresh=True)
     loss = F.cross_entropy(logits, y)
@@ -206,9 +207,17 @@ def _check(
 ) -> None:
     if not 0 <= seed < 2**32:
         raise ValueError(f"`seed` must be in [0, 2**32), got {seed}.")
+    check_model(model)
+    try:
+        count = len(loader)
+    except TypeError:
+        raise TypeError(
+            "`loader` must have a length, and give all batches anew in every epoch, as a DataLoader and a list "
+            f"of batches do, got {type(loader).__name__}."
+        ) from None
     if next(model.parameters(), None) is None:
         raise ValueError("`model` must have parameters to train, got none.")
-    if len(loader) == 0:
+    if count == 0:
         raise ValueError("`loader` must have at least one batch, got none.")
     if checkpoint_every is not None and checkpoint_every < 1:
         raise ValueError(f"`checkpoint_every` must be >= 1, got {checkpoint_every}.")

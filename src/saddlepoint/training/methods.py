@@ -18,7 +18,15 @@ from saddlepoint.weights import AbstractWeightRule, MinMax
 from .ampgd import StepStats, ampgd_step, avg_step, max_step, msd_step
 from .distributed import World
 from .memory import Memory, Visit
-from .threats import AbstractStart, RandomStart, Threat, ThreatLike, ZeroStart, check_threats
+from .threats import (
+    AbstractStart,
+    Checked,
+    RandomStart,
+    Threat,
+    ThreatLike,
+    ZeroStart,
+    check_threats,
+)
 
 __all__ = [
     "ADVERSARIAL",
@@ -173,10 +181,12 @@ class _Adversarial(AbstractMethod):
         y: Tensor,
         moment: Moment,
     ) -> Mapping[str, float]:
+        self.threats = check_threats(self.threats, x.shape[1:])
         factor = min(1.0, moment.time / self.ramp) if self.ramp else 1.0
         threats = self.threats
         if factor < 1:
-            threats = {name: threat.scaled(factor) for name, threat in threats.items()}
+            # The radii that are meant have been checked; those on the way to them say nothing new.
+            threats = Checked({name: each.scaled(factor) for name, each in threats.items()})
         start = self._start(moment)
         stats = self.function(
             *(model, optimizer, x, y, threats),

@@ -280,25 +280,38 @@ class WarmStart(AbstractStart):
         return given.expand_as(initial).clone()
 
 
-def check_threats(threats: Mapping[str, ThreatLike]) -> dict[str, Threat]:
+class Checked(dict[str, Threat]):
+    """Threats whose radii have been checked against the shape of the images: a warning comes once."""
+
+
+def check_threats(
+    threats: Mapping[str, ThreatLike], shape: Sequence[int] | None = None
+) -> dict[str, Threat]:
     """The threats by name, a ball as the threat with its default steps; or an error with an example.
+
+    Args:
+        threats: Named balls or `Threat`s, whose radii can be meant for images in [0, 1].
+        shape: Of one image, to warn of radii that bound nothing.
 
     Example:
         >>> check_threats({"l2": LpBall(2, 1.0)}) == {"l2": Threat(LpBall(2, 1.0))}
         True
     """
+    if isinstance(threats, Checked):
+        return threats
     example = '{"linf": LpBall(math.inf, 0.3), "l2": LpBall(2, 2.0)}'
     if not isinstance(threats, Mapping) or not threats:
         raise ValueError(
             f"`threats` must name at least one threat, such as {example}, got {threats!r}."
         )
-    found: dict[str, Threat] = {}
+    found: dict[str, Threat] = {} if shape is None else Checked()
     for name, threat in threats.items():
         if not isinstance(threat, LpBall | Threat):
             raise TypeError(
                 f"`threats[{name!r}]` must be an LpBall or a Threat, such as in {example}, got {threat!r}."
             )
         found[name] = Threat(threat) if isinstance(threat, LpBall) else threat
+        found[name].ball.check(shape, stacklevel=4)
     return found
 
 

@@ -13,7 +13,7 @@ from saddlepoint.losses import fooled
 from .ampgd import perturb
 from .distributed import World
 from .inner import ask, check_batch, evaluating
-from .threats import RandomStart, Threat, ThreatLike, ZeroStart, check_threats
+from .threats import Checked, RandomStart, Threat, ThreatLike, ZeroStart, check_threats
 
 __all__ = ["validate"]
 
@@ -61,8 +61,8 @@ def validate(
     """
     if restarts < 1:
         raise ValueError(f"`restarts` must be >= 1, got {restarts}.")
-    named = check_threats(threats) if threats else {}
     x, y = check_batch(x, y)
+    named = check_threats(threats, x.shape[1:]) if threats else {}
     world = World.current()
     device = next(model.parameters()).device
     counts = dict.fromkeys(("clean", *named, "union"), 0.0)
@@ -97,10 +97,10 @@ def _robust(
         if len(left) == 0:
             break
         start = RandomStart(restart, rows[left]) if restart else ZeroStart()
-        part = {
-            name: replace(threat, ball=threat.ball.take(rows[left]))
+        part = Checked(
+            (name, replace(threat, ball=threat.ball.take(rows[left])))
             for name, threat in threats.items()
-        }
+        )
         delta = perturb(model, x[left], y[left], part, iteration=restart, steps=steps, start=start)
         standing[left] &= _right(model, x[left].unsqueeze(1) + delta, y[left])
     return standing
