@@ -14,7 +14,7 @@ from saddlepoint.losses import Loss
 from saddlepoint.problems import AbstractProblem, Model
 from saddlepoint.solver.evaluate import Evaluation, broken_gradients
 
-__all__ = ["DETERMINISTIC", "TWICE", "Watch", "alone_tolerance", "check_answers", "moved", "spread"]
+__all__ = ["TWICE", "Watch", "alone_tolerance", "check_again", "check_answers", "moved", "spread"]
 
 # How many sights may wait until they are looked at: on an accelerator, each look stops it.
 _PATIENCE = {"cpu": 1}
@@ -23,9 +23,8 @@ _MOST = 16
 # batch sizes are rounded differently: a little in float32, more where accelerators shorten it, most in 16 bits.
 TWICE = 1e-3
 _ALONE, _ALONE_SHORT, _ALONE_HALF = 1e-3, 1e-2, 0.05
-DETERMINISTIC = (
-    "put random transforms into saddlepoint.Transformed, and dropout into evaluation mode"
-)
+_REMEDY = "put random transforms into saddlepoint.Transformed, and dropout into evaluation mode"
+_HIDDEN = 1e3  # a gap between logits that makes a probability zero, in float64 too
 _HALF = (torch.float16, torch.bfloat16)
 
 
@@ -164,7 +163,7 @@ def check_answers(problem: AbstractProblem, delta: Tensor, logits: Tensor) -> No
                 gap = (again[:, k] - logits[:, k]).abs().max().item()
                 raise ValueError(
                     f"domain {k} ({problem.names[k]}) must answer the same when asked twice, got logits that "
-                    f"differ by {gap:.3g}; {DETERMINISTIC}."
+                    f"differ by {gap:.3g}; {_REMEDY}."
                 )
         last = problem.take(torch.tensor([len(problem) - 1], device=delta.device))
         for k in range(problem.num_domains):
@@ -177,6 +176,32 @@ def check_answers(problem: AbstractProblem, delta: Tensor, logits: Tensor) -> No
                     f"differ by {gap:.3g} when the image is alone; batch norm in training mode does that: "
                     "call model.eval() on the network inside."
                 )
+
+
+def check_again(problem: AbstractProblem, logits: Tensor, fooled: Tensor, again: Tensor) -> None:
+    """Refuse verdicts that change when asked again, unless two classes are as good as equal.
+
+    Args:
+        problem: B rows, K domains.
+        logits: When asked again, (B, K, C), finite.
+        fooled: The verdicts on the way, (B, K), boolean.
+        again: The verdicts on these logits, (B, K), boolean.
+
+    Raises:
+        ValueError: A verdict changed by more than rounding.
+    """
+    for k in (fooled != again).any(dim=0).nonzero().flatten().tolist():
+        answers = logits[:, k]
+        best = answers.double().topk(2, dim=1).values
+        limit = alone_tolerance(problem.models, answers) * spread(answers)
+        limit += 8 * torch.finfo(answers.dtype).eps * best[:, 0].abs()
+        wrong = (fooled[:, k] != again[:, k]) & (best[:, 0] - best[:, 1] > limit)
+        if bool(wrong.any()):
+            row = problem.rows[wrong.nonzero()[0]].item()
+            raise ValueError(
+                f"domain {k} ({problem.names[k]}) must answer the same when asked again, got other verdicts on "
+                f"{int(wrong.sum())} of {len(wrong)} rows, the first of them row {row}; {_REMEDY}."
+            )
 
 
 def moved(logits: Tensor, again: Tensor) -> Tensor:
@@ -194,7 +219,7 @@ def moved(logits: Tensor, again: Tensor) -> Tensor:
         (n,), float64; NaN where a logit is.
 
     Example:
-        >>> moved(torch.tensor([[9.0, 5.0, 1.0, -1e9]]), torch.tensor([[9.0, 5.8, 1.0, -1e9]]))
+        >>> moved(torch.tensor([[9.0, 5.0, 1.0, -1e9]]), torch.tensor([[9.0, 6.2, 1.0, -1e9]]))
         tensor([0.1000], dtype=torch.float64)
     """
     rounding = 8 * torch.finfo(logits.dtype).eps
@@ -209,18 +234,20 @@ def moved(logits: Tensor, again: Tensor) -> Tensor:
 def spread(logits: Tensor) -> Tensor:
     """The usual gap between the largest logit and those of the other classes that count, (n,), float64.
 
-    The median over the classes, without those that equal the row's smallest logit, as hidden classes do; at
-    least the median over the rows, since in one row the classes may happen to be close to each other.
+    The (upper) median over the classes. Those that equal the row's smallest logit and are so far below that
+    their probability is zero do not count: they are hidden. At least the median over the rows, since in one
+    row the classes may happen to be close to each other.
 
     Example:
         >>> spread(torch.tensor([[9.0, 5.0, 1.0, -1e9, -1e9], [9.0, 9.0, 9.0, -1e9, -1e9]]))
-        tensor([4., 2.], dtype=torch.float64)
+        tensor([8., 4.], dtype=torch.float64)
     """
     ordered = logits.double().sort(dim=1, descending=True).values
     gaps = ordered[:, :1] - ordered[:, 1:]
-    shown = gaps.masked_fill(gaps == gaps[:, -1:], torch.nan)
-    own = shown.nanmedian(dim=1).values
-    own = torch.where(own.isnan(), gaps[:, -1], own)  # two classes, or all others alike
+    hidden = (gaps == gaps[:, -1:]) & (gaps > _HIDDEN)
+    shown = (~hidden).sum(dim=1, keepdim=True)
+    shown = torch.where(shown == 0, gaps.shape[1], shown)  # two classes, or all others alike
+    own = gaps.gather(1, shown // 2).squeeze(1)
     return torch.maximum(own, own.quantile(0.5))
 
 
