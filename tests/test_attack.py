@@ -229,7 +229,8 @@ def test_rows_leave_once_fooled_and_their_history_stands_still(problem: sp.Ensem
     leaving = result.num_forwards[fooled]
     assert {1} < set(leaving.tolist())
     assert bool((result.num_forwards[~fooled] == 13).all())
-    run = sizes[5:]  # after the look at entry
+    run = sizes[5:-1]  # after the look at entry, and before the verdict on all rows
+    assert sizes[-1] == len(problem)
     assert run == [int((result.num_forwards > step).sum()) for step in range(len(run))]
     for b in fooled.nonzero().flatten().tolist():
         last = int(result.num_forwards[b]) - 1
@@ -309,7 +310,7 @@ def test_restarts_begin_in_balls_of_three_sizes_in_turn(p: float, growth: list[i
     eps = torch.tensor([0.1, 0.3], dtype=torch.float64)
     lengths: list[Tensor] = []
     sp.attack(problem, sp.LpBall(p, eps), steps=6, restarts=5, batch_size=2)
-    starts = torch.stack(lengths[-5 * 7 :: 7]).detach()
+    starts = torch.stack(lengths[-5 * 7 - 1 : -1 : 7]).detach()
     torch.testing.assert_close(starts, torch.tensor(growth).outer(eps), rtol=1e-6, atol=0)
 
 

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from saddlepoint import data, models
 from saddlepoint.doctor import Finding, examine, worst
+from saddlepoint.doctor.behaviour import randomness
 from saddlepoint.doctor.subject import Subject
 
 
@@ -234,3 +235,14 @@ def test_finding_a_masked_model_does_not_depend_on_the_seed(network, images):
 def test_wrong_arguments_are_refused(options, network, images):
     with pytest.raises(ValueError, match="must be"):
         look(network, images, **options)
+
+
+@pytest.mark.parametrize("company", [False, True])
+def test_a_hidden_class_does_not_hide_chance_or_company(company, network, images):
+    def model(x: Tensor) -> Tensor:
+        logits = network(x - x.mean(0) + 0.1) if company else network(x) + 3 * torch.randn(10)
+        return torch.cat([logits, torch.full((len(x), 1), -1e9)], dim=1)
+
+    finding = randomness(Subject(model, *images, eps=0.2, steps=1, queries=1, seed=0))
+    assert finding.status == "fail"
+    assert ("alone" in finding.saw) == company

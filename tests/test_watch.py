@@ -278,4 +278,111 @@ class TestAnswers:
             return network(images)
 
         solver(sp.Ensemble([watched], *digits), BALL, steps=0)
-        assert sizes == [4, 4, 1, 4, 4, 12]
+        assert sizes == [4, 4, 1, 4, 4, 12, 12]  # the last one asks again for the verdict
+
+
+def masked(logits: Tensor) -> Tensor:
+    """One class more that nothing is ever taken for, as in models that hide classes."""
+    return torch.cat([logits, torch.full((len(logits), 1), -1e9)], dim=1)
+
+
+BY_CHANCE = {
+    "beside a hidden class": lambda net, v: masked(net(v) + 3 * torch.randn(len(v), 10)),
+    "above a common offset": lambda net, v: net(v) + 1e4 + 3 * torch.randn(len(v), 10),
+}
+BY_COMPANY = {
+    "beside a hidden class": lambda net, v: masked(net(v - v.mean(0) + 0.1)),
+    "above a common offset": lambda net, v: net(v - v.mean(0) + 0.1) + 1e4,
+    "by little": lambda net, v: (
+        net(v) + (v.mean((1, 2, 3)) - v.mean()).sign()[:, None] * torch.tensor([1.0, -1.0] * 5)
+    ),
+}
+BY_THEMSELVES = {
+    "a hidden class": lambda net, v: masked(net(v)),
+    "most classes hidden": lambda net, v: torch.cat([net(v), torch.full((len(v), 90), -1e9)], 1),
+    "a common offset": lambda net, v: net(v) + 1e4,
+    "an offset of each image": lambda net, v: net(v) + 1e3 * v.mean((1, 2, 3))[:, None],
+    "huge logits": lambda net, v: 1e6 * net(v),
+    "tiny logits": lambda net, v: 1e-6 * net(v),
+    "two classes": lambda net, v: net(v)[:, :2],
+    "rounding": lambda net, v: net(v) * (1 + 1e-5 * torch.randn(len(v), 10)),
+}
+
+
+@pytest.mark.parametrize("solver", SOLVERS)
+class TestScale:
+    """What matters is the differences among the classes that can be answered, whatever their size."""
+
+    @pytest.mark.parametrize("kind", BY_CHANCE)
+    def test_chance_is_seen(self, solver: Callable, kind: str, network, digits) -> None:
+        problem = sp.Ensemble([lambda v: BY_CHANCE[kind](network, v)], *digits)
+        with pytest.raises(ValueError, match="must answer the same when asked twice"):
+            solver(problem, BALL, steps=2)
+
+    @pytest.mark.parametrize("kind", BY_COMPANY)
+    def test_company_is_seen(self, solver: Callable, kind: str, network, digits) -> None:
+        problem = sp.Ensemble([lambda v: BY_COMPANY[kind](network, v)], *digits)
+        with pytest.raises(ValueError, match="must answer every image by itself"):
+            solver(problem, BALL, steps=2)
+
+    @pytest.mark.parametrize("kind", BY_THEMSELVES)
+    def test_the_others_pass(self, solver: Callable, kind: str, network, digits) -> None:
+        labels = digits[1].clamp_max(1) if kind == "two classes" else digits[1]
+        problem = sp.Ensemble([lambda v: BY_THEMSELVES[kind](network, v)], digits[0], labels)
+        result = solver(problem, BALL, steps=2)
+        said = BY_THEMSELVES[kind](network, result.adversarial).argmax(dim=1)
+        assert torch.equal(result.fooled[:, 0], said != labels)
+
+
+def test_how_far_answers_moved_is_measured_among_the_classes_that_count() -> None:
+    before = torch.tensor([[4.0, 2.0, 0.0, -1e9], [4.0, 2.0, 0.0, -1e9]])
+    after = torch.tensor([[104.0, 102.0, 100.0, -1e9], [4.0, 2.5, 0.0, -1e9]])
+    # The gaps to the largest logit are 0, 2, 4 and 1e9, the (upper) median of those that count is 4: the
+    # second row moved by 0.5 in a gap of 2, which is held against 2 + 4.
+    moves = watch.moved(before, after)
+    assert moves[0] < 1e-6
+    assert moves[1].item() == pytest.approx(0.5 / 6, rel=1e-3)
+    assert watch.moved(before, before * math.nan).isnan().all()
+
+
+class TestAskedAgain:
+    """A verdict is what the model answers when asked again, not what it once said on the way."""
+
+    @pytest.mark.parametrize("solver", SOLVERS)
+    def test_chance_that_slips_through_the_first_look_is_no_success(
+        self, solver: Callable, network, digits
+    ) -> None:
+        calls: list[int] = []
+        draw = torch.Generator().manual_seed(0)
+
+        def sometimes(images: Tensor) -> Tensor:
+            calls.append(len(images))
+            # After five looks there are three evaluations: noise meets the first and the last.
+            noise = 30 * torch.randn(len(images), 10, generator=draw) if len(calls) in (6, 8) else 0
+            return network(images) + noise
+
+        problem = sp.Ensemble([sometimes], *digits)
+        match = r"domain 0 \(model 1\) must answer the same when asked again.*Transformed"
+        with pytest.raises(ValueError, match=match):
+            solver(problem, sp.linf(0.01), steps=2)
+
+    @pytest.mark.parametrize("solver", SOLVERS)
+    def test_at_a_tie_the_answer_when_asked_again_counts(self, solver: Callable) -> None:
+        def rounding(images: Tensor) -> Tensor:
+            last = -1e-6 if torch.is_grad_enabled() else 1e-6  # verdicts are asked for without
+            flat = images.flatten(1)
+            tie = torch.stack([flat[:, 0], flat[:, 1] + last], dim=1)
+            return torch.cat([tie, flat[:, 2:3] - 5], dim=1)
+
+        problem = sp.Ensemble([rounding], torch.full((3, 4), 0.5), torch.zeros(3, dtype=torch.long))
+        result = solver(problem, sp.linf(0.0), steps=0)
+        assert result.fooled.all()
+
+    @pytest.mark.parametrize("solver", SOLVERS)
+    def test_verdicts_of_sound_models_stay_and_no_evaluation_is_counted_for_them(
+        self, solver: Callable, network, digits
+    ) -> None:
+        problem = sp.Ensemble([network], *digits)
+        result = solver(problem, BALL, steps=3)
+        assert torch.equal(result.fooled, sp.success_rates(problem, result.delta).fooled)
+        assert int(result.num_forwards.max()) <= 4

@@ -13,6 +13,7 @@ from saddlepoint.doctor.subject import Finding, Subject, input_gradient
 from saddlepoint.evaluation.failures import reason
 from saddlepoint.losses import fooled
 from saddlepoint.problems import Model
+from saddlepoint.solver.watch import TWICE, alone_tolerance, moved
 
 __all__ = ["CHECKS", "inputs", "mode"]
 
@@ -139,9 +140,8 @@ def randomness(subject: Subject) -> Finding:
     """Whether the same images get the same answers, twice and alone."""
     again = subject.call(subject.x)
     change = float((again - subject.logits).abs().max())
-    scale = float(subject.logits.abs().max()) or 1.0
     flips = int(fooled(again, subject.logits.argmax(dim=-1)).sum())
-    if change > 1e-4 * scale:
+    if not bool((moved(subject.logits, again) <= TWICE).all()):
         return Finding(
             "randomness",
             "fail",
@@ -152,7 +152,9 @@ def randomness(subject: Subject) -> Finding:
     few = min(4, len(subject.x))
     alone = torch.cat([subject.call(subject.x[i : i + 1]) for i in range(few)])
     gap = float((alone - subject.logits[:few]).abs().max())
-    if gap > 1e-2 * scale:
+    company = torch.cat([alone, subject.logits[few:]])
+    tolerance = alone_tolerance([subject.model], subject.logits)
+    if not bool((moved(subject.logits, company) <= tolerance).all()):
         return Finding(
             "randomness",
             "fail",

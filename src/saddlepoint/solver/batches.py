@@ -17,7 +17,7 @@ from saddlepoint.problems import AbstractProblem, check_eval_mode, check_targets
 from saddlepoint.projections import LpBall
 from saddlepoint.solver.evaluate import evaluate, gradients_enabled, typed_loss
 from saddlepoint.solver.result import AttackResult, Callback, History, Progress, concatenate
-from saddlepoint.solver.watch import Watch, check_answers
+from saddlepoint.solver.watch import Watch, check_again, check_answers
 from saddlepoint.streams import JUDGE
 from saddlepoint.weights import AbstractWeightRule
 
@@ -132,18 +132,25 @@ def in_batches(
 def _judge(
     problem: AbstractProblem, result: AttackResult, loss: Loss, targeted: bool
 ) -> AttackResult:
-    """Random transforms are judged on a draw that the attack has not seen; others need no second look."""
-    if not problem.random:
-        return result
+    """Ask again, without gradient: what counts is the answer to the candidate itself.
+
+    Random transforms are judged on a draw that the attack has not seen, others on the same images once more.
+
+    Raises:
+        ValueError: A model answered differently, by more than rounding.
+    """
     with torch.no_grad():
-        logits = problem.logits(result.delta, JUDGE)
+        logits = problem.logits(result.delta, JUDGE if problem.random else 0)
         losses = typed_loss(loss, targeted=targeted)(logits, problem.labels)
     watch = Watch(loss, targeted=targeted)
     numbers = finite(logits) & losses.isfinite()
     watch.values(problem, result.delta, numbers, step=len(result.history.losses) - 1)
     watch.check()
     verdict = is_fooled(logits, problem.labels, targeted=targeted)
-    return replace(result, losses=losses, fooled=verdict)
+    if problem.random:
+        return replace(result, losses=losses, fooled=verdict)
+    check_again(problem, logits, result.fooled, verdict)
+    return replace(result, fooled=verdict)
 
 
 def _untouched(problem: AbstractProblem, steps: int) -> AttackResult:

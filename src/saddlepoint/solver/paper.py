@@ -40,7 +40,8 @@ def apgda(
         w_t     = rule.update( w_{t-1}, F(delta_t) )
 
     delta_t is found with w_{t-1}, and w_t with the losses at delta_t, which are also what the next step
-    differentiates: steps + 1 forward and `steps` backward passes over the K domains, not twice as many.
+    differentiates: steps + 1 forward and `steps` backward passes over the K domains, not twice as many. The
+    verdict at the end asks once more, without gradient, which `num_forwards` does not count.
 
     Args:
         problem: B independent rows, K domains.

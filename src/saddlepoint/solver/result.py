@@ -37,10 +37,11 @@ class AttackResult:
             thing to save. With `quantize` its values are those that are read back from the file.
         weights: Domain weights at delta, (B, K): which domain was hard.
         losses: F(delta), (B, K).
-        fooled: Whether each domain is fooled at delta, (B, K), boolean: whether its answer is not
-            `problem.labels` (targeted: is). `success_rates` counts against the truth.
+        fooled: Whether each domain is fooled at delta, (B, K), boolean: whether its answer, when asked
+            again at the end, is not `problem.labels` (targeted: is). `success_rates` counts against the truth.
         history: Weights and losses per step.
-        num_forwards: Evaluations of the K domains spent on each row, (B,), int64.
+        num_forwards: Evaluations of the K domains spent on the search in each row, (B,), int64; the verdict is
+            one more.
         completed: Rows that were attacked to the end, (B,), boolean; all of them unless interrupted.
     """
 

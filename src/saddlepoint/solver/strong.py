@@ -54,7 +54,8 @@ def attack(
     that still stand are restarted. There is no step size to tune.
 
     Costs at most restarts * (steps + 1) forward and restarts * steps backward passes per row;
-    `result.num_forwards` says what each row took.
+    `result.num_forwards` says what each row took. The verdict asks once more at the end, without gradient and
+    not counted there: a model that then answers differently is refused.
 
     Args:
         problem: B independent rows, K domains.
