@@ -23,6 +23,7 @@ from safetensors.torch import save_file
 import saddlepoint as sp
 from saddlepoint import cli, report
 from saddlepoint.cli import config, parse
+from saddlepoint.cli.errors import UsageError
 from test_own_images import digits
 
 SOURCE = Path(sp.__file__).parents[1]
@@ -181,7 +182,7 @@ class TestSubcommands:
         assert f"{rate:.1f} %, with 95 % confidence" in flat
         assert "21 of 24 images were misclassified before any attack" in flat
         assert f"ASR among correct {rate:.1f}" in flat
-        assert f"{round(3 * rate / 100)} fooled" in err.splitlines()[-1]
+        assert f"{round(3 * rate / 100)} fooled that were right" in err.splitlines()[-1]
         assert inside("report", "o") == 0
         flat = " ".join(capsys.readouterr().out.split())
         assert f"24 3 {rate:.1f}" in flat
@@ -275,6 +276,41 @@ class TestConfig:
         (tmp_path / "c.yaml").write_text("models: [A]\neps: 8/255\nsteps: 7\n")
         settings = config.load("ensemble", {"steps": 9, "limit": None}, tmp_path / "c.yaml")
         assert (settings.eps, settings.steps, settings.limit) == (8 / 255, 9, None)
+
+    def printed(self, tmp_path, kind="ensemble", **flags):
+        (tmp_path / "c.yaml").write_text(config.load(kind, flags, None).to_yaml())
+        return tmp_path / "c.yaml"
+
+    def test_a_radius_is_not_taken_for_another_norm_or_data(self, tmp_path):
+        file = self.printed(tmp_path, models="A,C", method="apgda")
+        with pytest.raises(UsageError, match=r"`--eps` .* --norm l2: the 0.2 in .* is for linf"):
+            config.load("ensemble", {"norm": "l2"}, file)
+        with pytest.raises(UsageError, match=r"--data cifar10-sample: the 0.2 in .* mnist-sample"):
+            config.load("ensemble", {"data": "cifar10-sample"}, file)
+        assert config.load("ensemble", {"data": "mnist", "limit": 3}, file).eps == 0.2
+        file = self.printed(tmp_path, "universal", models="A")
+        with pytest.raises(UsageError, match=r"`--eps` must be given with --models C: .* for A"):
+            config.load("universal", {"models": "C"}, file)
+        # A radius of one's own is kept for other data, where it means the same.
+        file = self.printed(tmp_path, models="A,C", eps=0.15)
+        assert config.load("ensemble", {"data": "cifar10-sample"}, file).eps == 0.15
+
+    def test_numbers_of_the_paper_are_found_anew(self, tmp_path):
+        file = self.printed(tmp_path, models="A,C", method="apgda", baseline="average")
+        settings = config.load("ensemble", {"norm": "l2", "eps": 3}, file)
+        flags = {"models": "A,C", "method": "apgda", "norm": "l2", "baseline": "average"}
+        assert settings == config.load("ensemble", flags, None)
+        assert settings.rule != config.load("ensemble", {}, file).rule
+        mine = self.printed(tmp_path, models="A,C", method="apgda", rule="minmax:gamma=9")
+        assert "gamma=9" in config.load("ensemble", {"norm": "l2", "eps": 3}, mine).rule
+
+    def test_a_printed_config_of_apgda_serves_attack(self, tmp_path, capsys):
+        file = self.printed(tmp_path, models="A,C", method="apgda")
+        settings = config.load("ensemble", {"method": "attack"}, file)
+        assert settings == config.load("ensemble", {"models": "A,C"}, None)
+        own = self.printed(tmp_path, models="A,C", method="apgda", step_size=0.7)
+        assert config.load("ensemble", {"method": "attack"}, own).step_size is None
+        assert "step_size of" in capsys.readouterr().err
 
     def test_command_repeats_the_settings(self):
         flags = {"models": "A,C", "rule": "fixed:0.2,0.8", "group_size": 4, "by_class": True}

@@ -16,6 +16,7 @@ from pydantic import (
     field_validator,
     model_validator,
 )
+from pydantic_core import PydanticUndefined
 
 from saddlepoint import paper
 
@@ -81,18 +82,16 @@ class AttackConfig(BaseModel):
             return values
         given = {name: value for name, value in values.items() if value is not None}
         known = {**{name: field.default for name, field in cls.model_fields.items()}, **given}
-        kind, data, norm = (str(known[name]) for name in ("kind", "data", "norm"))
-        case = (kind, data.removesuffix("-sample"), norm.lower())
-        found = paper.parameters(*case) if known["method"] == "apgda" else None
+        found = _parameters(known)
         if found is not None:
             given.setdefault("step_size", found.alpha)
-        numbers = {} if found is None else {"step_size": found.beta, "gamma": found.gamma}
+        numbers = _rule_numbers(found)
         for name in ("rule", "baseline"):
             # What is no rule is left for `_is_rule` to refuse, which knows where it came from.
             with suppress(ValueError):
                 if isinstance(known[name], str):
                     given[name] = parse.full_rule(known[name], numbers)
-        eps = paper.radius(*case, _letters(given.get("models"), case[1]))
+        eps = _radius(known)
         if eps is not None:
             given.setdefault("eps", eps)
         return given
@@ -195,6 +194,25 @@ def _not_in_paper(kind: str, data: str, norm: str) -> str:
     return f"the paper has none for {kind} attacks on {data} within {norm}"
 
 
+def _case(known: Mapping[str, Any]) -> tuple[str, str, str]:
+    """Kind of attack, data and norm, by which the paper's numbers are found."""
+    kind, data, norm = (str(known[name]) for name in ("kind", "data", "norm"))
+    return kind, data.removesuffix("-sample"), norm.lower()
+
+
+def _parameters(known: Mapping[str, Any]) -> paper.Parameters | None:
+    return paper.parameters(*_case(known)) if known["method"] == "apgda" else None
+
+
+def _rule_numbers(found: paper.Parameters | None) -> dict[str, float]:
+    return {} if found is None else {"step_size": found.beta, "gamma": found.gamma}
+
+
+def _radius(known: Mapping[str, Any]) -> float | None:
+    case = _case(known)
+    return paper.radius(*case, _letters(known.get("models"), case[1]))
+
+
 def _letters(models: object, data: str) -> list[str]:
     """The networks of the paper among the models, which are called A or mnist-a."""
     names = parse.split(models) if isinstance(models, str) else models
@@ -213,11 +231,57 @@ def load(kind: str, flags: Mapping[str, Any], file: Path | None) -> AttackConfig
         file: YAML, or None.
     """
     given = {name: value for name, value in flags.items() if value is not None}
-    values = {**(_read(kind, file) if file is not None else {}), **given}
+    values = given if file is None else _merged(kind, _read(kind, file), given, file)
     try:
         return KINDS[kind].model_validate(values)
     except ValidationError as error:
         raise UsageError(_explain(error, {"kind": kind, **values}, given, file)) from error
+
+
+def _merged(kind: str, read: dict[str, Any], given: dict[str, Any], file: Path) -> dict[str, Any]:
+    """A file and the flags that override it, without numbers of the file that the flags make wrong.
+
+    What `--print-config` filled in for one kind of data, norm or method is found anew for another.
+    """
+    defaults = {name: field.default for name, field in KINDS[kind].model_fields.items()}
+    before = {**defaults, **read, "kind": kind}
+    after = {**before, **given}
+    kept = dict(read)
+    with suppress(ValueError):  # what is no number is refused later, by name
+        _check_radius_of_file(before, after, given, file)
+    found = _parameters(before)
+    if found is not None and read.get("step_size") == found.alpha:
+        del kept["step_size"]
+    for name in ("rule", "baseline"):
+        with suppress(ValueError):
+            bare = str(read.get(name)).partition(":")[0]
+            if parse.full_rule(bare, _rule_numbers(found)) == read.get(name):
+                kept[name] = bare
+    if given.get("method") == "attack" and kept.pop("step_size", None) is not None:
+        from . import show
+
+        show.note(f"step_size of {file} is left out: --method attack has none to tune", quiet=False)
+    return {**kept, **given}
+
+
+def _check_radius_of_file(
+    before: Mapping[str, Any], after: Mapping[str, Any], given: Mapping[str, Any], file: Path
+) -> None:
+    """Refuse the radius of a file for another norm, and the paper's for what it has another one for."""
+    if "eps" in given or before.get("eps") in (None, PydanticUndefined):
+        return
+    others = [n for n in ("data", "models", "norm") if n in given and after[n] != before[n]]
+    old, new, eps = _radius(before), _radius(after), parse.number(before["eps"])
+    if _case(before)[2] != _case(after)[2] or (eps == old and new != old):
+        flags = " and ".join(f"--{name} {_text(after[name])}" for name in others)
+        was = ", ".join(_text(before[name]) for name in others)
+        raise UsageError(
+            f"`--eps` must be given with {flags}: the {parse.written(eps)} in {file} is for {was}."
+        )
+
+
+def _text(value: object) -> str:
+    return ",".join(map(str, value)) if isinstance(value, list) else str(value)
 
 
 def _read(kind: str, file: Path) -> dict[str, Any]:

@@ -51,7 +51,7 @@ def attacking(title: str, noun: str, *, quiet: bool) -> "Iterator[Callable[[RunP
         def report(state: "RunProgress") -> None:
             nonlocal reached, said
             reached = max(reached, state.fraction)
-            share = f"{state.done}/{state.rows} {noun}, {state.fooled} fooled"
+            share = f"{state.done}/{state.rows} {noun}, {state.fooled} fooled that were right"
             bar.update(task, completed=reached, figures=share)
             tenth = 10 * state.done // state.rows
             if not live and not quiet and state.done and tenth > said:
