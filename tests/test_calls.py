@@ -455,3 +455,105 @@ class TestModulesBehind:
         start = time.perf_counter()
         assert modules_behind(model) == []
         assert time.perf_counter() - start < 1.0
+
+
+# ------------------------------------------------------------ networks in training mode, well hidden
+
+
+class Plain:
+    def __init__(self, network: nn.Module) -> None:
+        self.network = network
+
+    def __call__(self, images: Tensor) -> Tensor:
+        return self.network(images)
+
+
+class Slotted:
+    __slots__ = ("__network",)
+
+    def __init__(self, network: nn.Module) -> None:
+        self.__network = network
+
+    def __call__(self, images: Tensor) -> Tensor:
+        return self.__network(images)
+
+
+class Holding(nn.Module):
+    """An object is not registered: .eval() does not reach the network in it."""
+
+    def __init__(self, held: object) -> None:
+        super().__init__()
+        self.held = held
+
+    def forward(self, images: Tensor) -> Tensor:
+        return self.held(images)
+
+
+def small() -> nn.Module:
+    return nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3))
+
+
+HIDDEN = {
+    "object in a module": lambda network: Holding(Plain(network)).eval(),
+    "slots": Slotted,
+    "slots in a module": lambda network: Holding(Slotted(network)).eval(),
+    "traced": torch.fx.symbolic_trace,
+    "traced, then half switched": lambda network: switched(torch.fx.symbolic_trace(network)),
+}
+
+
+def switched(traced: nn.Module) -> nn.Module:
+    traced.training = False
+    return traced
+
+
+@pytest.mark.parametrize("way", HIDDEN)
+def test_training_mode_is_found_where_it_hides(way):
+    network = small().train()
+    model = HIDDEN[way](network)
+    problem = sp.Ensemble([model], torch.rand(5, 4), torch.zeros(5, dtype=torch.long))
+    with pytest.raises(ValueError, match="training mode"):
+        sp.success_rates(problem, problem.zeros())
+    assert not network[1].running_mean.any()
+    check_eval_mode([HIDDEN[way](network.eval())])
+
+
+def test_exported_programs_have_no_mode():
+    network = nn.Sequential(small(), nn.Dropout()).eval()
+    images = torch.rand(4, 4)
+    batch = {0: torch.export.Dim("batch", min=1, max=64)}
+    exported = torch.export.export(network, (images,), dynamic_shapes=(batch,)).module()
+    assert exported.training or any(part.training for part in exported.modules())
+    check_eval_mode([exported, lambda images: exported(images)])
+    problem = sp.Ensemble([exported], images, torch.zeros(4, dtype=torch.long))
+    assert sp.success_rates(problem, problem.zeros()).count == 4
+
+
+# -------------------------------------------------------------------------------- dtypes that do not fit
+
+
+class Centred(nn.Module):
+    """A wrapper with a buffer of its own, as most that normalise are."""
+
+    def __init__(self, network: nn.Module) -> None:
+        super().__init__()
+        self.network = network
+        self.register_buffer("mean", torch.full((1, 1, 1), 0.1))
+
+    def forward(self, images: Tensor) -> Tensor:
+        return self.network(images - self.mean)
+
+
+class TestDtypesThatDoNotFit:
+    def test_a_half_network_behind_a_function(self, digits):
+        network = sp.models.load("mnist-a").half()
+        problem = sp.Ensemble([lambda v: network(v)], *digits)
+        with pytest.raises(ValueError, match=r"float16.*pass the module itself.*model\.float\(\)"):
+            sp.attack(problem, BALL, steps=1)
+
+    @pytest.mark.parametrize("dtype", [torch.float16, torch.float64])
+    def test_parts_of_two_dtypes(self, digits, dtype):
+        model = Centred(sp.models.load("mnist-a").to(dtype)).eval()
+        with pytest.raises(ValueError, match=r"float(16|32) and float(32|64).*model\.float\(\)"):
+            sp.attack(sp.Ensemble([model], *digits), BALL, steps=1)
+        assert sp.attack(sp.Ensemble([model.to(dtype)], *digits), BALL, steps=1).delta.any()

@@ -16,7 +16,15 @@ from itertools import chain, islice
 import torch
 from torch import Tensor, nn
 
-__all__ = ["Model", "call", "check_eval_mode", "full_precision", "logits_of", "modules_behind"]
+__all__ = [
+    "Model",
+    "call",
+    "check_eval_mode",
+    "full_precision",
+    "logits_of",
+    "modules_behind",
+    "parts_in_training",
+]
 
 Model = Callable[[Tensor], Tensor]
 
@@ -37,7 +45,6 @@ _LEAVES = (
     types.ModuleType,
     types.BuiltinFunctionType,
 )
-_HIDING = (nn.Module, list, tuple, dict, functools.partial, types.FunctionType, types.MethodType)
 
 
 def call(model: Model, images: Tensor, *, fresh: bool = False) -> Tensor:
@@ -74,14 +81,10 @@ def call(model: Model, images: Tensor, *, fresh: bool = False) -> Tensor:
         else:
             output = model(own)
     except RuntimeError as error:
-        known = _dtypes(modules_behind(model))
-        if not known or own.dtype in known:
+        remedy = _dtype_remedy(own.dtype, _dtypes(modules_behind(model)), error)
+        if remedy is None:
             raise
-        given, wanted = _name(own.dtype), " and ".join(sorted(map(_name, known)))
-        raise ValueError(
-            f"the model must take {given} images, but its parameters are {wanted}, and it failed ({error}); "
-            "give it images of that dtype, such as x.float()."
-        ) from error
+        raise ValueError(remedy) from error
     logits = logits_of(output)
     if logits.dim() != 2 or len(logits) != len(images):
         raise ValueError(
@@ -150,10 +153,7 @@ def check_eval_mode(models: Sequence[Model]) -> None:
     """
     for index, model in enumerate(models):
         for module in modules_behind(model):
-            # An exported program has no modes, although its shell says otherwise.
-            if isinstance(module, torch.fx.GraphModule):
-                continue
-            if any(part.training for part in module.modules()):
+            if parts_in_training(module):
                 what = type(model).__name__
                 if module is not model:
                     what += f" around {type(module).__name__}"
@@ -163,11 +163,30 @@ def check_eval_mode(models: Sequence[Model]) -> None:
                 )
 
 
+def parts_in_training(module: nn.Module) -> list[nn.Module]:
+    """The parts of a network that are in training mode.
+
+    Shells have no mode, although they say otherwise: those of exported programs, and the bare modules that
+    only hold parameters. What a traced network calls has one: its batch norm and dropout are modules as ever.
+
+    Example:
+        >>> parts_in_training(torch.fx.symbolic_trace(nn.Sequential(nn.Linear(2, 2), nn.Dropout())))
+        [Linear(in_features=2, out_features=2, bias=True), Dropout(p=0.5, inplace=False)]
+    """
+    return [part for part in module.modules() if part.training and not _is_shell(part)]
+
+
+def _is_shell(part: nn.Module) -> bool:
+    kind = type(part)
+    graph = isinstance(part, torch.fx.GraphModule) or kind.__module__.startswith("torch.export.")
+    return graph or kind is nn.Module
+
+
 def modules_behind(model: object) -> list[nn.Module]:
     """The networks that a model is or calls, as far as that can be seen from outside.
 
     Looks into closures, defaults, the global names a function uses, partial functions, bound methods,
-    attributes of objects, and lists, tuples, sets and dictionaries of these.
+    attributes and slots of objects, also inside modules, and lists, tuples, sets and dictionaries of these.
 
     Example:
         >>> network = nn.Linear(2, 2)
@@ -192,10 +211,10 @@ def modules_behind(model: object) -> list[nn.Module]:
 def _parts(thing: object) -> Iterator[object]:
     """What a thing refers to in a way that it might call it."""
     if isinstance(thing, nn.Module):
-        # Registered parts are known; a network that hides in a list or behind a function is not.
+        # Registered parts are known; a network that hides in a list, an object or a function is not.
         for part in thing.modules():
-            hidden = (value for name, value in vars(part).items() if name not in _OWN)
-            yield from (value for value in hidden if isinstance(value, _HIDING))
+            if not isinstance(part, torch.fx.GraphModule):  # a graph calls registered parts only
+                yield from (value for name, value in vars(part).items() if name not in _OWN)
     elif isinstance(thing, functools.partial):
         yield from (thing.func, *thing.args, *thing.keywords.values())
     elif isinstance(thing, types.MethodType):
@@ -207,8 +226,20 @@ def _parts(thing: object) -> Iterator[object]:
         yield from thing.values()
     elif isinstance(thing, list | tuple | set | frozenset):
         yield from thing
-    elif hasattr(thing, "__dict__"):
-        yield from vars(thing).values()
+    else:
+        yield from getattr(thing, "__dict__", {}).values()
+        yield from _slots(thing)
+
+
+def _slots(thing: object) -> Iterator[object]:
+    """What an object keeps in `__slots__`."""
+    for kind in type(thing).__mro__:
+        for slot in vars(kind).values():
+            if isinstance(slot, types.MemberDescriptorType):
+                try:
+                    yield slot.__get__(thing)
+                except AttributeError:  # not filled yet
+                    continue
 
 
 def _captured(function: types.FunctionType) -> Iterator[object]:
@@ -251,6 +282,26 @@ def _dtypes(modules: Sequence[nn.Module]) -> set[torch.dtype]:
     """Of all parameters and buffers that are floating-point numbers."""
     tensors = (t for module in modules for t in chain(module.parameters(), module.buffers()))
     return {tensor.dtype for tensor in tensors if tensor.is_floating_point()}
+
+
+def _dtype_remedy(given: torch.dtype, known: set[torch.dtype], error: RuntimeError) -> str | None:
+    """What to say of a model that failed on images of this dtype; None if its dtypes are not the reason."""
+    names = " and ".join(sorted(map(_name, known)))
+    if known and given not in known:
+        images = {torch.float32: "x.float()", torch.float64: "x.double()"}
+        fitting = [how for dtype, how in images.items() if dtype in known]
+        do = f"give it images of that dtype, such as {fitting[0]}" if fitting else ""
+        do = do or "pass the module itself, which is asked in its own dtype, or write model.float()"
+        return (
+            f"the model must take {_name(given)} images, but its parameters are {names}, and it failed "
+            f"({error}); {do}."
+        )
+    if len(known) > 1 and "type" in str(error):  # as all complaints about dtypes say
+        return (
+            f"a model must have parameters and buffers of one dtype, or convert between them, got {names}, and "
+            f"it failed ({error}); write model.float(), with the wrapper around the network included."
+        )
+    return None
 
 
 def _name(dtype: torch.dtype) -> str:

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from saddlepoint.calls import call
+from saddlepoint.calls import call, parts_in_training
 from saddlepoint.doctor.subject import Finding, Subject, input_gradient
 from saddlepoint.evaluation.failures import reason
 from saddlepoint.losses import fooled
@@ -24,9 +24,7 @@ _IMAGENET = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
 def mode(model: Model) -> Finding:
     """Training or evaluation mode."""
     modules = list(model.modules()) if isinstance(model, nn.Module) else []
-    if isinstance(model, torch.fx.GraphModule):
-        modules = []
-    loud = [type(m).__name__ for m in modules if m.training]
+    loud = [type(m).__name__ for m in parts_in_training(model)] if modules else []
     if not loud:
         return Finding("mode", "ok", "the model is in evaluation mode.", "its answers are its own.")
     special = sorted({n for n in loud if "Norm" in n or "Dropout" in n})
