@@ -21,7 +21,7 @@ from saddlepoint.solver.watch import Watch, check_again, check_answers
 from saddlepoint.streams import JUDGE
 from saddlepoint.weights import AbstractWeightRule
 
-__all__ = ["Interrupted", "Look", "Plan", "Solve", "in_batches", "look", "plan"]
+__all__ = ["Interrupted", "Look", "Plan", "Solve", "first_answers", "in_batches", "look", "plan"]
 
 _GRAPH_BYTES = 2**30  # what the graph of one batch may hold
 _ROWS = 128  # the batch size at which the networks of the paper run fastest on a CPU
@@ -240,25 +240,9 @@ def look(problem: AbstractProblem, loss: Loss = cw_margin, targeted: bool = Fals
         >>> seen.rows(accumulate=False), [fault[-24:] for fault in seen.faults]
         (128, [' come out far too small.'])
     """
-    check_eval_mode(problem.models)
-    few = problem.take(torch.arange(min(4, len(problem)), device=problem.lower.device))
+    few, logits = first_answers(problem, loss, targeted)
     delta = few.zeros()
-    with torch.no_grad():
-        logits = few.logits(delta)
-    if logits.dim() != 3 or logits.shape[:2] != few.labels.shape:
-        raise ValueError(
-            f"models must return logits (B, C), so that the problem has shape (B, K, C) = "
-            f"({len(few)}, {few.num_domains}, C), got {tuple(logits.shape)}."
-        )
-    if int(problem.labels.max()) >= logits.shape[-1]:
-        raise ValueError(
-            f"labels must be below the number of classes, {logits.shape[-1]}, "
-            f"got {int(problem.labels.max())}."
-        )
     watch = Watch(loss, targeted=targeted)
-    watch.values(few, delta, finite(logits))
-    watch.check()
-    check_answers(few, delta, logits)
     faults = list(_probabilities(few, logits))
     saved = _SavedBytes()
     with torch.autograd.graph.saved_tensors_hooks(saved.pack, saved.unpack):
@@ -277,6 +261,37 @@ def look(problem: AbstractProblem, loss: Loss = cw_margin, targeted: bool = Fals
         watch.check()
         faults += _zero_gradients(few, gradient)
     return Look(few.num_domains, saved.total / len(few), tuple(faults))
+
+
+def first_answers(
+    problem: AbstractProblem, loss: Loss = cw_margin, targeted: bool = False
+) -> tuple[AbstractProblem, Tensor]:
+    """The first rows (four at most) and what is answered to them, (n, K, C), if answers mean anything.
+
+    Raises:
+        ValueError: Training mode; logits of other shapes, of too few classes, or not finite; answers that
+            depend on chance or on the other images.
+    """
+    check_eval_mode(problem.models)
+    few = problem.take(torch.arange(min(4, len(problem)), device=problem.lower.device))
+    delta = few.zeros()
+    with torch.no_grad():
+        logits = few.logits(delta)
+    if logits.dim() != 3 or logits.shape[:2] != few.labels.shape:
+        raise ValueError(
+            f"models must return logits (B, C), so that the problem has shape (B, K, C) = "
+            f"({len(few)}, {few.num_domains}, C), got {tuple(logits.shape)}."
+        )
+    largest = int(torch.maximum(problem.labels.max(), problem.truth.max()))
+    if largest >= logits.shape[-1]:
+        raise ValueError(
+            f"labels must be below the number of classes, {logits.shape[-1]}, got {largest}."
+        )
+    watch = Watch(loss, targeted=targeted)
+    watch.values(few, delta, finite(logits))
+    watch.check()
+    check_answers(few, delta, logits)
+    return few, logits
 
 
 class _SavedBytes:
