@@ -225,7 +225,7 @@ class TestRatesAreRefused:
             success_rates(problem, self.ZERO)
 
     def test_no_rows_at_a_time(self) -> None:
-        with pytest.raises(ValueError, match="`batch_size` must be a whole number >= 1, got 0"):
+        with pytest.raises(ValueError, match="`batch_size` must be >= 1, got 0"):
             success_rates(Ensemble([lambda v: v], self.X, self.Y), self.ZERO, batch_size=0)
 
     def test_arrays_are_taken(self) -> None:

@@ -15,7 +15,7 @@ from saddlepoint.losses import cw_margin, finite
 from saddlepoint.losses import fooled as is_fooled
 from saddlepoint.problems import AbstractProblem, check_targets
 from saddlepoint.problems.inputs import Array
-from saddlepoint.solver.batches import first_answers
+from saddlepoint.solver.batches import check_count, first_answers
 from saddlepoint.solver.watch import Watch
 from saddlepoint.streams import JUDGE
 
@@ -131,8 +131,7 @@ def success_rates(
         1.0
     """
     check_targets(problem, targeted)
-    if not isinstance(batch_size, int) or batch_size < 1:
-        raise ValueError(f"`batch_size` must be a whole number >= 1, got {batch_size!r}.")
+    check_count("batch_size", batch_size, 1)
     delta = torch.as_tensor(delta).to(problem.lower)
     if delta.shape != problem.lower.shape:
         raise ValueError(

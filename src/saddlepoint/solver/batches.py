@@ -6,6 +6,7 @@ import warnings
 import weakref
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from numbers import Integral
 from typing import final
 
 import torch
@@ -21,7 +22,17 @@ from saddlepoint.solver.watch import Watch, check_again, check_answers
 from saddlepoint.streams import JUDGE
 from saddlepoint.weights import AbstractWeightRule
 
-__all__ = ["Interrupted", "Look", "Plan", "Solve", "first_answers", "in_batches", "look", "plan"]
+__all__ = [
+    "Interrupted",
+    "Look",
+    "Plan",
+    "Solve",
+    "check_count",
+    "first_answers",
+    "in_batches",
+    "look",
+    "plan",
+]
 
 _GRAPH_BYTES = 2**30  # what the graph of one batch may hold
 _ROWS = 128  # the batch size at which the networks of the paper run fastest on a CPU
@@ -67,16 +78,17 @@ def plan(
 ) -> Plan:
     """Check everything once, on a few rows, and choose batch size and differentiation by memory."""
     _check_kinds(problem, ball, rule, loss)
-    if steps < 0:
-        raise ValueError(f"`steps` must be >= 0, got {steps}.")
-    if batch_size is not None and batch_size < 1:
-        raise ValueError(f"`batch_size` must be >= 1, got {batch_size}.")
+    check_count("steps", steps, 0)
+    if batch_size is not None:
+        check_count("batch_size", batch_size, 1)
     check_targets(problem, targeted)
     shape = tuple(problem.lower.shape)
     if start is not None and tuple(start.shape) != shape:
         raise ValueError(
             f"`start` must have the shape of delta, {shape}, got {tuple(start.shape)}."
         )
+    if start is not None and not bool(torch.as_tensor(start).isfinite().all()):
+        raise ValueError("`start` must be finite, got NaN or inf; leave it out to start at zero.")
     if isinstance(ball.eps, Tensor) and ball.eps.dim() == 1 and len(ball.eps) != len(problem):
         raise ValueError(
             f"`ball.eps` must have one radius per row, ({len(problem)},), got ({len(ball.eps)},)."
@@ -101,7 +113,7 @@ def in_batches(
     callback: Callback | None,
 ) -> AttackResult:
     """Solve batch after batch. Ctrl-C ends with what is done; the other rows are marked incomplete."""
-    start = problem.zeros() if start is None else start.detach().to(problem.lower)
+    start = problem.zeros() if start is None else torch.as_tensor(start).detach().to(problem.lower)
     done, fooled = 0, 0
     parts: list[AttackResult] = []
 
@@ -135,9 +147,6 @@ def _judge(
     """Ask again, without gradient: what counts is the answer to the candidate itself.
 
     Random transforms are judged on a draw that the attack has not seen, others on the same images once more.
-
-    Raises:
-        ValueError: A model answered differently, by more than rounding.
     """
     with torch.no_grad():
         logits = problem.logits(result.delta, JUDGE if problem.random else 0)
@@ -171,6 +180,16 @@ def _untouched(problem: AbstractProblem, steps: int) -> AttackResult:
 
 
 # ------------------------------------------------------------------------------------------------ checks
+
+
+def check_count(name: str, value: object, least: int) -> None:
+    """Refuse what is no whole number, or too small a one."""
+    if not isinstance(value, Integral):  # also NumPy's
+        raise TypeError(
+            f"`{name}` must be a whole number, got {type(value).__name__} {value!r}; write int({name})."
+        )
+    if int(value) < least:
+        raise ValueError(f"`{name}` must be >= {least}, got {value}.")
 
 
 def _check_kinds(problem: object, ball: object, rule: object, loss: object) -> None:
