@@ -557,3 +557,24 @@ class TestDtypesThatDoNotFit:
         with pytest.raises(ValueError, match=r"float(16|32) and float(32|64).*model\.float\(\)"):
             sp.attack(sp.Ensemble([model], *digits), BALL, steps=1)
         assert sp.attack(sp.Ensemble([model.to(dtype)], *digits), BALL, steps=1).delta.any()
+
+
+@pytest.mark.parametrize(
+    ("options", "match"),
+    [
+        ({"steps": 2.5}, "`steps` must be a whole number, got float 2.5"),
+        ({"steps": "5"}, "`steps` must be a whole number, got str '5'"),
+        ({"restarts": 1.5}, "`restarts` must be a whole number, got float 1.5"),
+        ({"batch_size": 2.5}, "`batch_size` must be a whole number, got float 2.5"),
+        ({"start": torch.full((12, 1, 28, 28), math.nan)}, "`start` must be finite"),
+    ],
+)
+def test_numbers_that_cannot_be_meant_are_refused(network, digits, options, match):
+    with pytest.raises((TypeError, ValueError), match=match):
+        sp.attack(sp.Ensemble([network], *digits), BALL, **options)
+
+
+def test_a_start_may_be_an_array(network, digits):
+    problem, start = sp.Ensemble([network], *digits), torch.full((12, 1, 28, 28), 0.02)
+    given = sp.attack(problem, BALL, steps=2, start=start.numpy())
+    same(given, sp.attack(problem, BALL, steps=2, start=start))

@@ -157,8 +157,8 @@ def test_random_transforms_are_judged_on_draws_no_attack_has_seen() -> None:
     attacked = torch.stack(seen)
     seen.clear()
     first = success_rates(problem, zero)
-    judged = seen[0]
-    assert bool((attacked - judged).abs().flatten(2).amax(dim=2).gt(1e-6).all())
+    for judged in seen[-2:]:  # after the look at the first rows: clean and perturbed
+        assert bool((attacked - judged).abs().flatten(2).amax(dim=2).gt(1e-6).all())
     again = success_rates(problem, zero, batch_size=3)
     assert torch.equal(first.fooled, again.fooled)
 
@@ -196,3 +196,39 @@ def test_a_model_in_training_mode_is_refused() -> None:
     problem = Ensemble([model], torch.rand(3, 2), torch.zeros(3, dtype=torch.long))
     with pytest.raises(ValueError, match=r"models\[0\].*training mode.*model\.eval\(\)"):
         success_rates(problem, problem.zeros())
+
+
+class TestRatesAreRefused:
+    """A count over answers that mean nothing is no rate."""
+
+    X, Y, ZERO = torch.rand(6, 3), torch.tensor([0, 1, 2, 0, 1, 2]), torch.zeros(6, 3)
+
+    def test_logits_that_are_not_numbers_without_perturbation(self) -> None:
+        for row in (0, 5):  # among the first rows, and beyond
+            bad = self.X[row]
+            problem = Ensemble(
+                [lambda v, bad=bad: v / (v != bad).any(dim=1, keepdim=True)], self.X, self.Y
+            )
+            with pytest.raises(ValueError, match=rf"finite, got NaN or inf in row {row}, domain 0"):
+                success_rates(problem, self.ZERO, batch_size=2)
+
+    def test_labels_beyond_the_classes(self) -> None:
+        problem = Ensemble([lambda v: v], self.X, self.Y + 2)
+        with pytest.raises(
+            ValueError, match="labels must be below the number of classes, 3, got 4"
+        ):
+            success_rates(problem, self.ZERO)
+
+    def test_chance(self) -> None:
+        problem = Ensemble([lambda v: v + torch.rand_like(v)], self.X, self.Y)
+        with pytest.raises(ValueError, match="asked twice"):
+            success_rates(problem, self.ZERO)
+
+    def test_no_rows_at_a_time(self) -> None:
+        with pytest.raises(ValueError, match="`batch_size` must be >= 1, got 0"):
+            success_rates(Ensemble([lambda v: v], self.X, self.Y), self.ZERO, batch_size=0)
+
+    def test_arrays_are_taken(self) -> None:
+        problem = Ensemble([lambda v: v], self.X, self.Y)
+        rates = success_rates(problem, self.ZERO.double().numpy())
+        assert torch.equal(rates.fooled, success_rates(problem, self.ZERO).fooled)

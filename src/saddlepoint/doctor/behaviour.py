@@ -24,7 +24,9 @@ _IMAGENET = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
 def mode(model: Model) -> Finding:
     """Training or evaluation mode."""
     modules = list(model.modules()) if isinstance(model, nn.Module) else []
-    loud = [type(m).__name__ for m in parts_in_training(model)] if modules else []
+    loud = (
+        [type(m).__name__ for m in parts_in_training(model)] if isinstance(model, nn.Module) else []
+    )
     if not loud:
         return Finding("mode", "ok", "the model is in evaluation mode.", "its answers are its own.")
     special = sorted({n for n in loud if "Norm" in n or "Dropout" in n})

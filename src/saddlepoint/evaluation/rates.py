@@ -11,8 +11,12 @@ import torch
 from torch import Tensor
 
 from saddlepoint.calls import full_precision
+from saddlepoint.losses import cw_margin, finite
 from saddlepoint.losses import fooled as is_fooled
-from saddlepoint.problems import AbstractProblem, check_eval_mode, check_targets
+from saddlepoint.problems import AbstractProblem, check_targets
+from saddlepoint.problems.inputs import Array
+from saddlepoint.solver.batches import check_count, first_answers
+from saddlepoint.solver.watch import Watch
 from saddlepoint.streams import JUDGE
 
 __all__ = ["SuccessRates", "share", "success_rates", "wilson"]
@@ -94,7 +98,11 @@ class SuccessRates:
 
 
 def success_rates(
-    problem: AbstractProblem, delta: Tensor, *, targeted: bool = False, batch_size: int = 256
+    problem: AbstractProblem,
+    delta: Tensor | Array,
+    *,
+    targeted: bool = False,
+    batch_size: int = 256,
 ) -> SuccessRates:
     """Evaluate perturbations afresh and count.
 
@@ -103,13 +111,16 @@ def success_rates(
 
     Args:
         problem: B rows, K domains.
-        delta: (B, ...).
+        delta: (B, ...), a tensor or an array.
         targeted: Whether labels are classes to reach; then success is reaching them, and `correct` means not
             being there already.
         batch_size: Rows at a time; it changes no result.
 
     Returns:
         Rates over all rows.
+
+    Raises:
+        ValueError: The models do not answer for themselves, or not in numbers, at delta = 0; see `attack`.
 
     Example:
         >>> from saddlepoint.problems import Ensemble
@@ -119,8 +130,9 @@ def success_rates(
         >>> success_rates(problem, torch.tensor([[-1.0, 0.5]])).all
         1.0
     """
-    check_eval_mode(problem.models)
     check_targets(problem, targeted)
+    check_count("batch_size", batch_size, 1)
+    delta = torch.as_tensor(delta).to(problem.lower)
     if delta.shape != problem.lower.shape:
         raise ValueError(
             f"`delta` must have shape {tuple(problem.lower.shape)}, got {tuple(delta.shape)}."
@@ -134,15 +146,20 @@ def success_rates(
             f"got {int(outside.sum())} entries outside or NaN."
         )
     tables: list[tuple[Tensor, Tensor]] = []
+    watch = Watch(cw_margin, targeted=targeted)
     with torch.no_grad(), full_precision():
+        first_answers(problem, targeted=targeted)
         for rows in torch.arange(len(problem), device=delta.device).split(batch_size):
             part = problem.take(rows)
+            clean = part.logits(part.zeros(), JUDGE)
+            watch.values(part, part.zeros(), finite(clean))
             tables.append(
                 (
                     is_fooled(part.logits(delta[rows], JUDGE), part.truth, targeted=targeted),
-                    is_fooled(part.logits(part.zeros(), JUDGE), part.truth, targeted=targeted),
+                    is_fooled(clean, part.truth, targeted=targeted),
                 )
             )
+    watch.check()
     fooled, before = (torch.cat(column) for column in zip(*tables, strict=True))
     return SuccessRates(fooled, ~before)
 

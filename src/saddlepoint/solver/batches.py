@@ -6,6 +6,7 @@ import warnings
 import weakref
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from numbers import Integral
 from typing import final
 
 import torch
@@ -21,7 +22,17 @@ from saddlepoint.solver.watch import Watch, check_again, check_answers
 from saddlepoint.streams import JUDGE
 from saddlepoint.weights import AbstractWeightRule
 
-__all__ = ["Interrupted", "Look", "Plan", "Solve", "in_batches", "look", "plan"]
+__all__ = [
+    "Interrupted",
+    "Look",
+    "Plan",
+    "Solve",
+    "check_count",
+    "first_answers",
+    "in_batches",
+    "look",
+    "plan",
+]
 
 _GRAPH_BYTES = 2**30  # what the graph of one batch may hold
 _ROWS = 128  # the batch size at which the networks of the paper run fastest on a CPU
@@ -67,16 +78,17 @@ def plan(
 ) -> Plan:
     """Check everything once, on a few rows, and choose batch size and differentiation by memory."""
     _check_kinds(problem, ball, rule, loss)
-    if steps < 0:
-        raise ValueError(f"`steps` must be >= 0, got {steps}.")
-    if batch_size is not None and batch_size < 1:
-        raise ValueError(f"`batch_size` must be >= 1, got {batch_size}.")
+    check_count("steps", steps, 0)
+    if batch_size is not None:
+        check_count("batch_size", batch_size, 1)
     check_targets(problem, targeted)
     shape = tuple(problem.lower.shape)
     if start is not None and tuple(start.shape) != shape:
         raise ValueError(
             f"`start` must have the shape of delta, {shape}, got {tuple(start.shape)}."
         )
+    if start is not None and not bool(torch.as_tensor(start).isfinite().all()):
+        raise ValueError("`start` must be finite, got NaN or inf; leave it out to start at zero.")
     if isinstance(ball.eps, Tensor) and ball.eps.dim() == 1 and len(ball.eps) != len(problem):
         raise ValueError(
             f"`ball.eps` must have one radius per row, ({len(problem)},), got ({len(ball.eps)},)."
@@ -101,7 +113,7 @@ def in_batches(
     callback: Callback | None,
 ) -> AttackResult:
     """Solve batch after batch. Ctrl-C ends with what is done; the other rows are marked incomplete."""
-    start = problem.zeros() if start is None else start.detach().to(problem.lower)
+    start = problem.zeros() if start is None else torch.as_tensor(start).detach().to(problem.lower)
     done, fooled = 0, 0
     parts: list[AttackResult] = []
 
@@ -135,9 +147,6 @@ def _judge(
     """Ask again, without gradient: what counts is the answer to the candidate itself.
 
     Random transforms are judged on a draw that the attack has not seen, others on the same images once more.
-
-    Raises:
-        ValueError: A model answered differently, by more than rounding.
     """
     with torch.no_grad():
         logits = problem.logits(result.delta, JUDGE if problem.random else 0)
@@ -171,6 +180,16 @@ def _untouched(problem: AbstractProblem, steps: int) -> AttackResult:
 
 
 # ------------------------------------------------------------------------------------------------ checks
+
+
+def check_count(name: str, value: object, least: int) -> None:
+    """Refuse what is no whole number, or too small a one."""
+    if not isinstance(value, Integral):  # also NumPy's
+        raise TypeError(
+            f"`{name}` must be a whole number, got {type(value).__name__} {value!r}; write int({name})."
+        )
+    if int(value) < least:
+        raise ValueError(f"`{name}` must be >= {least}, got {value}.")
 
 
 def _check_kinds(problem: object, ball: object, rule: object, loss: object) -> None:
@@ -240,25 +259,9 @@ def look(problem: AbstractProblem, loss: Loss = cw_margin, targeted: bool = Fals
         >>> seen.rows(accumulate=False), [fault[-24:] for fault in seen.faults]
         (128, [' come out far too small.'])
     """
-    check_eval_mode(problem.models)
-    few = problem.take(torch.arange(min(4, len(problem)), device=problem.lower.device))
+    few, logits = first_answers(problem, loss, targeted)
     delta = few.zeros()
-    with torch.no_grad():
-        logits = few.logits(delta)
-    if logits.dim() != 3 or logits.shape[:2] != few.labels.shape:
-        raise ValueError(
-            f"models must return logits (B, C), so that the problem has shape (B, K, C) = "
-            f"({len(few)}, {few.num_domains}, C), got {tuple(logits.shape)}."
-        )
-    if int(problem.labels.max()) >= logits.shape[-1]:
-        raise ValueError(
-            f"labels must be below the number of classes, {logits.shape[-1]}, "
-            f"got {int(problem.labels.max())}."
-        )
     watch = Watch(loss, targeted=targeted)
-    watch.values(few, delta, finite(logits))
-    watch.check()
-    check_answers(few, delta, logits)
     faults = list(_probabilities(few, logits))
     saved = _SavedBytes()
     with torch.autograd.graph.saved_tensors_hooks(saved.pack, saved.unpack):
@@ -277,6 +280,37 @@ def look(problem: AbstractProblem, loss: Loss = cw_margin, targeted: bool = Fals
         watch.check()
         faults += _zero_gradients(few, gradient)
     return Look(few.num_domains, saved.total / len(few), tuple(faults))
+
+
+def first_answers(
+    problem: AbstractProblem, loss: Loss = cw_margin, targeted: bool = False
+) -> tuple[AbstractProblem, Tensor]:
+    """The first rows (four at most) and what is answered to them, (n, K, C), if answers mean anything.
+
+    Raises:
+        ValueError: Training mode; logits of other shapes, of too few classes, or not finite; answers that
+            depend on chance or on the other images.
+    """
+    check_eval_mode(problem.models)
+    few = problem.take(torch.arange(min(4, len(problem)), device=problem.lower.device))
+    delta = few.zeros()
+    with torch.no_grad():
+        logits = few.logits(delta)
+    if logits.dim() != 3 or logits.shape[:2] != few.labels.shape:
+        raise ValueError(
+            f"models must return logits (B, C), so that the problem has shape (B, K, C) = "
+            f"({len(few)}, {few.num_domains}, C), got {tuple(logits.shape)}."
+        )
+    largest = int(torch.maximum(problem.labels.max(), problem.truth.max()))
+    if largest >= logits.shape[-1]:
+        raise ValueError(
+            f"labels must be below the number of classes, {logits.shape[-1]}, got {largest}."
+        )
+    watch = Watch(loss, targeted=targeted)
+    watch.values(few, delta, finite(logits))
+    watch.check()
+    check_answers(few, delta, logits)
+    return few, logits
 
 
 class _SavedBytes:

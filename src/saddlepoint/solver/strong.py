@@ -13,7 +13,7 @@ from saddlepoint.calls import full_precision
 from saddlepoint.losses import Loss, cw_margin
 from saddlepoint.problems import AbstractProblem
 from saddlepoint.projections import LpBall
-from saddlepoint.solver.batches import Interrupted, Plan, in_batches, plan
+from saddlepoint.solver.batches import Interrupted, Plan, check_count, in_batches, plan
 from saddlepoint.solver.best import Best
 from saddlepoint.solver.evaluate import Evaluation, evaluate, gradients_enabled
 from saddlepoint.solver.grid import Grid
@@ -86,8 +86,7 @@ def attack(
         >>> bool((result.delta.abs() <= 0.3).all())
         True
     """
-    if restarts < 1:
-        raise ValueError(f"`restarts` must be >= 1, got {restarts}.")
+    check_count("restarts", restarts, 1)
     rule = MinMax() if rule is None else rule
     grid = None if quantize is None else Grid(quantize)
 
