@@ -6,6 +6,7 @@ import math
 import warnings
 from collections.abc import Callable
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -112,3 +113,22 @@ def test_the_smallest_radius_is_sought_without_a_word() -> None:
 def test_a_radius_is_a_number(eps: object) -> None:
     with pytest.raises(TypeError, match="`eps` must be a number or a tensor, got"):
         sp.LpBall(2, eps)  # type: ignore[arg-type]
+
+
+def test_a_ball_smaller_than_one_level_of_the_file_is_refused() -> None:
+    x, y = sp.data.sample("mnist", 2)
+    problem = sp.Ensemble([sp.models.load("mnist-a")], x, y)
+    with pytest.raises(ValueError, match=r"at least one level, 1/255, got 0.003"):
+        sp.attack(problem, sp.linf(0.003), quantize=256, steps=2)
+    sp.attack(problem, sp.linf(1 / 255), quantize=256, steps=2)
+
+
+def test_radii_may_be_an_array_and_weights_are_one_number_per_domain() -> None:
+    assert torch.equal(sp.linf(np.full(3, 0.25)).eps, torch.full((3,), 0.25, dtype=torch.float64))
+    with pytest.raises(ValueError, match=r"one number per domain, \(K,\), got shape \(2, 2\)"):
+        sp.Fixed(torch.full((2, 2), 0.5))
+    with pytest.raises(ValueError, match="take any number of images"):
+        model = lambda v: v.reshape(7, 784) @ torch.ones(784, 10)  # noqa: E731
+        sp.attack(
+            sp.Ensemble([model], torch.rand(7, 1, 28, 28), torch.zeros(7).long()), sp.linf(0.1)
+        )

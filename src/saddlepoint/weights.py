@@ -110,7 +110,12 @@ class Fixed(AbstractWeightRule):
     weights: Sequence[float]
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "weights", tuple(float(w) for w in self.weights))
+        given = torch.as_tensor(self.weights, dtype=torch.float64)
+        if given.dim() != 1:
+            raise ValueError(
+                f"`weights` must be one number per domain, (K,), got shape {tuple(given.shape)}."
+            )
+        object.__setattr__(self, "weights", tuple(given.tolist()))
         total = sum(self.weights)
         if any(not w >= 0 for w in self.weights) or not abs(total - 1) <= 1e-3:
             raise ValueError(

@@ -47,6 +47,8 @@ class LpBall:
 
     def __post_init__(self) -> None:
         check_norm(self.p)
+        if not isinstance(self.eps, Tensor) and getattr(self.eps, "shape", ()) != ():
+            object.__setattr__(self, "eps", torch.as_tensor(self.eps))  # an array of radii
         rows = self.eps.shape[0] if isinstance(self.eps, Tensor) and self.eps.dim() == 1 else None
         check_radius(self.eps, rows)
         if self.unit not in ("entry", "pixel"):

@@ -295,7 +295,13 @@ def first_answers(
     few = problem.take(torch.arange(min(4, len(problem)), device=problem.lower.device))
     delta = few.zeros()
     with torch.no_grad():
-        logits = few.logits(delta)
+        try:
+            logits = few.logits(delta)
+        except (RuntimeError, AssertionError) as error:
+            raise ValueError(
+                f"models must take any number of images, (n, ...), got an error for the first {len(few)}: "
+                f"{' '.join(str(error).split())[:300]}"
+            ) from error
     if logits.dim() != 3 or logits.shape[:2] != few.labels.shape:
         raise ValueError(
             f"models must return logits (B, C), so that the problem has shape (B, K, C) = "

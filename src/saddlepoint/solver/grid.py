@@ -49,6 +49,15 @@ class Grid:
                 f"round them first: (x * {self.levels - 1}).round() / {self.levels - 1}."
             )
 
+    def check_ball(self, ball: LpBall) -> None:
+        """Refuse a ball in which no entry can move by a whole level: only the image itself is in it."""
+        smallest = float(torch.as_tensor(ball.eps, dtype=torch.float64).min())
+        if ball.p != 0 and smallest * (self.levels - 1) < 1 - 1e-6:
+            raise ValueError(
+                f"`quantize={self.levels}` needs a radius of at least one level, 1/{self.levels - 1}, got "
+                f"{smallest:g}: no other image of {self.levels} levels is in the ball."
+            )
+
     def within(self, delta: Tensor, ball: LpBall, lower: Tensor, upper: Tensor) -> Tensor:
         """The nearest whole levels that are not larger in any entry, (B, ...): they stay in ball and box.
 

@@ -119,6 +119,7 @@ def attack(
         setup = plan(problem, ball, rule, loss, steps, start, targeted, batch_size, accumulate)
         if grid is not None:
             grid.check(problem.images(problem.zeros()))
+            grid.check_ball(ball)
             problem = problem.on_grid(grid.levels)
         ball = within_box(ball, problem)
         return in_batches(problem, ball, start, loss, setup, solve, callback)
