@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 import saddlepoint as sp
+from saddlepoint.evaluation.radii import smallest_radius
 
 SHAPE = (3, 32, 32)
 SOLVERS = [sp.attack, sp.apgda]
@@ -106,7 +107,7 @@ def test_solvers_refuse_and_warn_at_entry(solver: Callable) -> None:
 
 def test_the_smallest_radius_is_sought_without_a_word() -> None:
     for p in (0, 1, 2, math.inf):
-        sp.evaluation.radii.smallest_radius(problem(), p, steps=3, searches=3)
+        smallest_radius(problem(), p, steps=3, searches=3)
 
 
 @pytest.mark.parametrize("eps", ["0.2", None, [0.1]])
@@ -127,8 +128,10 @@ def test_radii_may_be_an_array_and_weights_are_one_number_per_domain() -> None:
     assert torch.equal(sp.linf(np.full(3, 0.25)).eps, torch.full((3,), 0.25, dtype=torch.float64))
     with pytest.raises(ValueError, match=r"one number per domain, \(K,\), got shape \(2, 2\)"):
         sp.Fixed(torch.full((2, 2), 0.5))
+    problem = sp.Ensemble(
+        [lambda v: v.reshape(7, 784) @ torch.ones(784, 10)],
+        torch.rand(7, 1, 28, 28),
+        torch.zeros(7, dtype=torch.long),
+    )
     with pytest.raises(ValueError, match="take any number of images"):
-        model = lambda v: v.reshape(7, 784) @ torch.ones(784, 10)  # noqa: E731
-        sp.attack(
-            sp.Ensemble([model], torch.rand(7, 1, 28, 28), torch.zeros(7).long()), sp.linf(0.1)
-        )
+        sp.attack(problem, sp.linf(0.1))
