@@ -298,6 +298,11 @@ def first_answers(
         try:
             logits = few.logits(delta)
         except (RuntimeError, AssertionError) as error:
+            # What a model raises is its own, unless it says that it wants another number of images.
+            if not any(
+                word in str(error) for word in ("is invalid for input of size", "Guard failed")
+            ):
+                raise
             raise ValueError(
                 f"models must take any number of images, (n, ...), got an error for the first {len(few)}: "
                 f"{' '.join(str(error).split())[:300]}"
