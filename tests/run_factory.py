@@ -9,10 +9,10 @@ import torch
 from torch import nn
 
 import saddlepoint as sp
-from saddlepoint import report
+from saddlepoint import report, runs
 from saddlepoint.evaluation import Ledger
 from saddlepoint.evaluation.domains import robust_domains
-from saddlepoint.report.evaluation import Result
+from saddlepoint.runs.evaluations import Result
 
 HOSTILE = (
     "</script><script>window.pwned = 1</script>",
@@ -71,7 +71,7 @@ def make_run(
     channels: int = 1,
     chunk: int = 8,
     eps: float = 0.1,
-) -> report.Run:
+) -> runs.Run:
     names = names or tuple(f"net {k}" for k in range(domains))
     everything = problem(kind, rows, domains, names, channels)
     options = {"classes": classes, "data": data, "rule": rule, "baseline": baseline}
@@ -89,24 +89,24 @@ def execute(
     baseline: bool = False,
     chunk: int = 8,
     eps: float = 0.1,
-) -> report.Run:
+) -> runs.Run:
     """A finished run on any problem, with its report."""
     ball = sp.LpBall(math.inf, eps)
     config = {"kind": kind, "data": data, "norm": "linf", "eps": eps, "rule": rule, "steps": 10}
     config |= {"baseline": "average" if baseline else None, "loss": "cw"}
-    run = report.Run(
+    run = runs.Run(
         kind=kind,
         command=f"saddlepoint attack {kind} --data {data}",
-        config=config,
+        settings=config,
         seed=0,
         domains=everything.names,
         classes=classes,
         rows=len(everything),
-        hashes=report.Hashes(
-            report.hash_config(config), {"net": "0"}, report.hash_tensors({"x": everything.lower})
+        hashes=runs.Hashes(
+            runs.hash_settings(config), {"net": "0"}, runs.hash_tensors({"x": everything.lower})
         ),
     )
-    job = report.Job(
+    job = runs.Job(
         problem=everything,
         solve=lambda part, rule, callback: sp.attack(
             part, ball, rule=rule, steps=10, callback=callback
@@ -115,7 +115,8 @@ def execute(
         baseline=sp.Average() if baseline else None,
         chunk=chunk,
     )
-    run = report.execute(job, run, folder)
+    with runs.opened(run, folder, resume=True) as execution:
+        run = runs.attack_rows(job, execution)
     report.write_report(folder)
     return run
 
@@ -131,7 +132,7 @@ def make_evaluation(
     channels: int = 1,
     size: int = 6,
     eps: float = 0.05,
-) -> report.Run:
+) -> runs.Run:
     """A finished evaluation with a made-up word of the doctor."""
     names = names or tuple(f"net {k}" for k in range(domains))
     generator = torch.Generator().manual_seed(7)
@@ -142,16 +143,16 @@ def make_evaluation(
     config = {"data": data, "models": list(names), "suite": "quick", "every_attack": False}
     config |= {"transforms": [], "budget": None}
     found = {"status": "warn", "saw": "x < y", "means": names[0], "do": "look"}
-    run = report.Run(
-        kind=report.EVALUATE,
+    run = runs.Run(
+        kind=runs.EVALUATE,
         command=f"saddlepoint evaluate --data {data}",
-        config=config,
+        settings=config,
         seed=0,
         domains=names,
         classes=classes,
         rows=rows,
-        hashes=report.Hashes(
-            report.hash_config(config), dict.fromkeys(names, "0"), report.hash_tensors({"x": x})
+        hashes=runs.Hashes(
+            runs.hash_settings(config), dict.fromkeys(names, "0"), runs.hash_tensors({"x": x})
         ),
         metrics={"doctor": {name: [{"name": "gradients", **found}] for name in names}},
     )
@@ -162,6 +163,7 @@ def make_evaluation(
             return robust_domains(everything, balls, **short, ledger=ledger)
         return sp.robust_accuracy(models[0], x, everything.labels[:, 0], balls, ledger=ledger)
 
-    run = report.execute_evaluation(evaluate, everything, run, folder)
+    with runs.opened(run, folder, resume=True) as execution:
+        run = runs.finish_evaluation(execution, evaluate, everything)
     report.write_report(folder)
     return run

@@ -17,13 +17,13 @@ from pathlib import Path
 
 import pytest
 import torch
-from safetensors import safe_open
 from safetensors.torch import load_file
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 import saddlepoint
 from saddlepoint import LpBall, MinMax, WorstCase, ampgd_step, cli, data, models, training
+from saddlepoint.files import read_tensors
 from saddlepoint.training import (
     METHODS,
     Batches,
@@ -501,8 +501,7 @@ def position(folder):
     """Whole epochs in the checkpoint of a folder, and steps of the next."""
     if not (folder / CHECKPOINT).exists():
         return (0, 0)
-    with safe_open(folder / CHECKPOINT, framework="pt") as file:
-        record = json.loads(file.metadata()["saddlepoint"])
+    record = json.loads(read_tensors(folder / CHECKPOINT).about["saddlepoint"])
     return len(record["history"]), record.get("tally", {}).get("steps", 0)
 
 
@@ -601,7 +600,7 @@ class TestSeveralProcesses:
         name = "tensors.safetensors"
         assert (one / name).read_bytes() == (two / name).read_bytes()
         records = [json.loads((folder / "run.json").read_text()) for folder in (one, two)]
-        for key in ("created", "seconds", "command"):
+        for key in ("created", "seconds", "command", "digest"):
             for record in records:
                 record.pop(key)
         assert records[0] == records[1]
@@ -680,7 +679,11 @@ class TestCommand:
         x, y = (t[800:] for t in data.sample("mnist"))
         accuracy = validate(model, x, y, THREATS, steps=50)
         assert robust == {name: round(100 * value, 2) for name, value in accuracy.items()}
-        assert len(run["history"]) == len((tmp_path / HISTORY).read_text().splitlines()) == 2
+        assert (
+            len(run["metrics"]["history"])
+            == len((tmp_path / HISTORY).read_text().splitlines())
+            == 2
+        )
         page = (tmp_path / "report.html").read_text()
         assert page.count("<polyline") == 4 + 2
         assert "classified correctly under every threat" in page
@@ -700,8 +703,7 @@ class TestCommand:
             "train --data mnist-sample --model C --threat linf:0.1 --limit 40 --epochs 4 --steps 1"
         )
         assert self.run(*words.split(), "--test-images", 10, "--out", tmp_path) == 0
-        with safe_open(tmp_path / BEST, framework="pt") as file:
-            assert json.loads(file.metadata()["saddlepoint"])["epoch"] == 2
+        assert json.loads(read_tensors(tmp_path / BEST).about["saddlepoint"])["epoch"] == 2
         assert "The parameters kept are those of epoch 2," in (tmp_path / "report.html").read_text()
 
     def test_without_a_method_it_is_ampgd_with_threats_and_clean_without(self, tmp_path):
@@ -722,7 +724,7 @@ class TestCommand:
         assert self.run(*words, "--out", tmp_path / "b") == 0
         for folder, method in (("a", "ampgd"), ("b", "clean")):
             run = json.loads((tmp_path / folder / "run.json").read_text())
-            assert run["config"]["method"] == method
+            assert run["settings"]["method"] == method
             assert run["command"].startswith(f"saddlepoint train --method {method} ")
 
     def test_algorithm_2_to_the_letter(self, tmp_path):

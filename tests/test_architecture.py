@@ -27,15 +27,17 @@ LEVELS = {
     "paper": 0,
     "models": 0,
     "data": 0,
+    "files": -1,  # below everything: whole files
     "weights": 1,
     "problems": 1,
     "solver": 2,
     "training": 3,
     "evaluation": 3,
-    "experiments": 5,
-    "report": 4,
+    "experiments": 6,
+    "report": 5,
+    "runs": 4,
     "doctor": 4,
-    "cli": 6,
+    "cli": 7,
 }
 MATHEMATICS = [
     "calls",

@@ -9,6 +9,7 @@ import pytest
 
 from run_factory import HOSTILE, make_evaluation, make_run
 from saddlepoint import report
+from saddlepoint.runs import Run, read_results
 
 pytestmark = pytest.mark.browser
 
@@ -105,7 +106,7 @@ def test_sorting(visit):
 
 def test_filtering(visit, runs):
     page = visit("ensemble/report.html")
-    tensors = report.read_tensors(runs / "ensemble" / report.TENSORS)
+    tensors = read_results(runs / "ensemble")[1]
     fooled, before = tensors["fooled"], tensors["clean_fooled"]
     page.select_option("#missed", "none")
     all_of_them = fooled.all(dim=1) & ~before.any(dim=1)
@@ -232,7 +233,7 @@ def test_an_evaluation_fits_the_screen(visit, tmp_path, name, scheme, width):
 
 def test_an_evaluation_says_what_stands(visit, runs):
     page = visit("evaluation/report.html")
-    metrics = report.Run.read(runs / "evaluation").metrics
+    metrics = Run.read(runs / "evaluation").metrics
     assert f"{metrics['union']:.1f}" in page.locator("h1").inner_text()
     assert "upper bound" in page.locator("#radius").inner_text()
     assert page.locator("#attacks tbody tr").first.is_visible()
@@ -245,7 +246,7 @@ def test_an_evaluation_says_what_stands(visit, runs):
 
 def test_bars_have_the_width_of_their_numbers(visit, runs):
     page = visit("evaluation/report.html")
-    metrics = report.Run.read(runs / "evaluation").metrics
+    metrics = Run.read(runs / "evaluation").metrics
     track, bar = (
         page.locator(f".hero svg .{name}").first.bounding_box()["width"]
         for name in ("track", "bar")

@@ -21,7 +21,7 @@ from PIL import Image
 from safetensors.torch import save_file
 
 import saddlepoint as sp
-from saddlepoint import cli, report
+from saddlepoint import cli, runs
 from saddlepoint.cli import config, parse
 from saddlepoint.cli.errors import UsageError
 from test_own_images import digits
@@ -147,7 +147,7 @@ class TestSubcommands:
         assert "\x1b" not in done.stdout + done.stderr
         folder = tmp_path / "runs" / "demo"
         record = json.loads((folder / "run.json").read_text())
-        assert record["schema_version"] == 1
+        assert record["schema_version"] == 2
         rates = {"asr_all", "asr_all_among_correct", "asr_mean"}
         assert rates | {"accuracy", "weights"} <= set(record["metrics"])
         assert set(record["metrics"]["accuracy"]) == {"A", "B", "C", "D"}
@@ -163,7 +163,7 @@ class TestSubcommands:
             "status": "complete",
             "rows": 12,
             "done": 12,
-            **report.Run.read(tmp_path / "o").metrics,
+            **runs.Run.read(tmp_path / "o").metrics,
         }
         assert metrics["clean_accuracy"]["A"] > 90
 
@@ -173,7 +173,7 @@ class TestSubcommands:
         words = ("--models", "slow:untrained", "--limit", 24, "--steps", 5)
         assert inside("attack", "ensemble", *words, "--eps", 0.01, "--out", "o") == 0
         out, err = capsys.readouterr()
-        metrics = report.Run.read(tmp_path / "o").metrics
+        metrics = runs.Run.read(tmp_path / "o").metrics
         assert (metrics["rows"], metrics["rows_correct"]) == (24, 3)
         assert metrics["asr_all"] > 85  # what was printed as the success of the attack
         rate = metrics["asr_all_among_correct"]
@@ -200,8 +200,8 @@ class TestSubcommands:
         )
         done = run(*words, "--group-size", 3, "--limit", 30, "--out", "u", cwd=tmp_path)
         assert done.returncode == 0, done.stderr
-        record = report.Run.read(tmp_path / "u")
-        assert record.config["eps"] == 8 / 255
+        record = runs.Run.read(tmp_path / "u")
+        assert record.settings["eps"] == 8 / 255
         assert record.rows == 10
         assert record.domains == ("image 1", "image 2", "image 3")
         assert record.classes[0] == "airplane"
@@ -213,7 +213,7 @@ class TestSubcommands:
         done = run(*words, "--limit", 6, "--steps", 5, "--out", "t", "--quiet", cwd=tmp_path)
         assert done.returncode == 0, done.stderr
         assert done.stdout == done.stderr == ""
-        record = report.Run.read(tmp_path / "t")
+        record = runs.Run.read(tmp_path / "t")
         assert record.domains == ("A/original", "A/rotate", "C/original", "C/rotate")
         assert "seen through A/rotate" in (tmp_path / "t" / "report.html").read_text()
 
@@ -268,7 +268,7 @@ class TestConfig:
         (tmp_path / "c.yaml").write_text(capsys.readouterr().out)
         assert inside("attack", "ensemble", *flags, "--out", "one", "--quiet") == 0
         assert inside("attack", "ensemble", "--config", "c.yaml", "--out", "two", "--quiet") == 0
-        one, two = (report.Run.read(tmp_path / name) for name in ("one", "two"))
+        one, two = (runs.Run.read(tmp_path / name) for name in ("one", "two"))
         assert one.metrics == two.metrics
         assert one.hashes == two.hashes
 
@@ -494,8 +494,8 @@ class TestWrongInput:
         assert inside("attack", "ensemble", *words, "--limit", 99999, "--out", "o") == 0
         err = capsys.readouterr().err
         assert "--limit 99999: there are 3 images; using all of them" in err
-        record = report.Run.read(tmp_path / "o")
-        assert (record.rows, record.config["limit"]) == (3, 3)
+        record = runs.Run.read(tmp_path / "o")
+        assert (record.rows, record.settings["limit"]) == (3, 3)
         assert inside("attack", "ensemble", *words, "--limit", 3, "--out", "p") == 0
         assert "--limit" not in capsys.readouterr().err
 
@@ -503,7 +503,7 @@ class TestWrongInput:
         words = ("--models", "A", "--norm", "l2", "--limit", 4, "--steps", 2)
         assert inside("attack", "ensemble", *words, "--eps", 29, "--out", "o", "--json") == 0
         assert "bounds nothing" in capsys.readouterr().err
-        assert "bounds nothing" in report.Run.read(tmp_path / "o").warnings[0]
+        assert "bounds nothing" in runs.Run.read(tmp_path / "o").warnings[0]
         assert inside("attack", "ensemble", *words, "--eps", 27, "--out", "p", "--json") == 0
         assert "bounds nothing" not in capsys.readouterr().err
         words = ("evaluate", "A", "--threat", "L1:785", "--limit", 2, "--no-doctor", "--out", "q")
@@ -527,8 +527,8 @@ class TestWrongInput:
         for labels in ("true", "predicted"):
             out = ("--labels", labels, "--out", labels, "--quiet")
             assert inside("attack", "ensemble", *words, *out) == 0
-            record = report.Run.read(tmp_path / labels)
-            assert record.config["labels"] == labels
+            record = runs.Run.read(tmp_path / labels)
+            assert record.settings["labels"] == labels
             metrics[labels] = record.metrics
         x, y = sp.data.sample("cifar10", 12)
         model = sp.models.load("cifar10-a")
@@ -541,7 +541,7 @@ class TestWrongInput:
     def test_resume_without_a_run_starts_one(self, tmp_path, capsys):
         assert inside("attack", "ensemble", *QUICK, "--out", "new", "--resume") == 0
         assert "nothing to resume" in capsys.readouterr().err
-        assert report.Run.read(tmp_path / "new").status == "complete"
+        assert runs.Run.read(tmp_path / "new").status == "complete"
 
     def test_a_run_is_not_overwritten_by_accident(self, tmp_path, capsys):
         words = ("attack", "ensemble", *QUICK, "--out", "o", "--quiet")
@@ -562,7 +562,7 @@ class TestModelsAndData:
         hits = float((sp.models.load("mnist-c")(x).argmax(1) == y).double().mean())
         words = ("--data", "photos/", "--models", "mine.safetensors:C", "--eps", "0.2", "--quiet")
         assert inside("attack", "ensemble", *words, "--steps", 10, "--out", "o") == 0
-        record = report.Run.read(tmp_path / "o")
+        record = runs.Run.read(tmp_path / "o")
         assert record.rows == 100
         assert record.domains == ("mine",)
         assert record.classes[3] == "digit 3"
@@ -613,7 +613,7 @@ class TestModelsAndData:
             (tmp_path / "mine.txt").write_text(names.replace(",", "\n"))
             words = (*attack, "--models", "mnist-c", "--classes", given, "--out", f"o{number}")
             assert inside(*words) == 0
-            record = report.Run.read(tmp_path / f"o{number}")
+            record = runs.Run.read(tmp_path / f"o{number}")
             assert record.metrics["clean_accuracy"]["mnist-c"] == pytest.approx(100 * right)
             assert record.classes == tuple("0123456789")
             assert f"--classes {given}" in record.command
@@ -629,7 +629,7 @@ class TestModelsAndData:
         names = ",".join("0123456789")
         words = ("evaluate", "mnist-c", "--data", "f", "--threat", "linf:0.01", "--classes", names)
         assert inside(*words, "--limit", 99, "--no-doctor", "--out", "o") == 0
-        record = report.Run.read(tmp_path / "o")
+        record = runs.Run.read(tmp_path / "o")
         assert record.metrics["clean"] == pytest.approx(100 * right)
         assert f"--classes {names}" in record.command
         assert "--limit 99: there are" in capsys.readouterr().err
@@ -673,7 +673,7 @@ class TestModelsAndData:
             Image.open(file).resize((56, 56), Image.Resampling.BILINEAR).save(file)
         words = ("--data", "f", "--models", "mnist-c", "--size", 28, "--eps", 0.1, "--quiet")
         assert inside("attack", "ensemble", *words, "--steps", 2, "--out", "o") == 0
-        record = report.Run.read(tmp_path / "o")
+        record = runs.Run.read(tmp_path / "o")
         right = float((sp.models.load("mnist-c")(x).argmax(1) == y).double().mean())
         assert record.metrics["clean_accuracy"]["mnist-c"] >= 100 * right - 5
 
@@ -685,7 +685,7 @@ class TestModelsAndData:
         torch.export.save(program, tmp_path / "p.pt2")
         words = ("--models", "p.pt2,A", "--limit", 8, "--steps", 5, "--out", "o", "--quiet")
         assert inside("attack", "ensemble", *words) == 0
-        accuracy = report.Run.read(tmp_path / "o").metrics["accuracy"]
+        accuracy = runs.Run.read(tmp_path / "o").metrics["accuracy"]
         assert accuracy["p"] == accuracy["A"]
 
     def test_code_runs_only_when_it_is_named(self, tmp_path, capsys):
@@ -731,9 +731,9 @@ def start(tmp_path: Path, *words: object) -> subprocess.Popen[str]:
     )
 
 
-def wait_for_shards(folder: Path, count: int, process: subprocess.Popen[str]) -> None:
+def wait_for_pages(folder: Path, count: int, process: subprocess.Popen[str]) -> None:
     deadline = time.monotonic() + 90
-    while len(list(folder.glob("shards/[0-9]*.safetensors"))) < count:
+    while len(list(folder.glob("pages/[!.]*.safetensors"))) < count:
         assert process.poll() is None, process.communicate()
         assert time.monotonic() < deadline
         time.sleep(0.02)
@@ -745,14 +745,14 @@ class TestResume:
 
     def test_killed_run_continues_to_the_same_numbers(self, tmp_path, capsys):
         process = start(tmp_path, *self.WORDS, "--out", "killed")
-        wait_for_shards(tmp_path / "killed", 2, process)
+        wait_for_pages(tmp_path / "killed", 2, process)
         process.send_signal(signal.SIGKILL)
         process.communicate()
-        left = len(list((tmp_path / "killed" / "shards").glob("[0-9]*")))
+        left = len(list((tmp_path / "killed" / "pages").glob("[!.]*")))
         assert 2 <= left < 9
-        assert report.Run.read(tmp_path / "killed").status == "running"
+        assert runs.Run.read(tmp_path / "killed").status == "running"
         before = {
-            path: path.stat().st_mtime_ns for path in (tmp_path / "killed").glob("shards/[0-9]*")
+            path: path.stat().st_mtime_ns for path in (tmp_path / "killed").glob("pages/[!.]*")
         }
         assert before
 
@@ -766,7 +766,7 @@ class TestResume:
         (tmp_path / "slow.py").write_text(SLOW_MODEL.replace("mnist-a", "mnist-d"))
         sys.modules.pop("slow", None)
         assert inside("attack", "ensemble", *self.WORDS, *resume) == 2
-        assert "other weights for Slow" in capsys.readouterr().err
+        assert "other parameters or code for Slow" in capsys.readouterr().err
         (tmp_path / "slow.py").write_text(SLOW_MODEL)
         sys.modules.pop("slow", None)
         assert inside("report", "killed") == 2
@@ -774,10 +774,9 @@ class TestResume:
 
         assert inside("attack", "ensemble", *self.WORDS, *resume) == 0
         assert inside("attack", "ensemble", *self.WORDS, "--out", "whole", "--quiet") == 0
-        killed, whole = (report.Run.read(tmp_path / name) for name in ("killed", "whole"))
+        killed, whole = (runs.Run.read(tmp_path / name) for name in ("killed", "whole"))
         assert killed.metrics == whole.metrics
-        assert killed.gradient_evaluations == whole.gradient_evaluations
-        one, two = (report.read_tensors(tmp_path / n / report.TENSORS) for n in ("killed", "whole"))
+        one, two = (runs.read_results(tmp_path / n)[1] for n in ("killed", "whole"))
         assert set(one) == set(two)
         assert all(torch.equal(one[name], two[name]) for name in one)
         # A finished run has nothing to resume: it is drawn again.
@@ -785,7 +784,7 @@ class TestResume:
 
     def test_ctrl_c_saves_says_how_to_continue_and_exits_130(self, tmp_path, capsys):
         process = start(tmp_path, *self.WORDS, "--out", "stopped")
-        wait_for_shards(tmp_path / "stopped", 1, process)
+        wait_for_pages(tmp_path / "stopped", 1, process)
         process.send_signal(signal.SIGINT)
         out, err = process.communicate(timeout=60)
         assert process.returncode == 130
@@ -793,9 +792,9 @@ class TestResume:
         assert "Traceback" not in err
         done = int(re.search(r"stopped: (\d+) of 18 images are done", err).group(1))
         assert done >= 2
-        record = report.Run.read(tmp_path / "stopped")
-        assert (record.status, record.done, record.metrics["rows"]) == ("interrupted", done, done)
+        record = runs.Run.read(tmp_path / "stopped")
+        assert (record.status, record.done) == ("interrupted", done)
         command = err.splitlines()[-1].removeprefix("continue with: saddlepoint ").split()
         sys.modules.pop("slow", None)
         assert inside(*command, "--quiet") == 0
-        assert report.Run.read(tmp_path / "stopped").metrics["rows"] == 18
+        assert runs.Run.read(tmp_path / "stopped").metrics["rows"] == 18

@@ -18,8 +18,8 @@ import torch
 
 from saddlepoint import data
 from saddlepoint.data import formats, sources
-from saddlepoint.data.files import write_atomically
 from saddlepoint.data.formats import Arrays
+from saddlepoint.files import write_atomically
 
 SPLITS = ("train", "test")
 

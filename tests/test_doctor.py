@@ -129,6 +129,11 @@ def test_masked_and_misused_models_are_caught(spoil, checks, network, images):
         assert finding.do or finding.status == "ok"
 
 
+def test_a_gradient_hidden_by_rounding_is_not_called_saturation(network, images):
+    findings = look(Quantised(network), images)
+    assert (status(findings, "gradients"), status(findings, "saturation")) == ("fail", "ok")
+
+
 def test_missing_normalisation_is_named():
     model = WantsNormalised(models.load("cifar10-c"))
     findings = examine(model, *data.sample("cifar10", 64), eps=8 / 255, steps=5, queries=5)

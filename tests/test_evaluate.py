@@ -19,11 +19,11 @@ import torch
 
 import saddlepoint as sp
 from run_factory import HOSTILE, make_evaluation
-from saddlepoint import cli, evaluation, report
+from saddlepoint import cli, evaluation, report, runs
 from saddlepoint.cli import parse
-from saddlepoint.evaluation import Page, RobustAccuracy
+from saddlepoint.evaluation import RobustAccuracy
 from saddlepoint.report import charts
-from saddlepoint.report.evaluation import evaluation_metrics, evaluation_tensors
+from saddlepoint.runs.evaluations import evaluation_metrics, evaluation_tensors
 from saddlepoint.solver.batches import look
 from test_cli import ENVIRONMENT, SLOW_MODEL, inside, run
 
@@ -66,7 +66,7 @@ class Elements(HTMLParser):
 
 
 def pages(folder: Path) -> dict[str, int]:
-    return {p.name: p.stat().st_mtime_ns for p in folder.glob("batches/[!.]*")}
+    return {p.name: p.stat().st_mtime_ns for p in folder.glob("pages/[!.]*")}
 
 
 def without_time(metrics):
@@ -83,16 +83,16 @@ class TestCommand:
         x, y = sp.data.sample("mnist", 10)
         balls = {"linf": sp.LpBall(math.inf, 0.2), "l2": sp.LpBall(2, 2.5)}
         expected = sp.robust_accuracy(sp.models.load("mnist-a"), x, y, balls, batch_size=4)
-        record = report.Run.read(tmp_path / "o")
+        record = runs.Run.read(tmp_path / "o")
         assert (record.kind, record.status, record.done) == ("evaluate", "complete", 10)
         assert record.metrics["union"] == round(100 * expected.union, 4)
         assert record.metrics["robust"] == {
             name: round(100 * value, 4) for name, value in expected.per_threat.items()
         }
-        tensors = report.read_tensors(tmp_path / "o" / report.TENSORS)
+        tensors = runs.read_results(tmp_path / "o")[1]
         assert torch.equal(tensors["linf/attack-ce/broken"], expected.outcomes[0].broken)
         assert torch.equal(tensors["l2/distance"], expected.distance("l2"))
-        assert not (tmp_path / "o" / "batches").exists()
+        assert not (tmp_path / "o" / "pages").exists()
         assert done.stdout.splitlines()[-1].endswith("report: o/report.html")
         assert f"classifies {int(expected.standing().sum())} of 10 images correctly" in done.stdout
         assert "linf attack-ce (1/5): " in done.stderr
@@ -112,7 +112,7 @@ class TestCommand:
         assert (tmp_path / "o" / "report.html").read_text() == before
         with (tmp_path / "o" / "table.csv").open() as file:
             rows = list(csv.DictReader(file))
-        union = report.Run.read(tmp_path / "o").metrics["union"]
+        union = runs.Run.read(tmp_path / "o").metrics["union"]
         assert float(rows[-1]["accuracy"]) == union
         assert rows[0]["attack"] == "attack-ce"
         assert r"\begin{tabular}" in (tmp_path / "o" / "table.tex").read_text()
@@ -124,20 +124,20 @@ class TestCommand:
             "status": "complete",
             "rows": 10,
             "done": 10,
-            **report.Run.read(tmp_path / "o").metrics,
+            **runs.Run.read(tmp_path / "o").metrics,
         }
 
     def test_several_models(self, tmp_path, capsys):
         words = ("--models", "A,C", "--threat", "linf:0.2", "--limit", 4, "--no-doctor")
         assert inside("evaluate", *words, "--out", "o") == 0
         out = capsys.readouterr().out
-        record = report.Run.read(tmp_path / "o")
+        record = runs.Run.read(tmp_path / "o")
         assert record.domains == ("A", "C")
         assert set(record.metrics["domains"]) == {"A", "C"}
         assert record.metrics["joint"]["linf"] >= record.metrics["union"]
         assert record.metrics["eps_min"]["linf"]["median"] > 0
         assert "not all fooled at once" in out
-        tensors = report.read_tensors(tmp_path / "o" / report.TENSORS)
+        tensors = runs.read_results(tmp_path / "o")[1]
         assert tensors["joint/linf/eps_min"].shape == (4,)
         assert tensors["domains/C/linf/attack/broken"].shape == (4,)
         fooled = tensors["joint/linf/fooled"]
@@ -149,11 +149,11 @@ class TestCommand:
         words = ("A", "--threat", "linf:0.2", "--limit", 3, "--no-doctor", "--quiet")
         both = ("--transforms", "identity,rotate:20", "--out", "two")
         assert inside("evaluate", *words, *both) == 0
-        assert report.Run.read(tmp_path / "two").domains == ("original", "rotate")
+        assert runs.Run.read(tmp_path / "two").domains == ("original", "rotate")
         assert "both views" in (tmp_path / "two" / "report.html").read_text()
         assert inside("evaluate", *words, "--transforms", "rotate:20", "--out", "one") == 0
-        one = report.Run.read(tmp_path / "one").metrics
-        two = report.Run.read(tmp_path / "two").metrics["domains"]["rotate"]
+        one = runs.Run.read(tmp_path / "one").metrics
+        two = runs.Run.read(tmp_path / "two").metrics["domains"]["rotate"]
         assert one["robust"] == two["robust"]
 
     def test_own_weights_and_own_code(self, tmp_path):
@@ -161,7 +161,7 @@ class TestCommand:
         sys.modules.pop("slow", None)
         words = ("--threat", "linf:0.3", "--limit", 2, "--no-doctor", "--quiet")
         assert inside("evaluate", "slow:Slow", *words, "--out", "o") == 0
-        assert report.Run.read(tmp_path / "o").domains == ("Slow",)
+        assert runs.Run.read(tmp_path / "o").domains == ("Slow",)
 
     def test_what_the_doctor_fails_is_refused_with_the_reason(self, tmp_path, capsys):
         (tmp_path / "masked.py").write_text(MASKED)
@@ -188,7 +188,7 @@ class TestCommand:
         (tmp_path / "masked.py").write_text(MASKED)
         words = ("masked:Masked", "--threat", "linf:0.2", "--limit", 6, "--out", "o", "--quiet")
         assert inside("evaluate", *words, "--no-doctor") == 0
-        assert "doctor" not in report.Run.read(tmp_path / "o").metrics
+        assert "doctor" not in runs.Run.read(tmp_path / "o").metrics
         text = (tmp_path / "o" / "report.html").read_text()
         assert "the gradient is zero" in text  # what the solver has to say is not lost
 
@@ -226,13 +226,13 @@ class TestCommand:
     def test_the_command_repeats_the_run(self, tmp_path):
         words = ("A", *QUICK, "--seed", 3, "--every-attack", "--budget", "2m")
         assert inside("evaluate", *words, "--out", "one", "--quiet") == 0
-        command = report.Run.read(tmp_path / "one").command.split()
+        command = runs.Run.read(tmp_path / "one").command.split()
         assert command[0] == "saddlepoint"
         assert inside(*command[1:], "--out", "two", "--quiet") == 0
-        one, two = (report.Run.read(tmp_path / name) for name in ("one", "two"))
+        one, two = (runs.Run.read(tmp_path / name) for name in ("one", "two"))
         assert one.hashes == two.hashes
         assert without_time(one.metrics) == without_time(two.metrics)
-        assert one.config["budget"] == 120
+        assert one.settings["budget"] == 120
 
     def test_comparing(self, tmp_path, capsys):
         for name, model in (("a", "A"), ("c", "C")):
@@ -342,7 +342,7 @@ class TestResume:
         self.wait(tmp_path / "killed", 3, process)
         process.send_signal(signal.SIGKILL)
         process.communicate()
-        assert report.Run.read(tmp_path / "killed").status == "running"
+        assert runs.Run.read(tmp_path / "killed").status == "running"
         kept = len(pages(tmp_path / "killed"))
         assert kept >= 3
         shutil.copytree(tmp_path / "killed", tmp_path / "copy")
@@ -361,7 +361,7 @@ class TestResume:
         (tmp_path / "slow.py").write_text(SLOW_MODEL.replace("mnist-a", "mnist-d"))
         sys.modules.pop("slow", None)
         assert inside("evaluate", *self.WORDS, *resume) == 2
-        assert "other weights for Slow" in capsys.readouterr().err
+        assert "other parameters or code for Slow" in capsys.readouterr().err
         (tmp_path / "slow.py").write_text(SLOW_MODEL)
         sys.modules.pop("slow", None)
         assert inside("report", "killed") == 2
@@ -383,9 +383,9 @@ class TestResume:
         run_batches.clear()
         assert inside("evaluate", *self.WORDS, "--out", "whole", "--quiet") == 0
         assert resumed == len(run_batches) - kept
-        killed, whole = (report.Run.read(tmp_path / name) for name in ("killed", "whole"))
+        killed, whole = (runs.Run.read(tmp_path / name) for name in ("killed", "whole"))
         assert without_time(killed.metrics) == without_time(whole.metrics)
-        one, two = (report.read_tensors(tmp_path / n / report.TENSORS) for n in ("killed", "whole"))
+        one, two = (runs.read_results(tmp_path / n)[1] for n in ("killed", "whole"))
         assert set(one) == set(two)
         assert all(torch.equal(one[name], two[name]) for name in one)
         # A finished evaluation has nothing to resume: it is drawn again.
@@ -394,19 +394,17 @@ class TestResume:
         assert run_batches == []
 
         # A damaged batch is run again.
-        path = next((tmp_path / "copy" / "batches").glob("[!.]*"))
+        path = next((tmp_path / "copy" / "pages").glob("[!.]*"))
         path.write_bytes(path.read_bytes()[:-7])
         assert inside("evaluate", *self.WORDS, "--out", "copy", "--resume", "--quiet") == 0
         assert len(run_batches) == resumed + 1
-        assert without_time(report.Run.read(tmp_path / "copy").metrics) == without_time(
-            whole.metrics
-        )
+        assert without_time(runs.Run.read(tmp_path / "copy").metrics) == without_time(whole.metrics)
 
     @pytest.mark.parametrize("after", [1, 7, 13])
     def test_several_domains_stopped_anywhere_end_with_the_same_numbers(
         self, several, tmp_path, monkeypatch, after
     ):
-        put, puts = report.DiskLedger.put, []
+        put, puts = runs.Store.put, []
 
         def stop(self, key, page):
             put(self, key, page)
@@ -414,16 +412,16 @@ class TestResume:
             if len(puts) == after:
                 raise KeyboardInterrupt
 
-        monkeypatch.setattr(report.DiskLedger, "put", stop)
-        with pytest.raises(report.Interrupted):
+        monkeypatch.setattr(runs.Store, "put", stop)
+        with pytest.raises(runs.Interrupted):
             make_evaluation(tmp_path, domains=3)
-        assert report.Run.read(tmp_path).status == "interrupted"
-        assert len(report.DiskLedger(tmp_path)) == after
+        assert runs.Run.read(tmp_path).status == "interrupted"
+        assert len(list((tmp_path / "pages").glob("[!.]*"))) == after
         run = make_evaluation(tmp_path, domains=3)
         assert len(puts) == len(set(puts)) > after  # nothing is run twice
         whole, folder = several
         assert without_time(run.metrics) == without_time(whole.metrics)
-        one, two = (report.read_tensors(f / report.TENSORS) for f in (folder, tmp_path))
+        one, two = (runs.read_results(f)[1] for f in (folder, tmp_path))
         assert set(one) == set(two)
         assert all(torch.equal(one[name], two[name]) for name in one)
 
@@ -448,11 +446,11 @@ class TestResume:
         assert "Traceback" not in err
         done = int(re.search(r"stopped: (\d+) finished batches are saved", err).group(1))
         assert done == len(pages(tmp_path / "stopped")) >= 2
-        assert report.Run.read(tmp_path / "stopped").status == "interrupted"
+        assert runs.Run.read(tmp_path / "stopped").status == "interrupted"
         command = err.splitlines()[-1].removeprefix("continue with: saddlepoint ").split()
         sys.modules.pop("slow", None)
         assert inside(*command, "--quiet") == 0
-        assert report.Run.read(tmp_path / "stopped").status == "complete"
+        assert runs.Run.read(tmp_path / "stopped").status == "complete"
 
     def test_ctrl_c_while_the_doctor_works(self, tmp_path):
         words = ("slow:Slow", "--threat", "linf:0.1", "--limit", 12, "--out", "o")
@@ -463,18 +461,18 @@ class TestResume:
         _, err = process.communicate(timeout=60)
         assert process.returncode == 130, err
         assert "continue with: " in err
-        assert "doctor" not in report.Run.read(tmp_path / "o").metrics
+        assert not (tmp_path / "o").exists()
 
     def test_the_doctor_is_not_asked_twice(self, tmp_path, monkeypatch):
         words = ("A", *THREATS, "--limit", 6, "--out", "o", "--quiet")
         assert inside("evaluate", *words) == 0
-        record = report.Run.read(tmp_path / "o")
+        record = runs.Run.read(tmp_path / "o")
         record.but(status="interrupted", metrics={"doctor": record.metrics["doctor"]}).write(
             tmp_path / "o"
         )
         monkeypatch.setattr(cli.doctor, "examine", None)
         assert inside("evaluate", *words, "--resume") == 0
-        again = report.Run.read(tmp_path / "o")
+        again = runs.Run.read(tmp_path / "o")
         assert without_time(again.metrics) == without_time(record.metrics)
 
 
@@ -485,7 +483,7 @@ class TestTrouble:
         words = ("slow:Slow", *THREATS, "--limit", 8, "--batch-size", 2, "--no-doctor")
         assert inside("evaluate", *words, "--budget", "0.3s", "--out", "o") == 0
         out, err = capsys.readouterr()
-        metrics = report.Run.read(tmp_path / "o").metrics
+        metrics = runs.Run.read(tmp_path / "o").metrics
         cut = [each for each in metrics["attacks"] if each["status"] == "cut short"]
         assert cut
         assert all(each["accuracy"] is None for each in cut)
@@ -525,7 +523,7 @@ class TestTrouble:
         monkeypatch.chdir(tmp_path)
         assert inside("evaluate", "A", *QUICK, "--out", "o", "--quiet", "--resume") == 0
         assert inside("evaluate", "A", *QUICK, "--out", "whole", "--quiet") == 0
-        one, two = (report.Run.read(tmp_path / name).metrics for name in ("o", "whole"))
+        one, two = (runs.Run.read(tmp_path / name).metrics for name in ("o", "whole"))
         assert without_time(one) == without_time(two)
         assert (one["failures"], one["at_most"]) == ([], [])
 
@@ -536,7 +534,7 @@ class TestTrouble:
         assert inside("evaluate", *words, "--resume") == 1  # goes on from what was done
         out, err = capsys.readouterr()
         assert "note: l2 attack failed on 10 images: ArithmeticError: no l2 today" in err
-        record = report.Run.read(tmp_path / "o")
+        record = runs.Run.read(tmp_path / "o")
         metrics = record.metrics
         assert metrics["at_most"] == ["robust.l2", "union"]
         assert metrics["failures"][0] == {
@@ -583,7 +581,7 @@ class TestTrouble:
         assert "A l2 attack-ce failed on 4 images" in capsys.readouterr().err
         assert inside("evaluate", *words, "--resume", "--on-failure", "note") == 1
         out, _ = capsys.readouterr()
-        metrics = report.Run.read(tmp_path / "o").metrics
+        metrics = runs.Run.read(tmp_path / "o").metrics
         assert {each["domain"] for each in metrics["failures"]} == {"A", "C"}
         assert metrics["at_most"] == ["robust.l2", "union"]  # all at once were attacked to the end
         line = next(line for line in out.splitlines() if "every one right" in line).strip()
@@ -593,38 +591,12 @@ class TestTrouble:
     def test_other_threats_keep_their_numbers(self, tmp_path):
         words = ("A", *QUICK, "--out", "o", "--quiet", "--on-failure", "note")
         assert inside("evaluate", *words) == 1
-        metrics = report.Run.read(tmp_path / "o").metrics
+        metrics = runs.Run.read(tmp_path / "o").metrics
         status = {(each["threat"], each["attack"]): each["status"] for each in metrics["attacks"]}
         assert status["linf", "attack-ce"] == "complete"
         assert status["l2", "attack-ce"] == status["l2", "attack"] == "failed"
         assert metrics["robust"]["l2"] == metrics["clean"]
         assert "no l2 today" in (tmp_path / "o" / "report.html").read_text()
-
-
-class TestLedger:
-    def test_keeps_pages_apart_whatever_their_keys(self, tmp_path):
-        ledger = report.DiskLedger(tmp_path)
-        keys = ["A/linf/pgd/0/0", "a/linf/pgd/0/0", "A_linf_pgd_0_0", *HOSTILE, "x" * 500]
-        keys += ["../../etc", "\x00", ""]
-        for number, key in enumerate(keys):
-            ledger.put(key, Page({"n": torch.tensor(number)}, seconds=0.25))
-        assert [int(ledger.get(key).tensors["n"]) for key in keys] == list(range(len(keys)))
-        assert len(ledger) == len(keys)
-        assert ledger.seconds() == 0.25 * len(keys)
-        assert {path.parent for path in tmp_path.rglob("*.safetensors")} == {tmp_path / "batches"}
-        assert ledger.get("never") is None
-        ledger.clear()
-        assert len(ledger) == 0
-
-    def test_what_is_damaged_or_half_written_is_not_there(self, tmp_path):
-        ledger = report.DiskLedger(tmp_path)
-        ledger.put("key", Page({"n": torch.arange(10)}, seconds=1.0))
-        (path,) = ledger.folder.iterdir()
-        (ledger.folder / f".{path.name}.tmp").write_bytes(b"half")
-        assert len(ledger) == 1
-        path.write_bytes(path.read_bytes()[:-3])
-        assert ledger.get("key") is None
-        assert ledger.seconds() == 0
 
 
 class TestMetrics:
@@ -653,7 +625,7 @@ class TestMetrics:
 
     def test_domains(self, several):
         run, folder = several
-        tensors = report.read_tensors(folder / report.TENSORS)
+        tensors = runs.read_results(folder)[1]
         metrics = run.metrics
         for name, part in metrics["domains"].items():
             assert part["union"] >= metrics["union"]
@@ -665,7 +637,7 @@ class TestMetrics:
 
     def test_gallery_is_sorted_and_every_image_is_wrong(self, single):
         run, folder = single
-        tensors = report.read_tensors(folder / report.TENSORS)
+        tensors = runs.read_results(folder)[1]
         for number in range(len(run.metrics["radii"])):
             own = tensors["gallery.threat"] == number
             distances = tensors["gallery.distance"][own]
@@ -677,13 +649,13 @@ class TestMetrics:
     def test_nothing_broken_leaves_an_empty_gallery(self, tmp_path):
         run = make_evaluation(tmp_path, eps=1e-6)
         assert run.metrics["union"] == run.metrics["clean"]
-        tensors = report.read_tensors(tmp_path / report.TENSORS)
+        tensors = runs.read_results(tmp_path)[1]
         assert tensors["gallery.says"].shape == (0, 1)
         assert "broke an image" in (tmp_path / "report.html").read_text()
 
     def test_tensors_name_every_attack(self, single):
         _, folder = single
-        names = set(report.read_tensors(folder / report.TENSORS))
+        names = set(runs.read_results(folder)[1])
         assert {"correct", "labels", "linf/attack/broken", "l2/attack/attacked"} <= names
         assert callable(evaluation_tensors)
 

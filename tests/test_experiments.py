@@ -13,7 +13,7 @@ import torch
 from safetensors.torch import save_file
 
 import saddlepoint as sp
-from saddlepoint import cli, experiments, report
+from saddlepoint import cli, experiments, runs
 from saddlepoint.experiments import building, distances, drawing, figures, results, runner, summary
 from saddlepoint.experiments.image_groups import IMAGE_GROUPS
 from saddlepoint.experiments.methods import solver
@@ -318,14 +318,14 @@ def test_results_do_not_change_when_a_run_is_stopped_and_continued(tmp_path: Pat
     assert first.stat().st_mtime_ns == written  # a finished row is not run again
     for key in ("avg", "minmax"):
         one, other = (
-            report.Run.read(f / "true" / "apgda" / "linf-0.2" / key) for f in (whole, parts)
+            runs.Run.read(f / "true" / "apgda" / "linf-0.2" / key) for f in (whole, parts)
         )
         assert one.metrics == other.metrics
     assert (parts / "true" / "apgda" / "linf-0.2" / "minmax" / "report.html").is_file()
     assert (parts / "true" / "apgda" / "linf-0.2" / "compare.html").is_file()
 
 
-def test_an_unfinished_row_is_continued_from_its_shards(
+def test_an_unfinished_row_is_continued_from_its_pages(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(runner, "_CHUNK", 2)
@@ -336,16 +336,16 @@ def test_an_unfinished_row_is_continued_from_its_shards(
         if step.fraction > 0.5:
             raise KeyboardInterrupt
 
-    with pytest.raises(report.Interrupted):
+    with pytest.raises(runs.Interrupted):
         experiments.reproduce(experiment, tmp_path, setup, callback=stop)
     folder = tmp_path / "true" / "apgda" / "linf-0.2" / "avg"
-    assert report.Run.read(folder).status == "interrupted"
+    assert runs.Run.read(folder).status == "interrupted"
     assert experiments.collect(experiment, tmp_path).attacks == ()
     experiments.reproduce(experiment, tmp_path, setup, resume=True)
-    assert report.Run.read(folder).status == "complete"
+    assert runs.Run.read(folder).status == "complete"
     experiments.reproduce(experiment, tmp_path / "whole", setup)
-    whole = report.Run.read(tmp_path / "whole" / "true" / "apgda" / "linf-0.2" / "avg")
-    assert report.Run.read(folder).metrics == whole.metrics
+    whole = runs.Run.read(tmp_path / "whole" / "true" / "apgda" / "linf-0.2" / "avg")
+    assert runs.Run.read(folder).metrics == whole.metrics
 
 
 def test_other_settings_are_not_continued(tmp_path: Path) -> None:
@@ -365,11 +365,11 @@ def test_a_measurement_of_other_settings_is_not_continued(tmp_path: Path) -> Non
     experiment = tiny(EXPERIMENTS["convergence"], limit=2)
     experiment = replace(experiment, measurements=experiment.measurements[:1])
     experiments.reproduce(experiment, tmp_path)
-    path = tmp_path / "true" / "apgda" / "l2.json"
+    path = tmp_path / "true" / "apgda" / "l2" / "run.json"
     before = path.read_text()
     experiments.reproduce(experiment, tmp_path, resume=True)
     assert path.read_text() == before
-    with pytest.raises(ValueError, match="got others; choose another --out"):
+    with pytest.raises(ValueError, match="limit: 2 there, 3 here"):
         experiments.reproduce(experiment, tmp_path, experiments.Setup(limit=3), resume=True)
 
 
@@ -390,8 +390,8 @@ def test_static_weights_are_those_min_max_ends_with(tmp_path: Path) -> None:
     experiment = replace(full, limit=3, blocks=(replace(block, rows=rows, steps=2),))
     experiments.reproduce(experiment, tmp_path, experiments.Setup(reports=False))
     place = tmp_path / "true" / "apgda" / "linf-0.2"
-    weights = report.Run.read(place / "minmax").metrics["weights"]
-    static = report.Run.read(place / "static").metrics["weights"]
+    weights = runs.Run.read(place / "minmax").metrics["weights"]
+    static = runs.Run.read(place / "static").metrics["weights"]
     assert static == pytest.approx(weights, abs=1e-5)
     assert max(weights.values()) > 0.26  # they have moved
 
@@ -742,7 +742,7 @@ def test_the_command_runs_both_methods_into_one_table(
     assert "add --resume" in capsys.readouterr().err
     assert command(*words, "--resume", "--quiet") == 0
     assert capsys.readouterr().out == ""
-    record = report.Run.read(out / "true" / "attack" / "linf-0.2" / AVERAGE.key)
+    record = runs.Run.read(out / "true" / "attack" / "linf-0.2" / AVERAGE.key)
     assert record.command == "saddlepoint reproduce ensemble-mnist --method attack --limit 4"
 
 

@@ -16,8 +16,9 @@ import torch
 
 import saddlepoint as sp
 from run_factory import HOSTILE, execute, make_run
-from saddlepoint import report
-from saddlepoint.report import charts, gallery, page, pictures, words
+from saddlepoint import report, runs
+from saddlepoint.report import charts, page, pictures, words
+from saddlepoint.runs import shown
 
 
 class Page(HTMLParser):
@@ -44,7 +45,7 @@ def ensemble(tmp_path_factory):
 class TestRecord:
     def test_json_round_trip(self, ensemble):
         run, folder = ensemble
-        assert report.Run.read(folder) == run == report.Run.from_json(run.to_json())
+        assert runs.Run.read(folder) == run == runs.Run.from_json(run.to_json())
 
     def test_says_nothing_about_host_or_user(self, ensemble):
         run, _ = ensemble
@@ -54,11 +55,11 @@ class TestRecord:
     @pytest.mark.parametrize("text", ["{", "[]", '{"schema_version": 99}', '{"schema_version": 1}'])
     def test_refuses_what_is_not_a_record(self, text):
         with pytest.raises(ValueError, match=r"run\.json"):
-            report.Run.from_json(text)
+            runs.Run.from_json(text)
 
     def test_refuses_a_folder_without_a_run(self, tmp_path):
-        with pytest.raises(ValueError, match="must be a run directory"):
-            report.Run.read(tmp_path)
+        with pytest.raises(ValueError, match="must be a run folder"):
+            runs.Run.read(tmp_path)
 
 
 class TestMetrics:
@@ -69,12 +70,16 @@ class TestMetrics:
         weights = torch.tensor([[0.25, 0.75]]).expand(4, 2)
         tensors = {"fooled": fooled, "clean_fooled": wrong, "weights": weights}
         tensors |= {"baseline.fooled": weak, "baseline.weights": weights}
-        metrics = report.summarise(["A", "B"], tensors, baseline=True)
+        spent = torch.tensor([1, 2, 3, 51])
+        tensors |= {"num_forwards": spent, "baseline.num_forwards": 2 * spent}
+        metrics = runs.summarise(["A", "B"], tensors, baseline=True)
         assert metrics["asr_all"] == 50
         assert metrics["asr_mean"] == 62.5
         assert metrics["accuracy"] == {"A": 25.0, "B": 50.0}
         assert metrics["clean_accuracy"] == {"A": 75.0, "B": 75.0}
         assert metrics["weights"] == {"A": 0.25, "B": 0.75}
+        assert metrics["evaluations"] == {"total": 57, "per_row": 14.25}
+        assert metrics["baseline"]["evaluations"] == {"total": 114, "per_row": 28.5}
         assert metrics["baseline"]["asr_all"] == 25
         assert metrics["lift"] == 100
         # Row 2 was wrong from the start: of the other three the attack fools the first, the baseline none.
@@ -94,7 +99,8 @@ class TestMetrics:
     def test_nothing_can_be_said_where_nothing_was_right(self):
         yes = torch.ones(3, 2, dtype=torch.bool)
         tensors = {"fooled": yes, "clean_fooled": yes, "weights": torch.full((3, 2), 0.5)}
-        metrics = report.summarise(["A", "B"], tensors, baseline=False)
+        tensors["num_forwards"] = torch.ones(3, dtype=torch.long)
+        metrics = runs.summarise(["A", "B"], tensors, baseline=False)
         assert (metrics["asr_all"], metrics["rows_correct"]) == (100, 0)
         assert "asr_all_among_correct" not in metrics
         assert "asr_all_among_correct" not in metrics["intervals"]
@@ -106,95 +112,65 @@ class TestMetrics:
         ones = torch.ones(4, 1)
         tensors = {"fooled": fooled, "clean_fooled": wrong, "weights": ones}
         tensors |= {"baseline.fooled": weak, "baseline.weights": ones}
-        metrics = report.summarise(["A"], tensors, baseline=True)
+        tensors |= {"num_forwards": ones[:, 0], "baseline.num_forwards": ones[:, 0]}
+        metrics = runs.summarise(["A"], tensors, baseline=True)
         assert metrics["lift"] == 50  # 3 of 4 against 2 of 4, as in the paper
         assert metrics["lift_among_correct"] == pytest.approx(
             100, abs=1e-3
         )  # 2 of 3 against 1 of 3
 
     def test_no_lift_over_a_baseline_of_zero(self):
-        assert report.lift(50, 0) is None
-        assert report.lift(90.16, 48.17) == pytest.approx(87.17, abs=0.005)  # the paper's Table 1
+        assert runs.lift(50, 0) is None
+        assert runs.lift(90.16, 48.17) == pytest.approx(87.17, abs=0.005)  # the paper's Table 1
 
 
 class TestRunning:
     def test_tensors_agree_with_the_record(self, ensemble):
         run, folder = ensemble
-        tensors = report.read_tensors(folder / report.TENSORS)
+        tensors = runs.read_results(folder)[1]
         assert tensors["fooled"].shape == (20, 3)
         assert tensors["history.weights"].shape == (11, 20, 3)
         rate = 100 * float(tensors["fooled"].all(1).double().mean())
         assert run.metrics["asr_all"] == pytest.approx(rate)
-        assert run.gradient_evaluations["total"] == int(tensors["num_forwards"].sum())
+        assert run.metrics["evaluations"]["total"] == int(tensors["num_forwards"].sum())
         assert float(tensors["delta"].abs().max()) <= 0.1 * (1 + 1e-6)
         assert run.status == "complete"
         assert run.done == run.rows == 20
-        assert not (folder / "shards").exists()
+        assert not (folder / "pages").exists()
 
     def test_chunks_change_nothing(self, ensemble, tmp_path):
         run, folder = ensemble
         other = make_run(tmp_path, chunk=3)
         assert other.metrics["accuracy"] == run.metrics["accuracy"]
-        one, two = (report.read_tensors(f / report.TENSORS) for f in (folder, tmp_path))
+        one, two = (runs.read_results(f)[1] for f in (folder, tmp_path))
         for name in one:
             torch.testing.assert_close(one[name], two[name], atol=1e-5, rtol=1e-4)
 
-    def test_stopped_run_keeps_its_chunks_and_continues(self, ensemble, tmp_path, monkeypatch):
+    def test_stopped_run_keeps_its_pages_and_continues(self, ensemble, tmp_path, monkeypatch):
         _, whole = ensemble
-        put, count = report.Shards.put, iter(range(100))
+        put, count = runs.Store.put, iter(range(100))
 
         def stop(self, *args, **kwargs):
             put(self, *args, **kwargs)
             if next(count) == 1:
                 raise KeyboardInterrupt
 
-        monkeypatch.setattr(report.Shards, "put", stop)
-        with pytest.raises(report.Interrupted) as caught:
+        monkeypatch.setattr(runs.Store, "put", stop)
+        with pytest.raises(runs.Interrupted) as caught:
             make_run(tmp_path)
         assert caught.value.run.status == "interrupted"
-        assert report.Run.read(tmp_path).metrics["rows"] == 16
         make_run(tmp_path)
-        one, two = (report.read_tensors(f / report.TENSORS) for f in (whole, tmp_path))
+        one, two = (runs.read_results(f)[1] for f in (whole, tmp_path))
         assert all(bool((one[name] == two[name]).all()) for name in one)
-
-    @pytest.mark.parametrize(
-        ("change", "message"),
-        [
-            ({"kind": "transform"}, "same kind"),
-            ({"hashes": report.Hashes("other", {"net": "0"}, "d")}, "configuration"),
-        ],
-    )
-    def test_resume_is_refused_for_another_run(self, ensemble, change, message):
-        run, folder = ensemble
-        with pytest.raises(ValueError, match=message):
-            report.check_resumable(run.but(**change), folder)
-
-    def test_resume_is_refused_for_other_data_and_models(self, ensemble):
-        run, folder = ensemble
-        report.check_resumable(run, folder)
-        config, data = run.hashes.config, run.hashes.data
-        for hashes, message in (
-            (report.Hashes(config, {"net": "0"}, "x"), "same data"),
-            (report.Hashes(config, {"net": "1"}, data), "weights for net"),
-        ):
-            with pytest.raises(ValueError, match=message):
-                report.check_resumable(run.but(hashes=hashes), folder)
-
-    def test_a_half_written_shard_does_not_count(self, tmp_path):
-        shards = report.Shards(tmp_path)
-        shards.folder.mkdir()
-        (shards.folder / ".00000000-00000008.safetensors.tmp").write_bytes(b"half")
-        assert not shards.has(0, 8)
-        assert shards.merged() == {}
 
 
 class TestHashes:
     def test_model_hash_follows_weights(self):
         model = torch.nn.Linear(3, 2)
-        before = report.hash_model(model)
+        before = runs.hash_model(model)
         with torch.no_grad():
             model.weight[0, 0] += 1e-6
-        assert report.hash_model(model) != before
+        assert runs.hash_model(model) != before
 
     def test_model_hash_follows_the_users_code(self, tmp_path, monkeypatch):
         monkeypatch.syspath_prepend(tmp_path)
@@ -206,17 +182,17 @@ class TestHashes:
                 f"    def forward(self, x):\n        return x.flatten(1) * {factor * 1.5**factor}\n"
             )
             importlib.invalidate_caches()
-            hashes.add(report.hash_model(importlib.import_module("mine").Net()))
+            hashes.add(runs.hash_model(importlib.import_module("mine").Net()))
         assert len(hashes) == 2
 
     def test_tensor_hash_follows_names_types_shapes_and_bytes(self):
         x = torch.arange(6.0)
         hashes = {
-            report.hash_tensors({"x": x}),
-            report.hash_tensors({"y": x}),
-            report.hash_tensors({"x": x.reshape(2, 3)}),
-            report.hash_tensors({"x": x.double()}),
-            report.hash_tensors({"x": x + 1}),
+            runs.hash_tensors({"x": x}),
+            runs.hash_tensors({"y": x}),
+            runs.hash_tensors({"x": x.reshape(2, 3)}),
+            runs.hash_tensors({"x": x.double()}),
+            runs.hash_tensors({"x": x + 1}),
         }
         assert len(hashes) == 5
 
@@ -254,7 +230,7 @@ class TestGallery:
         fooled[10] = False
         tensors = {"fooled": fooled, "losses": torch.zeros(count, 2)}
         tensors["num_forwards"] = torch.arange(count)
-        rows = gallery.gallery_rows(tensors, 20)
+        rows = shown.gallery_rows(tensors, 20)
         assert rows[0] == 10
         assert rows[1] == 199
         assert len(set(rows.tolist())) == 20
@@ -398,9 +374,9 @@ class TestWords:
 
     def said(self, kind: str, domains: tuple[str, ...] = ("A", "B"), **changes: object) -> str:
         config = {"rule": "minmax", "baseline": "average", "norm": "linf", "eps": 0.2}
-        none = report.Hashes("", {}, "")
+        none = runs.Hashes("", {}, "")
         metrics = {**self.METRICS, **changes}
-        run = report.Run(kind, "", config, 0, domains, (), 64, none, metrics=metrics)
+        run = runs.Run(kind, "", config, 0, domains, (), 64, none, metrics=metrics)
         return " ".join(words.headline(run))
 
     def test_the_headline_is_about_images_that_were_right(self):
@@ -437,8 +413,8 @@ class TestWords:
         base = {"asr_all": 100.0}
         config = {"rule": "minmax", "baseline": "average", "norm": "linf", "eps": 0.2}
         metrics |= {"rows_correct": 0, "baseline": base, "asr_all": 100.0}
-        none = report.Hashes("", {}, "")
-        run = report.Run("ensemble", "", config, 0, ("A", "B"), (), 64, none, metrics=metrics)
+        none = runs.Hashes("", {}, "")
+        run = runs.Run("ensemble", "", config, 0, ("A", "B"), (), 64, none, metrics=metrics)
         (line,) = words.headline(run)
         assert line == (
             "Nothing can be said about the attack: all 64 images were misclassified by at least one model "
@@ -474,7 +450,7 @@ def cards(folder) -> list[str]:
 class TestRightBefore:
     def test_an_untrained_network_is_no_success(self, digits):
         run, folder = digits["untrained"]
-        tensors = report.read_tensors(folder / report.TENSORS)
+        tensors = runs.read_results(folder)[1]
         right = ~tensors["clean_fooled"].any(dim=1)
         hit = (tensors["fooled"].all(dim=1) & right).sum() / right.sum()
         assert 0 < right.sum() < 12  # guessing is right now and then
@@ -489,7 +465,7 @@ class TestRightBefore:
     @pytest.mark.parametrize("name", ["trained", "untrained", "mixed"])
     def test_cards_say_which_were_wrong_before(self, digits, name):
         _, folder = digits[name]
-        tensors = report.read_tensors(folder / report.TENSORS)
+        tensors = runs.read_results(folder)[1]
         shown = dict(zip(tensors["gallery.rows"].tolist(), cards(folder), strict=True))
         assert len(shown) == 24
         for row, text in shown.items():
@@ -510,7 +486,7 @@ class TestRightBefore:
         untrained = sp.models.build("A", channels=1, size=28).eval()
         problem = sp.Ensemble([untrained], x, y, labels="predicted")
         run = execute(tmp_path, "ensemble", problem, eps=0.15)
-        mine, theirs = (report.read_tensors(f / report.TENSORS) for f in (tmp_path, folder))
+        mine, theirs = (runs.read_results(f)[1] for f in (tmp_path, folder))
         assert torch.equal(mine["clean_fooled"], theirs["clean_fooled"])
         assert torch.equal(mine["labels"], y[:, None])
         assert run.metrics["rows_correct"] == int((untrained(x).argmax(1) == y).sum())
@@ -527,9 +503,9 @@ class TestRightBefore:
 
     def test_nothing_right_is_said_on_the_page(self, digits):
         run, folder = digits["untrained"]
-        tensors = report.read_tensors(folder / report.TENSORS)
+        tensors = runs.read_results(folder)[1]
         tensors = {**tensors, "clean_fooled": torch.ones_like(tensors["clean_fooled"])}
-        metrics = report.summarise(run.domains, tensors, baseline=False)
+        metrics = runs.summarise(run.domains, tensors, baseline=False)
         text = page.render(run.but(metrics=metrics), tensors)
         title = " ".join(re.search(r"<h1>(.*?)</h1>", text, re.S).group(1).split())
         assert title == "No image was right to begin with"
@@ -553,7 +529,7 @@ class TestRightBefore:
 
     def test_pairs_count_rows_that_were_right_in_both(self, digits, tmp_path):
         folders = [digits[name][1] for name in ("trained", "mixed")]
-        one, two = (report.read_tensors(folder / report.TENSORS) for folder in folders)
+        one, two = (runs.read_results(folder)[1] for folder in folders)
         right = ~one["clean_fooled"].any(1) & ~two["clean_fooled"].any(1)
         both = int((one["fooled"].all(1) & two["fooled"].all(1) & right).sum())
         text = report.write_comparison(folders, tmp_path / "c.html").read_text()

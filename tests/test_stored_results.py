@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import saddlepoint as sp
-from saddlepoint import cli, experiments, report
+from saddlepoint import cli, experiments
 from saddlepoint.experiments import building
 from saddlepoint.experiments.overview import overview
 from saddlepoint.experiments.plan import Experiment, Groups, Ordered, Row, Strategy
@@ -190,7 +190,7 @@ def test_a_stored_summary_gives_the_tables_of_the_runs(tmp_path: Path) -> None:
     assert summarise(stored) == summarise(fresh)
     content = json.loads(path.read_text())
     assert content["networks"] == {
-        name: report.hash_model(building.load_network(name)) for name in ("cifar10-a", "cifar10-c")
+        name: sp.models.card(name).sha256 for name in ("cifar10-a", "cifar10-c")
     }
     row = content["rows"][0]
     assert (row["images"], row["seed"], row["rule"]) == (5, 0, "average")

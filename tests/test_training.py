@@ -1,6 +1,7 @@
 """Training: hand-derived steps, the same bits in every run, and nothing lost to an interruption."""
 
 import json
+import shlex
 import signal
 import subprocess
 import sys
@@ -13,6 +14,8 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from saddlepoint import LpBall, cli, data, models, training
+from saddlepoint.files import read_tensors
+from saddlepoint.runs import Run
 from saddlepoint.training import Batches, Recipe, clean_step, recipe_for, train, validate
 from saddlepoint.training.loop import CHECKPOINT
 
@@ -409,7 +412,7 @@ class TestResume:
         train(network(), loader(), epochs=1, out=tmp_path)
         path = tmp_path / CHECKPOINT
         path.write_bytes(path.read_bytes()[:keep])
-        with pytest.raises(ValueError, match="must be a checkpoint of this library"):
+        with pytest.raises(ValueError, match=r"checkpoint\.safetensors. must"):
             train(network(), loader(), epochs=1, out=tmp_path, resume=True)
 
     def test_non_finite_loss_stops_and_keeps_the_last_checkpoint(self, tmp_path):
@@ -424,12 +427,9 @@ class TestResume:
 
 
 def _epochs_done(folder):
-    from safetensors import safe_open
-
     if not (folder / CHECKPOINT).exists():
         return 0
-    with safe_open(folder / CHECKPOINT, framework="pt") as file:
-        return len(json.loads(file.metadata()["saddlepoint"])["history"])
+    return len(json.loads(read_tensors(folder / CHECKPOINT).about["saddlepoint"])["history"])
 
 
 class TestCommand:
@@ -460,7 +460,7 @@ class TestCommand:
         assert round(100 * accuracy.fgsm, 2) == card.fgsm_accuracy
         run = json.loads((tmp_path / "run.json").read_text())
         assert run["metrics"]["accuracy"] == card.accuracy
-        assert len(run["history"]) == 2
+        assert len(run["metrics"]["history"]) == 2
         assert "--epochs 2" in card.command
 
     def test_interruption_keeps_the_checkpoint_and_resumes_to_the_same_weights(
@@ -516,7 +516,92 @@ class TestCommand:
 
 def test_reading_a_checkpoint_never_unpickles():
     folder = Path(training.__file__).parent
-    text = "".join(file.read_text() for file in folder.glob("*.py"))
+    files = [*folder.glob("*.py"), folder.parent / "files.py"]
+    text = "".join(file.read_text() for file in files)
     assert "torch.load(" not in text
     assert "import pickle" not in text
     assert "safe_open" in text
+
+
+class TestRunFolder:
+    """What `saddlepoint train` promises about its folder."""
+
+    WORDS = "train --data mnist-sample --model C --limit 120 --epochs 2 --out"
+
+    def run(self, *words):
+        with pytest.raises(SystemExit) as caught:
+            cli.main([str(word) for word in words])
+        return caught.value.code
+
+    def interrupted(self, folder, monkeypatch):
+        step, calls = training.loop.clean_step, iter(range(100))
+
+        def interrupt(*arguments):
+            if next(calls) == 3:  # two batches an epoch: in the second one
+                raise KeyboardInterrupt
+            return step(*arguments)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(training.loop, "clean_step", interrupt)
+            assert self.run(*self.WORDS.split(), folder) == 130
+
+    def test_an_interruption_is_recorded_and_the_line_to_continue_works(
+        self, tmp_path, monkeypatch, capsys
+    ):
+        self.interrupted(tmp_path / "a", monkeypatch)
+        record = Run.read(tmp_path / "a")
+        assert (record.kind, record.status, record.done, record.rows) == (
+            "train",
+            "interrupted",
+            1,
+            2,
+        )
+        line = capsys.readouterr().err.splitlines()[-1].removeprefix("continue with: saddlepoint ")
+        assert self.run(*shlex.split(line)) == 0
+        assert self.run(*self.WORDS.split(), tmp_path / "b") == 0
+        one, two = (tmp_path / name / "model.safetensors" for name in "ab")
+        assert one.read_bytes() == two.read_bytes()
+        assert Run.read(tmp_path / "a").status == "complete"
+
+    @pytest.mark.parametrize(
+        ("words", "message"),
+        [
+            ("--limit 110", "got limit: 120 there, 110 here; choose"),
+            ("--limit 120 --held-out 30", "held_out: None there, 30 here"),
+            ("--limit 120 --seed 1", "seed: 0 there, 1 here"),
+        ],
+    )
+    def test_resuming_with_other_data_or_settings_is_refused(
+        self, tmp_path, monkeypatch, capsys, words, message
+    ):
+        self.interrupted(tmp_path, monkeypatch)
+        before = (tmp_path / CHECKPOINT).read_bytes()
+        other = self.WORDS.replace("--limit 120", words)
+        assert self.run(*other.split(), tmp_path, "--resume") == 2
+        assert message in capsys.readouterr().err
+        assert (tmp_path / CHECKPOINT).read_bytes() == before
+
+    @pytest.mark.parametrize("place", [-1, -5000])
+    def test_a_flipped_byte_in_the_checkpoint_is_noticed(
+        self, tmp_path, monkeypatch, capsys, place
+    ):
+        self.interrupted(tmp_path, monkeypatch)
+        content = bytearray((tmp_path / CHECKPOINT).read_bytes())
+        content[place] ^= 1
+        (tmp_path / CHECKPOINT).write_bytes(content)
+        assert self.run(*self.WORDS.split(), tmp_path, "--resume") != 0
+        assert "damaged" in capsys.readouterr().err
+
+    def test_a_second_run_is_not_started_in_the_same_folder(self, tmp_path, capsys):
+        assert self.run(*self.WORDS.split(), tmp_path) == 0
+        assert self.run(*self.WORDS.split(), tmp_path) == 2
+        assert "must not hold a run yet" in capsys.readouterr().err
+
+
+def test_a_refused_checkpoint_leaves_the_model_as_it_was(tmp_path):
+    train(network(), loader(), epochs=1, out=tmp_path)
+    model = network(seed=5)
+    before = {key: value.clone() for key, value in model.state_dict().items()}
+    with pytest.raises(ValueError, match="`seed` must be as in"):
+        train(model, loader(), epochs=1, out=tmp_path, resume=True, seed=7)
+    assert all(torch.equal(value, before[key]) for key, value in model.state_dict().items())

@@ -4,6 +4,7 @@ Modules of this folder import torch inside their functions, so that `--help` ans
 """
 
 import io
+import signal
 import sys
 from collections.abc import Sequence
 
@@ -72,6 +73,7 @@ def main(words: Sequence[str] | None = None) -> None:
     try:
         code = _run(sys.argv[1:] if words is None else list(words))
     except KeyboardInterrupt:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # a second Ctrl-C changes nothing any more
         code = 130
     except BrokenPipeError:  # the reader of our output has gone, as in `saddlepoint ... | head`
         sys.stderr.close()

@@ -48,7 +48,7 @@ class AttackConfig(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    kind: str
+    kind: Literal["ensemble", "universal", "transform"]
     data: str = "mnist-sample"
     classes: str | None = None
     size: int | None = Field(default=None, ge=1)

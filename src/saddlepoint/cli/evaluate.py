@@ -1,7 +1,6 @@
 """`saddlepoint evaluate`: how many images does a model still classify correctly under every attack?"""
 
 import shlex
-import sys
 import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, replace
@@ -18,8 +17,8 @@ if TYPE_CHECKING:
     from saddlepoint.evaluation.failures import OnFailure
     from saddlepoint.problems import Ensemble, Model, Product
     from saddlepoint.projections import LpBall
-    from saddlepoint.report import Run
-    from saddlepoint.report.evaluation import Result
+    from saddlepoint.runs import Run
+    from saddlepoint.runs.evaluations import Result
 
     from .inputs import Images
 
@@ -115,30 +114,26 @@ def evaluate(
     config = _config(model, settings)
     if processes() > 1:
         raise UsageError("`evaluate` must run in one process, got torchrun with several.")
-    from saddlepoint import report
+    from saddlepoint import runs
 
     from . import progress, runner, show
     from .inputs import limit_used, load_data, load_models
 
     balls = _balls(config)
     name = f"evaluate-{Path(config['data']).stem}"
-    folder = runner.run_folder(name, running.out, running.resume, running.overwrite)
+    folder = runner.run_folder(name, running.out, running.resume)
     with progress.downloads() as downloading:
         own = {"classes": config["classes"], "size": config["size"]}
         images = load_data(config["data"], config["split"], config["limit"], downloading, **own)
     config["limit"] = limit_used(config["limit"], images, quiet=running.quiet)
     models = load_models(config["models"], images)
     problem, notes = _problem(config, images, models)
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        for ball in balls.values():
-            ball.check(images.x.shape[1:])
-    notes += tuple(str(each.message) for each in caught)
+    notes += _radius_notes(balls, images)
     command = _command(config, settings, running)
-    run = report.Run(
-        kind=report.EVALUATE,
+    run = runs.Run(
+        kind=runs.EVALUATE,
         command=command,
-        config=config,
+        settings=config,
         seed=config["seed"],
         domains=problem.names,
         classes=images.classes,
@@ -146,40 +141,54 @@ def evaluate(
         hashes=runner.hashes(config, images, models),
         warnings=notes,
     )
-    old = runner.earlier(run, folder, resume=running.resume, quiet=running.quiet)
-    if old is not None:
-        if old.status == "complete":
-            return finish(old, folder, quiet=running.quiet, as_json=running.json)
-        changed = (*notes, *runner.other_versions(old, run))
-        run = run.but(created=old.created, metrics=old.metrics, warnings=changed)
-    try:
-        if running.doctor:
-            findings = run.metrics.get("doctor") or _examine(
+    again = f"{command} --out {shlex.quote(str(folder))}"
+    if running.doctor:
+        # Before the folder is opened: a run that is there is not replaced by one that is refused.
+        try:
+            findings = _earlier_findings(folder, running) or _examine(
                 models, problem, images, balls, running
             )
-            run = run.but(metrics={"doctor": findings})
-            _refuse(findings)
-        if old is None:
-            runner.clear(folder)
-        title = f"evaluate {config['data']}"
-        with library(), show.evaluating(title, quiet=running.quiet) as callback:
-            run = report.execute_evaluation(
-                lambda ledger: _evaluate(
-                    config, running.on_failure, problem, balls, ledger, callback
-                ),
-                problem,
-                run,
-                folder,
-            )
-    except KeyboardInterrupt:
-        if not (folder / "run.json").is_file():
-            run.but(status="interrupted").write(folder)  # Ctrl-C while the doctor worked
-        done = len(report.DiskLedger(folder))
-        print(f"stopped: {done} finished batches are saved in {folder}", file=sys.stderr)
-        again = f"{command} --out {shlex.quote(str(folder))} --resume"
-        print(f"continue with: {again}", file=sys.stderr)
-        return 130
+        except KeyboardInterrupt:
+            return runner.stopped("nothing is saved yet", folder, again)
+        _refuse(findings)
+        run = run.but(metrics={"doctor": findings})
+    how = {"resume": running.resume, "overwrite": running.overwrite, "quiet": running.quiet}
+    try:
+        with runner.opened(run, folder, **how) as execution:
+            run = execution.run
+            if not execution.complete:
+                title = f"evaluate {config['data']}"
+                with library(), show.evaluating(title, quiet=running.quiet) as callback:
+                    run = runs.finish_evaluation(
+                        execution,
+                        lambda ledger: _evaluate(
+                            config, running.on_failure, problem, balls, ledger, callback
+                        ),
+                        problem,
+                    )
+    except runs.Interrupted as stop:
+        saved = len(runs.Store(folder, stop.run.hashes.fingerprint))
+        return runner.stopped(f"{saved} finished batches are saved", folder, again)
     return finish(run, folder, quiet=running.quiet, as_json=running.json)
+
+
+def _radius_notes(balls: "dict[str, LpBall]", images: "Images") -> tuple[str, ...]:
+    """What the library has to say about the radii."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        for ball in balls.values():
+            ball.check(images.x.shape[1:])
+    return tuple(str(each.message) for each in caught)
+
+
+def _earlier_findings(folder: Path, running: Running) -> Any:
+    """What the doctor found when the run that is continued began, or None."""
+    from saddlepoint import runs
+
+    if not running.resume or not (folder / runs.RECORD).is_file():
+        return None
+    with usage():
+        return runs.Run.read(folder).metrics.get("doctor")
 
 
 def finish(run: "Run", folder: Path, *, quiet: bool, as_json: bool) -> int:

@@ -29,20 +29,22 @@ def report(
     if max_megabytes < 0.2:
         raise UsageError(f"`--max-megabytes` must be at least 0.2, got {max_megabytes}.")
     from saddlepoint import report as room
-    from saddlepoint.report.training import is_training_run, write_training_report
+    from saddlepoint import runs as store
+    from saddlepoint.report.training import write_training_report
 
-    if len(runs) == 1 and is_training_run(runs[0]):
-        print(f"report: {write_training_report(runs[0])}")
-        return 0
     with usage():
-        records = [room.Run.read(folder) for folder in runs]
+        records = [store.Run.read(folder) for folder in runs]
     for folder, record in zip(runs, records, strict=True):
         if record.status != "complete":
             raise UsageError(
                 f"`{folder}` must be a finished run, got one that is {record.status}; "
                 f"continue it with: {record.command} --out {folder} --resume"
             )
-    kinds = {record.kind == room.EVALUATE for record in records}
+    if len(runs) == 1 and records[0].kind == "train":
+        with usage():
+            print(f"report: {write_training_report(runs[0])}")
+        return 0
+    kinds = {record.kind == store.EVALUATE for record in records}
     if len(kinds) > 1:
         shown = ", ".join(f"{f} ({r.kind})" for f, r in zip(runs, records, strict=True))
         raise UsageError(

@@ -117,7 +117,7 @@ def _sources(experiment: "Experiment", method: str, labels: str) -> "list[tuple[
 
 def _write_tables(document: Path, store: Path) -> int:
     from saddlepoint import experiments as room
-    from saddlepoint.data.files import write_atomically
+    from saddlepoint.files import write_atomically
 
     if not document.is_file():
         raise UsageError(f"`--summary` must be a file that exists, got {str(document)!r}.")
@@ -131,7 +131,7 @@ def _run(
     experiment: "Experiment", folder: Path, setup: "Setup", *, resume: bool, quiet: bool
 ) -> None:
     from saddlepoint import experiments as room
-    from saddlepoint.report import Interrupted
+    from saddlepoint.runs import Interrupted
 
     from . import progress
 

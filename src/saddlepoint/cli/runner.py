@@ -1,7 +1,8 @@
 """One attack from settings to report: load, build, check, run, write, say."""
 
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -15,18 +16,17 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from saddlepoint.problems import AbstractProblem, Model, Product
-    from saddlepoint.report import Hashes, Job, Run
-    from saddlepoint.report.running import Solve
+    from saddlepoint.runs import Execution, Hashes, Job, Run
+    from saddlepoint.runs.rows import Solve
 
 __all__ = [
-    "clear",
-    "earlier",
     "free_folder",
     "hashes",
     "on_device",
-    "other_versions",
+    "opened",
     "run_attack",
     "run_folder",
+    "stopped",
     "views",
 ]
 
@@ -65,8 +65,8 @@ def run_attack(
         rank: Number of this process, where several share the work; all call this, and the first one writes.
     """
     name = f"{config.kind}-{Path(config.data).stem}-{config.norm}"
-    folder = run_folder(name, out, resume, overwrite)
-    from saddlepoint import report
+    folder = run_folder(name, out, resume)
+    from saddlepoint import runs
 
     from . import cluster, progress, show
 
@@ -84,71 +84,47 @@ def run_attack(
     models = load_models(config.models, images)
     job = _job(config, images, models)
     run = _record(config, images, models, job.problem, command or config.command())
-    old = earlier(run, folder, resume=resume, quiet=quiet)
-    if old is not None:
-        if old.status == "complete":
-            return 0 if rank else _finish(old, folder, quiet=quiet, as_json=as_json)
-        run = run.but(created=old.created, warnings=run.warnings + other_versions(old, run))
-    else:
-        cluster.meet()  # everyone has seen the folder as it was
-        if rank == 0:
-            clear(folder)
-    cluster.meet()
     title = f"{config.kind} {config.data}"
     noun = "groups" if config.kind == "universal" else "images"
     try:
-        with library(), show.attacking(title, noun, quiet=quiet) as callback:
-            run = report.execute(job, run, folder, callback=callback)
-    except (report.Interrupted, KeyboardInterrupt) as stop:
-        done = stop.run.done if isinstance(stop, report.Interrupted) else 0
-        again = f"{config.command(folder)} --resume"
-        print(
-            f"stopped: {done} of {run.rows} {noun} are done and saved in {folder}", file=sys.stderr
-        )
-        print(f"continue with: {again}", file=sys.stderr)
-        return 130
+        with opened(run, folder, resume=resume, overwrite=overwrite, quiet=quiet) as execution:
+            run = execution.run
+            if not execution.complete:
+                with library(), show.attacking(title, noun, quiet=quiet) as callback:
+                    run = runs.attack_rows(job, execution, callback=callback)
+    except runs.Interrupted as stop:
+        saved = f"{stop.run.done} of {run.rows} {noun} are done and saved"
+        return stopped(saved, folder, config.command(folder))
     for line in run.warnings:
         show.note(f"saddlepoint: warning: {line}", quiet=quiet)
     return 0 if rank else _finish(run, folder, quiet=quiet, as_json=as_json)
 
 
-def earlier(run: "Run", folder: Path, *, resume: bool, quiet: bool) -> "Run | None":
-    """The run in the folder that `run` is to continue, or None; one of other settings is refused."""
-    from saddlepoint import report
+@contextmanager
+def opened(
+    run: "Run", folder: Path, *, resume: bool, overwrite: bool, quiet: bool
+) -> "Iterator[Execution]":
+    """The folder of a run, open for it; what is in the way is for the user to mend."""
+    from saddlepoint import runs
 
     from . import show
 
-    if not resume:
-        return None
-    if not (folder / "run.json").is_file():
-        show.note(f"nothing to resume in {folder}: starting", quiet=quiet)
-        return None
-    with usage():
-        report.check_resumable(run, folder)
-    old = report.Run.read(folder)
-    if old.status == "complete":
-        show.note(f"{folder} is complete already", quiet=quiet)
-    return old
+    with ExitStack() as stack:
+        with usage():
+            manager = runs.opened(run, folder, resume=resume, overwrite=overwrite)
+            execution = stack.enter_context(manager)
+        if execution.complete:
+            show.note(f"{folder} is complete already", quiet=quiet)
+        elif resume and not execution.resumed:
+            show.note(f"nothing to resume in {folder}: starting", quiet=quiet)
+        yield execution
 
 
-def clear(folder: Path) -> None:
-    """Remove what an older run left, so that nothing of it can be taken for the new one."""
-    from saddlepoint.report import TENSORS, DiskLedger, Shards
-
-    for name in ("run.json", "report.html", "table.md", "table.csv", "table.tex", TENSORS):
-        (folder / name).unlink(missing_ok=True)
-    Shards(folder).clear()
-    DiskLedger(folder).clear()
-
-
-def other_versions(old: "Run", new: "Run") -> tuple[str, ...]:
-    """A remark where the first rows were made by other versions: they may round differently."""
-    changed = [
-        f"{k} {old.versions.get(k)} and {v}"
-        for k, v in new.versions.items()
-        if old.versions.get(k) != v
-    ]
-    return (f"the run was continued with other versions: {', '.join(changed)}.",) if changed else ()
+def stopped(saved: str, folder: Path, command: str) -> int:
+    """Say what an interrupted run has saved and how to go on; the exit code."""
+    print(f"stopped: {saved} in {folder}", file=sys.stderr)
+    print(f"continue with: {command} --resume", file=sys.stderr)
+    return 130
 
 
 def free_folder(name: str) -> Path:
@@ -173,20 +149,14 @@ def _finish(run: "Run", folder: Path, *, quiet: bool, as_json: bool) -> int:
     return 0
 
 
-def run_folder(name: str, out: Path | None, resume: bool, overwrite: bool) -> Path:
-    """The folder of a run: the one given, if it is free or may be used, or a new one under `runs`."""
+def run_folder(name: str, out: Path | None, resume: bool) -> Path:
+    """The folder of a run: the one given, or a new one under `runs`."""
     if out is None:
         if resume:
             raise UsageError("`--resume` must say which run to continue, such as --out runs/mine.")
         return free_folder(name)
     if out.exists() and not out.is_dir():
         raise UsageError(f"`--out` must be a folder, got the file {str(out)!r}.")
-    there = (out / "run.json").is_file()
-    if there and not (resume or overwrite):
-        raise UsageError(
-            f"`--out` must not hold a run yet, got {str(out)!r}; add --resume to continue it, "
-            "--overwrite to replace it, or choose another folder."
-        )
     return out
 
 
@@ -214,7 +184,7 @@ def on_device(
 def _job(config: AttackConfig, images: Images, models: "dict[str, Model]") -> "Job":
     import torch
 
-    from saddlepoint.report import Job
+    from saddlepoint.runs import Job
 
     x, y, models = on_device(config.device, images, models)
     with usage():
@@ -324,13 +294,13 @@ def _record(
     problem: "AbstractProblem",
     command: str,
 ) -> "Run":
-    from saddlepoint.report import Run
+    from saddlepoint.runs import Run
 
     values = config.model_dump()
     return Run(
         kind=config.kind,
         command=command,
-        config=values,
+        settings=values,
         seed=config.seed,
         domains=problem.names,
         classes=images.classes,
@@ -341,10 +311,10 @@ def _record(
 
 def hashes(config: Mapping[str, Any], images: Images, models: "dict[str, Model]") -> "Hashes":
     """What has to be the same for a run to be continued."""
-    from saddlepoint.report import Hashes, hash_config, hash_model, hash_tensors
+    from saddlepoint.runs import Hashes, hash_model, hash_settings, hash_tensors
 
     return Hashes(
-        config=hash_config(config),
-        models={name: hash_model(model) for name, model in models.items()},
+        settings=hash_settings(config),
+        models={name: hash_model(model) or "" for name, model in models.items()},
         data=hash_tensors({"x": images.x, "y": images.y}),
     )

@@ -15,7 +15,7 @@ from rich.table import Table
 
 if TYPE_CHECKING:
     from saddlepoint.evaluation import EvaluationProgress
-    from saddlepoint.report import Run, RunProgress
+    from saddlepoint.runs import Run, RunProgress
 
 __all__ = [
     "attacking",
@@ -138,9 +138,9 @@ def summary(run: "Run") -> None:
 
     console = Console(width=None if sys.stdout.isatty() else 100, highlight=False)
     metrics, base = run.metrics, run.metrics.get("baseline")
-    names = [words.rule_text(str(run.config["rule"])).partition(" (")[0]]
+    names = [words.rule_text(str(run.settings["rule"])).partition(" (")[0]]
     if base:
-        names.append(words.rule_text(str(run.config["baseline"])).partition(" (")[0])
+        names.append(words.rule_text(str(run.settings["baseline"])).partition(" (")[0])
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for heading in (words.NOUNS[run.kind].domain, "clean", *reversed(names), "mean weight"):
         table.add_column(heading, justify="left" if not table.columns else "right")
@@ -157,9 +157,8 @@ def summary(run: "Run") -> None:
     ):
         shown = [f"{part[key]:.1f}" if key in part else "-" for part in (base, metrics) if part]
         table.add_row(label, "", *shown, "")
-    spent = run.gradient_evaluations
-    cells = [f"{spent['baseline']['per_row']:.1f}"] if base else []
-    table.add_row("evaluations", "", *cells, f"{spent['per_row']:.1f}", "")
+    spent = [f"{part['evaluations']['per_row']:.1f}" for part in (base, metrics) if part]
+    table.add_row("evaluations", "", *spent, "")
     console.print("Accuracy under attack and success rates (ASR), percent:", table, sep="\n")
     for line in words.headline(run):
         console.print(escape(line))
@@ -245,7 +244,7 @@ def evaluations(names: "list[str]", runs: "list[Run]") -> None:
         table.add_row(
             escape(name),
             escape(", ".join(run.hashes.models)),
-            str(run.config["suite"]),
+            str(run.settings["suite"]),
             str(metrics["rows"]),
             f"{metrics['clean']:.1f}",
             *cells,
@@ -274,8 +273,8 @@ def comparison(names: "list[str]", runs: "list[Run]") -> None:
         table.add_row(
             escape(name),
             run.kind,
-            words.ball_text(run.config),
-            words.rule_text(str(run.config["rule"])),
+            words.ball_text(run.settings),
+            words.rule_text(str(run.settings["rule"])),
             str(metrics["rows"]),
             str(metrics["rows_correct"]),
             *shown,

@@ -4,15 +4,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from saddlepoint.report import Run
     from saddlepoint.report.tables import Cell, Table
+    from saddlepoint.runs import Run
 
 __all__ = ["evaluation_table", "write_tables"]
 
 
 def write_tables(run: "Run", folder: Path) -> None:
     """Write `table.md`, `table.csv` and `table.tex` of a finished evaluation."""
-    from saddlepoint.data.files import write_atomically
+    from saddlepoint.files import write_atomically
     from saddlepoint.report.tables import to_csv, to_latex, to_markdown
 
     table = evaluation_table(run)
@@ -62,7 +62,7 @@ def evaluation_table(run: "Run") -> "Table":
     digits = {"radius": 4, "alone": 1, "accuracy": 1, "95 %": 1}
     return Table(
         title=f"Accuracy under attack, {', '.join(run.hashes.models)}, {metrics['rows']} images of "
-        f"{run.config['data']}, suite {run.config['suite']}, percent",
+        f"{run.settings['data']}, suite {run.settings['suite']}, percent",
         columns=tuple(Column(name, digits.get(name, 2)) for name in names),
         lines=tuple(lines),
         notes=tuple(metrics["notes"]),

@@ -4,10 +4,7 @@ Under torchrun all processes train together; the first one writes and shows.
 """
 
 import hashlib
-import json
 import platform
-import sys
-import time
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass, replace
@@ -23,6 +20,7 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
     from saddlepoint.models import Card
+    from saddlepoint.runs import Execution, Run
     from saddlepoint.training import Recipe, Threat, TrainingProgress
 
 __all__ = ["train"]
@@ -36,6 +34,7 @@ def train(
     *,
     out: Path,
     resume: Flag = False,
+    overwrite: Flag = False,
     checkpoint_every: int | None = None,
     device: str = "cpu",
     test_images: int = 1000,
@@ -56,24 +55,39 @@ def train(
         out: Folder for checkpoint.safetensors, model.safetensors, model.json, run.json, history.jsonl and, for
             methods with threats, report.html; TensorBoard scalars too where it is installed.
         resume: Continue from the checkpoint in the folder, if there is one.
+        overwrite: Replace the training in the folder.
         checkpoint_every: Write a checkpoint after every so many steps too, for long epochs.
         device: cpu, cuda, cuda:1, mps; under torchrun every process takes its own GPU if there is one.
         test_images: Attack the first so many test images in the end.
         test_steps: Steps of these attacks.
         test_restarts: How many attacks there are per threat.
     """
-    from . import cluster, show
+    from saddlepoint import runs
+
+    from . import cluster, runner, show
     from .threats import threats
 
     named = threats(settings.threat)
+    test = {"test_images": test_images, "test_steps": test_steps, "test_restarts": test_restarts}
     with cluster.joined() as rank, show.warnings_as_notes(quiet=rank != 0):
         work = _prepare(settings, named, device, rank)
-        started = time.monotonic()
-        history = _fit(settings, work, named, out, resume, checkpoint_every, rank)
-        robust = _robust(work, named, test_images, test_steps, test_restarts)
-        if rank == 0:
-            _keep(settings, work, history, robust, out, time.monotonic() - started)
-    return 0
+        run = _record(settings, work, named, test)
+        try:
+            how = {"resume": resume, "overwrite": overwrite, "quiet": rank != 0}
+            with runner.opened(run, out, **how) as execution:
+                if not execution.complete:
+                    history = _fit(settings, work, named, execution, checkpoint_every)
+                    robust = _robust(work, named, test_images, test_steps, test_restarts)
+                    _keep(settings, work, history, robust, execution)
+                run = execution.run
+        except runs.Interrupted as stop:
+            saved = f"{stop.run.done} of {run.rows} epochs are done"
+            if not checkpoint_every:
+                saved += (
+                    " (the one under way begins again; --checkpoint-every N saves inside epochs)"
+                )
+            return runner.stopped(saved, out, settings.command(out))
+    return 0 if rank else _finish(run, out)
 
 
 @dataclass(frozen=True)
@@ -101,9 +115,8 @@ def _prepare(settings: TrainSettings, named: "dict[str, Threat]", device: str, r
     with cluster.first_process_first(rank):
         x, y, test = _images(settings, rank)
     limit_used(settings.limit, Images(x, y, (), ""), quiet=rank != 0)
-    for (
-        threat
-    ) in named.values():  # now, because radii may rise for epochs before they bound nothing
+    # Now, because radii may rise for epochs before they bound nothing.
+    for threat in named.values():
         threat.ball.check(x.shape[1:])
     count = settings.held_out
     if count is None:
@@ -123,17 +136,37 @@ def _prepare(settings: TrainSettings, named: "dict[str, Threat]", device: str, r
 def _check_start(settings: TrainSettings, recipe: "Recipe") -> None:
     """Refuse to go on from what was found for an image where the image is mirrored in between."""
     literal = settings.method == "ampgd-paper"
-    if recipe.flip and settings.start in ("warm", None if literal else "warm"):
-        which = (
-            "`--start warm`, of which --method ampgd-paper consists,"
-            if literal
-            else "`--start warm`"
-        )
+    if recipe.flip and (literal or settings.start == "warm"):
+        which = "`--start warm`" + (", a part of --method ampgd-paper," if literal else "")
         way = "--recipe paper or --method ampgd" if literal else "--recipe paper or --start zero"
         raise ValueError(
             f"{which} must have images that are not mirrored, got --recipe {settings.recipe}, which mirrors "
             f"those of {settings.data}; take {way}."
         )
+
+
+def _record(
+    settings: TrainSettings, work: _Work, named: "dict[str, Threat]", test: dict[str, int]
+) -> "Run":
+    from saddlepoint import runs
+
+    values = {**asdict(settings), "recipe": asdict(work.recipe), **test}
+    parts = {"train": work.train, "held out": work.held_out or work.train, "test": work.test}
+    tensors = {f"{name} {k}": pair[k] for name, pair in parts.items() for k in (0, 1)}
+    return runs.Run(
+        kind="train",
+        command=settings.command(),
+        settings=values,
+        seed=settings.seed,
+        domains=tuple(named),
+        classes=(),
+        rows=work.recipe.epochs,
+        hashes=runs.Hashes(
+            runs.hash_settings(values),
+            {settings.model: runs.hash_model(work.network) or ""},
+            runs.hash_tensors(tensors),
+        ),
+    )
 
 
 def _images(settings: TrainSettings, rank: int) -> "tuple[Tensor, Tensor, Pair]":
@@ -155,10 +188,8 @@ def _fit(
     settings: TrainSettings,
     work: _Work,
     named: "dict[str, Threat]",
-    out: Path,
-    resume: bool,
+    execution: "Execution",
     checkpoint_every: int | None,
-    rank: int,
 ) -> "tuple[TrainingProgress, ...]":
     from saddlepoint import training
 
@@ -179,41 +210,39 @@ def _fit(
     )
     flip = work.recipe.flip
     loader = training.Batches(*work.train, work.recipe.batch_size, flip=flip, numbered=not flip)
-    try:
-        with progress.training(title, shown=rank == 0) as bar:
-            return training.train(
-                work.network,
-                loader,
-                named or None,
-                method=settings.method,
-                recipe=work.recipe,
-                validation=work.held_out,
-                out=out,
-                resume=resume,
-                checkpoint_every=checkpoint_every,
-                seed=settings.seed,
-                callback=_callback(bar, out, rank, bool(named)),
-                **options,
-            )
-    except KeyboardInterrupt:
-        print(f"interrupted; continue with the same command and --resume ({out})", file=sys.stderr)
-        raise
+    with progress.training(title, shown=execution.world.rank == 0) as bar:
+        return training.train(
+            work.network,
+            loader,
+            named or None,
+            method=settings.method,
+            recipe=work.recipe,
+            validation=work.held_out,
+            out=execution.folder,
+            resume=execution.resumed,
+            checkpoint_every=checkpoint_every,
+            seed=settings.seed,
+            callback=_callback(bar, execution, bool(named)),
+            **options,
+        )
 
 
 def _callback(
-    bar: "Callable[[TrainingProgress], None]", out: Path, rank: int, adversarial: bool
+    bar: "Callable[[TrainingProgress], None]", execution: "Execution", adversarial: bool
 ) -> "Callable[[TrainingProgress], None]":
     from saddlepoint.training import TensorBoard
 
-    if rank != 0 or not adversarial or not TensorBoard.available():
-        return bar
-    board = TensorBoard(out / "tensorboard")
+    shown = [bar]
+    if execution.world.rank == 0 and adversarial and TensorBoard.available():
+        shown.append(TensorBoard(execution.folder / "tensorboard"))
 
-    def both(state: "TrainingProgress") -> None:
-        bar(state)
-        board(state)
+    def each(state: "TrainingProgress") -> None:
+        for show in shown:
+            show(state)
+        if state.step == state.steps:
+            execution.run = execution.run.but(done=state.epoch)
 
-    return both
+    return each
 
 
 def _robust(
@@ -234,43 +263,43 @@ def _keep(
     work: _Work,
     history: "tuple[TrainingProgress, ...]",
     robust: dict[str, float],
-    out: Path,
-    seconds: float,
+    execution: "Execution",
 ) -> None:
+    """Write the network and its card, and finish the run."""
     from safetensors.torch import save
 
-    from saddlepoint.data.files import write_atomically
-    from saddlepoint.report.training import write_training_report
+    from saddlepoint.files import write_atomically
 
     card = _card(settings, work)
-    tensors = {key: value.contiguous() for key, value in work.network.state_dict().items()}
-    content = save(tensors)
-    write_atomically(out / "model.safetensors", content)
-    card = replace(card, sha256=hashlib.sha256(content).hexdigest())
-    write_atomically(out / "model.json", card.to_json().encode())
+    if execution.world.rank == 0:
+        tensors = {key: value.contiguous() for key, value in work.network.state_dict().items()}
+        content = save(tensors)
+        write_atomically(execution.folder / "model.safetensors", content)
+        card = replace(card, sha256=hashlib.sha256(content).hexdigest())
+        write_atomically(execution.folder / "model.json", card.to_json().encode())
     metrics: dict[str, Any] = {"accuracy": card.accuracy, "fgsm_accuracy": card.fgsm_accuracy}
     if robust:
         metrics["robust_accuracy"] = robust
-    run = {
-        "command": card.command,
-        "config": {**asdict(settings), "recipe": asdict(work.recipe)},
-        "seed": settings.seed,
-        "versions": card.versions,
-        "seconds": round(seconds, 1),
-        "history": [
-            {**each.stats, **({"validation": each.validation} if each.validation else {})}
-            for each in history
-        ],
-        "metrics": metrics,
-    }
-    write_atomically(out / "run.json", (json.dumps(run, indent=2) + "\n").encode())
-    told = f"{settings.data} {settings.model}: accuracy {card.accuracy:.2f} %, FGSM {card.fgsm_accuracy:.2f} %"
+    metrics["history"] = [
+        {**each.stats, **({"validation": each.validation} if each.validation else {})}
+        for each in history
+    ]
+    execution.finish(metrics=metrics, done=work.recipe.epochs, seconds=execution.seconds())
+
+
+def _finish(run: "Run", out: Path) -> int:
+    """Draw the report, and say what came out."""
+    from saddlepoint.report.training import write_training_report
+
+    metrics, settings = run.metrics, run.settings
+    told = f"{settings['data']} {settings['model']}: accuracy {metrics['accuracy']:.2f} %, "
+    told += f"FGSM {metrics['fgsm_accuracy']:.2f} %"
+    robust = metrics.get("robust_accuracy", {})
     if robust:
         write_training_report(out)
-        told += "".join(
-            f", {name} {value:.2f} %" for name, value in robust.items() if name != "clean"
-        )
+    told += "".join(f", {name} {value:.2f} %" for name, value in robust.items() if name != "clean")
     print(f"{told}; {out}")
+    return 0
 
 
 def _network(name: str, x: "Tensor", classes: int, seed: int, device: str) -> "nn.Module":

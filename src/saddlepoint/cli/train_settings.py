@@ -1,6 +1,8 @@
 """What `saddlepoint train` is told, and the line that says it again."""
 
+import shlex
 from dataclasses import dataclass, field, fields
+from pathlib import Path
 from typing import Annotated, Literal
 
 from cyclopts import Parameter
@@ -58,7 +60,7 @@ class TrainSettings:
                 "--threat l2:2.0, got none; --method clean trains without."
             )
 
-    def command(self) -> str:
+    def command(self, out: Path | None = None) -> str:
         """The line that repeats the run; options of their default value are left out."""
         words = [
             f"saddlepoint train --method {self.method} --data {self.data} --model {self.model}"
@@ -70,4 +72,4 @@ class TrainSettings:
             value = getattr(self, item.name)
             if item.name not in said and value != item.default:
                 words.append(f"--{item.name.replace('_', '-')} {value}")
-        return " ".join([*words, "--out DIR"])
+        return " ".join([*words, "--out", "DIR" if out is None else shlex.quote(str(out))])

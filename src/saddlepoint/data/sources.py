@@ -19,7 +19,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from .files import write_atomically
+from saddlepoint.files import write_atomically
+
 from .formats import Arrays, decode, write_npz
 
 __all__ = ["DATASETS", "Dataset", "Progress", "cache_folder", "content_hash", "fetch"]

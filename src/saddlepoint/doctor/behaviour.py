@@ -214,8 +214,12 @@ def saturation(subject: Subject) -> Finding:
             "saturation", "ok", "no image is classified correctly.", "nothing to saturate."
         )
     x, y = subject.x[subject.correct], subject.y[subject.correct]
-    gradient = input_gradient(subject.model, x, y, "cross-entropy").flatten(1)
-    flat = _share(~gradient.any(dim=1))
+    entropy, margins = (
+        input_gradient(subject.model, x, y, loss).flatten(1).any(dim=1)
+        for loss in ("cross-entropy", "margin")
+    )
+    # Where the margin has no gradient either, something else hides it, and `gradients` says so.
+    flat = _share(~entropy & margins)
     top = subject.logits[subject.correct].topk(2, dim=-1).values
     margin = float((top[:, 0] - top[:, 1]).median())
     if flat > 0.05:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,7 +18,7 @@ from saddlepoint.experiments.plan import (
     Measurement,
     Row,
 )
-from saddlepoint.report import TENSORS, Run, lift, read_tensors
+from saddlepoint.runs import RECORD, Run, lift, read_results
 
 __all__ = ["Attacked", "Measured", "Results", "Source", "collect"]
 
@@ -75,10 +74,10 @@ class Attacked:
     folder: Path | None = field(default=None, compare=False)
 
     def tensors(self) -> dict[str, Tensor]:
-        """Weights, losses, verdicts and history, see `saddlepoint.report`."""
+        """Weights, losses, verdicts and history, see `saddlepoint.runs`."""
         if self.folder is None:
             raise ValueError("`tensors` must be read from the folder of a run, got a summary.")
-        return read_tensors(self.folder / TENSORS)
+        return read_results(self.folder)[1]
 
 
 @final
@@ -151,29 +150,32 @@ def collect(experiment: Experiment, folder: Path) -> Results:
         for block in experiment.blocks
         for row in block.rows
         for source in _SOURCES
-        if (place := _place(folder, source) / block.key / row.strategy.key)
-        .joinpath("run.json")
-        .is_file()
-        and (run := Run.read(place)).status == "complete"
+        if (run := _complete(place := _place(folder, source) / block.key / row.strategy.key))
+        is not None
     ]
     measured = []
     for measurement in experiment.measurements:
         for method in METHODS:
-            path = _place(folder, Source(method)) / f"{measurement.key}.json"
-            if path.is_file():
-                content = json.loads(path.read_text(encoding="utf-8"))
+            place = _place(folder, Source(method)) / measurement.key
+            if (run := _complete(place)) is not None:
                 measured.append(
                     Measured(
                         measurement,
                         method,
-                        content["images"],
-                        content["seed"],
-                        content["result"],
-                        content["hash"],
-                        content["versions"],
+                        int(run.settings["limit"]),
+                        run.seed,
+                        dict(run.metrics),
+                        run.hashes.fingerprint,
+                        run.versions,
                     )
                 )
     return Results(experiment, tuple(attacks), tuple(measured))
+
+
+def _complete(folder: Path) -> Run | None:
+    """The record of a finished run, or None."""
+    run = Run.read(folder) if (folder / RECORD).is_file() else None
+    return run if run is not None and run.status == "complete" else None
 
 
 def _place(folder: Path, source: Source) -> Path:
@@ -188,8 +190,8 @@ def _attacked(block: Block, row: Row, source: Source, run: Run, folder: Path) ->
         images=run.rows * len(run.domains) if run.kind == "universal" else run.rows,
         seed=run.seed,
         domains=run.domains,
-        rule=run.config["rule"],
+        rule=run.settings["rule"],
         metrics=run.metrics,
-        evaluations=float(run.gradient_evaluations["per_row"]),
+        evaluations=float(run.metrics["evaluations"]["per_row"]),
         folder=folder,
     )

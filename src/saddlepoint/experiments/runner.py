@@ -1,22 +1,22 @@
 """One runner for all experiments. What is finished is on disk, so that a stopped run can be continued.
 
-FOLDER/LABELS/METHOD/BLOCK/STRATEGY/    a run directory of `saddlepoint.report`: run.json, tensors, report.html
+FOLDER/LABELS/METHOD/BLOCK/STRATEGY/    a run folder of `saddlepoint.runs`: run.json, tensors, report.html
 FOLDER/LABELS/METHOD/BLOCK/compare.html the strategies of a block side by side
-FOLDER/LABELS/METHOD/KEY.json           a measurement
+FOLDER/LABELS/METHOD/KEY/               a measurement: run.json
 """
 
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import final
+from typing import Any, final
 
 from torch import Tensor, nn
 
-from saddlepoint import report
-from saddlepoint.data.files import write_atomically
+from saddlepoint import report, runs
 from saddlepoint.experiments import building
 from saddlepoint.experiments.measurements import measure
 from saddlepoint.experiments.methods import solver
@@ -33,7 +33,7 @@ from saddlepoint.experiments.plan import (
     Static,
 )
 from saddlepoint.experiments.reuse import reusing
-from saddlepoint.report.record import versions
+from saddlepoint.training.distributed import World
 from saddlepoint.weights import AbstractWeightRule, Fixed
 
 __all__ = ["Setup", "Step", "reproduce", "skipped"]
@@ -109,7 +109,7 @@ def reproduce(
 
     Raises:
         ValueError: No block can run, the folder holds results, or those to continue are of other settings.
-        saddlepoint.report.Interrupted: Ctrl-C; finished rows, and chunks of the one under way, are on disk.
+        saddlepoint.runs.Interrupted: Ctrl-C; finished rows, and pages of the one under way, are on disk.
     """
     setup = Setup() if setup is None else setup
     for name, there in (("method", experiment.methods), ("labels", experiment.labels)):
@@ -183,7 +183,7 @@ class _Runner:
             for row in sorted(block.rows, key=lambda row: isinstance(row.strategy.rule, found)):
                 self._row(block, row)
             folders = [self.target / block.key / row.strategy.key for row in block.rows]
-            if self.setup.reports and len(folders) > 1:
+            if self.setup.reports and self.first and len(folders) > 1:
                 report.write_comparison(folders, self.target / block.key / "compare.html")
         for measurement in measurements:
             self._measurement(measurement)
@@ -203,47 +203,43 @@ class _Runner:
             limit=len(x),
             seed=self.setup.seed,
         )
-        record = report.Run(
+        record = runs.Run(
             kind=block.domains.kind,
             command=self._command(),
-            config=config,
+            settings=config,
             seed=self.setup.seed,
             domains=problem.names,
             classes=building.CLASSES[block.data],
             rows=len(problem),
-            hashes=report.Hashes(
-                report.hash_config(config),
-                {n: report.hash_model(m) for n, m in zip(block.networks, networks, strict=True)},
-                report.hash_tensors({"x": x, "y": y}),
-            ),
+            hashes=self._hashes(config, block),
         )
-        if not self._finished(record, folder):
-            solve = solver(
-                self.setup.method,
-                block.ball,
-                building.loss_of(row.strategy),
-                block.steps,
-                block.step_size,
-                self.setup.seed,
-            )
-            twin = self._twin(record, block, row)
-            job = report.Job(
-                problem=problem,
-                solve=solve if twin is None else reusing(solve, twin),
-                rule=rule,
-                baseline=None,
-                chunk=_CHUNK,
-            )
-            report.execute(
-                job, record, folder, callback=lambda state: self._tell(label, state.fraction)
-            )
-        if self.setup.reports and not (folder / "report.html").is_file():
+        with runs.opened(record, folder, resume=True) as execution:
+            if not execution.complete:
+                solve = solver(
+                    self.setup.method,
+                    block.ball,
+                    building.loss_of(row.strategy),
+                    block.steps,
+                    block.step_size,
+                    self.setup.seed,
+                )
+                twin = self._twin(record, block, row)
+                job = runs.Job(
+                    problem=problem,
+                    solve=solve if twin is None else reusing(solve, twin),
+                    rule=rule,
+                    baseline=None,
+                    chunk=_CHUNK,
+                )
+                runs.attack_rows(
+                    job, execution, callback=lambda state: self._tell(label, state.fraction)
+                )
+        if self.setup.reports and self.first and not (folder / "report.html").is_file():
             report.write_report(folder)
         self.done += 1
         self._tell(label, 0.0)
 
     def _measurement(self, measurement: Measurement) -> None:
-        path = self.target / f"{measurement.key}.json"
         block = measurement.block
         x, y, networks = self._materials(block)
         problem = building.build_problem(block, x, y, networks, self.setup.seed)
@@ -252,65 +248,65 @@ class _Runner:
             "method": self.setup.method,
             "limit": len(x),
             "seed": self.setup.seed,
-            "models": [report.hash_model(network) for network in networks],
-            "data": report.hash_tensors({"x": x, "y": y}),
         }
-        key = report.hash_config(config)
-        if path.is_file():
-            old = json.loads(path.read_text(encoding="utf-8")).get("hash")
-            if old != key:
-                raise ValueError(
-                    f"`--resume` must continue with the settings, networks and data of {path}, got others; "
-                    "choose another --out."
+        record = runs.Run(
+            kind="measure",
+            command=self._command(),
+            settings=json.loads(json.dumps(config, default=str)),
+            seed=self.setup.seed,
+            domains=problem.names,
+            classes=building.CLASSES[block.data],
+            rows=len(problem),
+            hashes=self._hashes(config, block),
+        )
+        with runs.opened(record, self.target / measurement.key, resume=True) as execution:
+            if not execution.complete:
+                began = time.monotonic()
+                result = measure(
+                    measurement,
+                    problem,
+                    self.setup.method,
+                    self.setup.seed,
+                    lambda fraction: self._tell(measurement.label, fraction),
                 )
-        else:
-            result = measure(
-                measurement,
-                problem,
-                self.setup.method,
-                self.setup.seed,
-                lambda fraction: self._tell(measurement.label, fraction),
-            )
-            content = {
-                "hash": key,
-                "command": self._command(),
-                "images": len(x),
-                "rows": len(problem),
-                "seed": self.setup.seed,
-                "versions": versions(),
-                "result": result,
-            }
-            write_atomically(path, (json.dumps(content, indent=2) + "\n").encode())
+                seconds = round(time.monotonic() - began, 3)
+                execution.finish(metrics=result, done=len(problem), seconds=seconds)
         self.done += 1
         self._tell(measurement.label, 0.0)
+
+    def _hashes(self, config: dict[str, Any], block: Block) -> runs.Hashes:
+        x, y, networks = self._materials(block)
+        named = zip(block.networks, networks, strict=True)
+        return runs.Hashes(
+            runs.hash_settings(config),
+            {name: runs.hash_model(network) or "" for name, network in named},
+            runs.hash_tensors({"x": x, "y": y}),
+        )
+
+    @property
+    def first(self) -> bool:
+        """Whether this process draws pages, where several share the work."""
+        return World.current().rank == 0
 
     def _rule(self, block: Block, row: Row) -> AbstractWeightRule:
         rule = row.strategy.rule
         if isinstance(rule, AbstractWeightRule):
             return rule
-        other = report.Run.read(self.target / block.key / rule.strategy)
+        other = runs.Run.read(self.target / block.key / rule.strategy)
         if isinstance(rule, Ordered):
             return Fixed(rule.of([other.metrics["accuracy"][name] for name in other.domains]))
         return Fixed(tuple(other.metrics["weights"][name] for name in other.domains))
 
-    def _finished(self, record: report.Run, folder: Path) -> bool:
-        """Whether the row is complete on disk; raises where something else is."""
-        if not (folder / "run.json").is_file():
-            report.Shards(folder).clear()
-            return False
-        report.check_resumable(record, folder)
-        return report.Run.read(folder).status == "complete"
-
-    def _twin(self, record: report.Run, block: Block, row: Row) -> dict[str, Tensor] | None:
+    def _twin(self, record: runs.Run, block: Block, row: Row) -> dict[str, Tensor] | None:
         """Tensors of the same row with true labels, for a row about predicted ones; None if there are none."""
         place = self.folder / "true" / self.setup.method / block.key / row.strategy.key
         if self.setup.labels == "true" or not (place / "run.json").is_file():
             return None
-        other = report.Run.read(place)
-        config = report.hash_config({**record.config, "labels": "true"})
-        if other.status != "complete" or other.hashes != replace(record.hashes, config=config):
+        other = runs.Run.read(place)
+        settings = runs.hash_settings({**record.settings, "labels": "true"})
+        if other.status != "complete" or other.hashes != replace(record.hashes, settings=settings):
             return None
-        return report.read_tensors(place / report.TENSORS)
+        return runs.read_results(place)[1]
 
     def _materials(self, block: Block) -> tuple[Tensor, Tensor, list[nn.Module]]:
         limit = self.setup.images(self.experiment, block)

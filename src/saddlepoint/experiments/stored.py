@@ -11,13 +11,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from saddlepoint.data.files import write_atomically
+from saddlepoint import models
 from saddlepoint.experiments.building import describe
 from saddlepoint.experiments.plan import Block, Experiment, Groups, Row
 from saddlepoint.experiments.results import Attacked, Results, Source, collect
 from saddlepoint.experiments.summary import summarise
-from saddlepoint.report import Run, hash_config
+from saddlepoint.files import write_atomically
 from saddlepoint.report.tables import Cell
+from saddlepoint.runs import Run, hash_settings
 
 __all__ = ["SUMMARY_VERSION", "read_lines", "read_summary", "write_summary"]
 
@@ -44,7 +45,12 @@ def write_summary(experiment: Experiment, folder: Path, store: Path) -> Path:
         "versions": _unique(
             [*(run.versions for run in runs), *(m.versions for m in results.measured)]
         ),
-        "networks": {n: h for run in runs for n, h in run.hashes.models.items()},
+        # Of shipped networks the hash of their file, which stays while ways of hashing models change.
+        "networks": {
+            n: models.card(n).sha256 if n in models.shipped() else h
+            for run in runs
+            for n, h in run.hashes.models.items()
+        },
         "rows": [_row(item, run) for item, run in zip(results.attacks, runs, strict=True)],
         "measured": [
             {
@@ -117,7 +123,7 @@ def _row(item: Attacked, run: Run) -> dict[str, Any]:
         "strategy": item.row.strategy.key,
         "method": item.source.method,
         "labels": item.source.labels,
-        "limit": run.config["limit"],
+        "limit": run.settings["limit"],
         "images": item.images,
         "rows": run.rows,
         "seed": item.seed,
@@ -137,7 +143,7 @@ def _settings(block: Block, row: Row, raw: dict[str, Any]) -> str:
     """The settings behind a row, by what this code says of them."""
     keys = ("method", "labels", "limit", "seed")
     config = describe(block, row.strategy, raw["rule"], **{key: raw[key] for key in keys})
-    return hash_config(config)[:16]
+    return hash_settings(config)[:16]
 
 
 def _attacked(block: Block, row: Row, raw: dict[str, Any]) -> Attacked:

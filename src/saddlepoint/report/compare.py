@@ -7,12 +7,12 @@ from itertools import combinations
 from pathlib import Path
 from typing import Any
 
-from saddlepoint.data.files import write_atomically
+from saddlepoint.files import write_atomically
 from saddlepoint.report import charts, words
 from saddlepoint.report.evaluation_page import accuracy_text, bar_name
-from saddlepoint.report.record import EVALUATE, Run
-from saddlepoint.report.shards import TENSORS, read_tensors
 from saddlepoint.report.template import render_template
+from saddlepoint.runs.execute import read_results
+from saddlepoint.runs.record import EVALUATE, Run
 
 __all__ = ["differences", "write_comparison"]
 
@@ -82,7 +82,7 @@ def differences(runs: Sequence[Run]) -> list[str]:
         ("steps", "number of steps"),
         ("loss", "loss"),
     ):
-        values = list(dict.fromkeys(str(run.config.get(key)) for run in runs))
+        values = list(dict.fromkeys(str(run.settings.get(key)) for run in runs))
         if len(values) > 1:
             notes.append(f"The {name} differs: {', '.join(values)}.")
     return notes
@@ -96,7 +96,7 @@ def _evaluations(labels: Sequence[str], runs: Sequence[Run]) -> str:
     if len({tuple(run.metrics["radii"].items()) for run in runs}) > 1:
         notes.append("The threats or their radii differ: fewer or smaller ones are easier.")
     for key in ("suite", "budget"):
-        values = list(dict.fromkeys(str(run.config.get(key)) for run in runs))
+        values = list(dict.fromkeys(str(run.settings.get(key)) for run in runs))
         if len(values) > 1:
             notes.append(f"The {key} differs: {', '.join(values)}.")
     pairs = list(zip(labels, runs, strict=True))
@@ -115,8 +115,8 @@ def _evaluations(labels: Sequence[str], runs: Sequence[Run]) -> str:
             {
                 "label": label,
                 "models": ", ".join(run.hashes.models),
-                "data": run.config.get("data", ""),
-                "suite": run.config.get("suite", ""),
+                "data": run.settings.get("data", ""),
+                "suite": run.settings.get("suite", ""),
                 "metrics": run.metrics,
                 "command": run.command,
             }
@@ -140,10 +140,10 @@ def _entry(label: str, run: Run) -> dict[str, Any]:
     return {
         "label": label,
         "kind": words.NOUNS[run.kind].title,
-        "data": run.config.get("data", ""),
-        "ball": words.ball_text(run.config),
-        "rule": words.rule_text(str(run.config.get("rule", ""))),
-        "method": run.config.get("method", ""),
+        "data": run.settings.get("data", ""),
+        "ball": words.ball_text(run.settings),
+        "rule": words.rule_text(str(run.settings.get("rule", ""))),
+        "method": run.settings.get("method", ""),
         "rows": run.metrics["rows"],
         "rows_correct": run.metrics["rows_correct"],
         "rate": words.rate(run.metrics),
@@ -163,8 +163,8 @@ def _pairs(
 ) -> list[dict[str, Any]]:
     """For runs on the same rows: how many only one of the two fools completely, of those right in both."""
     tables = [
-        read_tensors(folder / TENSORS) if (folder / TENSORS).is_file() else None
-        for folder in folders
+        read_results(folder)[1] if run.status == "complete" else None
+        for folder, run in zip(folders, runs, strict=True)
     ]
     pairs = []
     for i, j in combinations(range(len(runs)), 2):

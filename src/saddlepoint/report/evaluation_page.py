@@ -12,10 +12,10 @@ from torch import Tensor
 
 from saddlepoint.evaluation import Failure
 from saddlepoint.report import charts, words
-from saddlepoint.report.evaluation import prefix_of
 from saddlepoint.report.pictures import picture, sign_picture
-from saddlepoint.report.record import Run
 from saddlepoint.report.template import render_template
+from saddlepoint.runs.evaluations import prefix_of
+from saddlepoint.runs.record import Run
 
 __all__ = [
     "accuracy_text",
@@ -45,7 +45,7 @@ def render_evaluation(run: Run, tensors: Mapping[str, Tensor], *, max_bytes: int
         "evaluation.html",
         run=run,
         metrics=metrics,
-        title=f"Evaluation of {', '.join(run.hashes.models)} on {run.config.get('data', 'data')}",
+        title=f"Evaluation of {', '.join(run.hashes.models)} on {run.settings.get('data', 'data')}",
         several="domains" in metrics,
         nouns=_domains(run),
         everyone=_all(run),
@@ -311,7 +311,7 @@ def _all(run: Run) -> str:
 
 
 def _domains(run: Run) -> str:
-    if not run.config.get("transforms"):
+    if not run.settings.get("transforms"):
         return "models"
     return "views" if len(run.hashes.models) == 1 else "pairs of model and view"
 

@@ -9,13 +9,13 @@ from typing import Any
 from markupsafe import Markup
 from torch import Tensor
 
-from saddlepoint.data.files import write_atomically
+from saddlepoint.files import write_atomically
 from saddlepoint.report import charts, words
 from saddlepoint.report.evaluation_page import render_evaluation
 from saddlepoint.report.gallery import picture_row, scales
-from saddlepoint.report.record import EVALUATE, Run
-from saddlepoint.report.shards import TENSORS, read_tensors
 from saddlepoint.report.template import render_template
+from saddlepoint.runs.execute import read_results
+from saddlepoint.runs.record import EVALUATE, Run
 
 __all__ = ["MAX_BYTES", "render", "write_report"]
 
@@ -38,8 +38,8 @@ def write_report(folder: Path, *, max_bytes: int = MAX_BYTES) -> Path:
     Raises:
         ValueError: Not a run directory, or an unfinished run.
     """
-    run = Run.read(folder)
-    html = render(run, read_tensors(folder / TENSORS), max_bytes=max_bytes)
+    run, tensors = read_results(folder)
+    html = render(run, tensors, max_bytes=max_bytes)
     path = folder / "report.html"
     write_atomically(path, html.encode())
     return path
@@ -64,10 +64,10 @@ def render(run: Run, tensors: Mapping[str, Tensor], *, max_bytes: int = MAX_BYTE
         lines=words.headline(run),
         rate=words.rate(run.metrics),
         figure=words.figure(run),
-        title=f"{nouns.title} on {run.config.get('data', 'data')}",
-        ball=words.ball_text(run.config),
-        rule=words.rule_text(str(run.config.get("rule", ""))).partition(" (")[0],
-        baseline=words.rule_text(str(run.config.get("baseline") or "")).partition(" (")[0],
+        title=f"{nouns.title} on {run.settings.get('data', 'data')}",
+        ball=words.ball_text(run.settings),
+        rule=words.rule_text(str(run.settings.get("rule", ""))).partition(" (")[0],
+        baseline=words.rule_text(str(run.settings.get("baseline") or "")).partition(" (")[0],
         hardest=words.hardest(run),
         bars=_bars(run),
         table=_table(run),
@@ -97,9 +97,9 @@ def _rows(run: Run, tensors: Mapping[str, Tensor], max_bytes: int) -> list[dict[
 
 def _bars(run: Run) -> Markup | None:
     metrics = run.metrics
-    shown = [(words.rule_text(str(run.config.get("rule", ""))), metrics)]
+    shown = [(words.rule_text(str(run.settings.get("rule", ""))), metrics)]
     if "baseline" in metrics:
-        shown.append((words.rule_text(str(run.config.get("baseline"))), metrics["baseline"]))
+        shown.append((words.rule_text(str(run.settings.get("baseline"))), metrics["baseline"]))
     rows = [(name, *rate) for name, m in shown if (rate := words.rate(m)) is not None]
     return charts.interval_bars(rows) if rows else None
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -11,11 +10,12 @@ import torch
 from markupsafe import Markup
 from torch import Tensor
 
-from saddlepoint.data.files import write_atomically
+from saddlepoint.files import write_atomically
 from saddlepoint.report import charts
 from saddlepoint.report.template import render_template
+from saddlepoint.runs.record import Run
 
-__all__ = ["epoch_chart", "is_training_run", "write_training_report"]
+__all__ = ["epoch_chart", "write_training_report"]
 
 
 def write_training_report(folder: Path) -> Path:
@@ -30,27 +30,16 @@ def write_training_report(folder: Path) -> Path:
     Raises:
         ValueError: No `run.json`, or one without validated epochs.
     """
-    path = folder / "run.json"
-    if not path.is_file():
-        raise ValueError(f"`{folder}` must be a training run, got no run.json in it.")
-    run = json.loads(path.read_text(encoding="utf-8"))
-    epochs = [each for each in run.get("history", []) if "validation" in each]
-    if not epochs:
-        raise ValueError(f"`{folder}` must be a training run with held-out images, got none.")
+    run = Run.read(folder)
+    epochs = [each for each in run.metrics.get("history", []) if "validation" in each]
+    if run.kind != "train" or not epochs:
+        raise ValueError(
+            f"`{folder}` must be a finished training run with held-out images, got none."
+        )
     html = render_template("training.html", **_values(run, epochs))
     report = folder / "report.html"
     write_atomically(report, html.encode())
     return report
-
-
-def is_training_run(folder: Path) -> bool:
-    """Whether a folder holds a training run against threats, and not an attack."""
-    path = folder / "run.json"
-    try:
-        run = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return False
-    return isinstance(run, dict) and any("validation" in each for each in run.get("history", []))
 
 
 def epoch_chart(values: Tensor, names: Sequence[str], label: str) -> Markup:
@@ -78,8 +67,8 @@ def epoch_chart(values: Tensor, names: Sequence[str], label: str) -> Markup:
     return charts._svg(f"{label}. {'; '.join(spoken)}.", parts)
 
 
-def _values(run: Mapping[str, Any], epochs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    config, robust = run["config"], run["metrics"].get("robust_accuracy", {})
+def _values(run: Run, epochs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    config, robust = run.settings, run.metrics.get("robust_accuracy", {})
     threats = [name for name in epochs[0]["validation"] if name not in ("clean", "union")]
     # Threats first: a threat has one colour in both charts.
     shown = [*threats, "clean", "union"] if threats else ["clean"]
@@ -110,6 +99,6 @@ def _values(run: Mapping[str, Any], epochs: Sequence[Mapping[str, Any]]) -> dict
             }
             for index, each in enumerate(epochs)
         ],
-        "command": run["command"],
-        "seconds": run["seconds"],
+        "command": run.command,
+        "seconds": run.seconds,
     }

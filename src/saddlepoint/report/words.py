@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, final
 
-from saddlepoint.report.record import Run
+from saddlepoint.runs.record import Run
 
 __all__ = [
     "NOUNS",
@@ -81,7 +81,7 @@ def class_name(run: Run, index: int) -> str:
 
 def evaluations(run: Run) -> str:
     """Gradient evaluations per row, in words; empty if nothing was counted."""
-    count = run.gradient_evaluations.get("per_row")
+    count = run.metrics.get("evaluations", {}).get("per_row")
     return "" if count is None else f"{count:.1f}"
 
 
@@ -139,7 +139,7 @@ def headline(run: Run) -> list[str]:
     count, wrong = metrics["rows_correct"], metrics["rows"] - metrics["rows_correct"]
     lines = [
         f"For {round(share * count / 100)} of the {count} {nouns.rows} {_right(run)}, one perturbation within "
-        f"{ball_text(run.config)} {_whole(run)}: {share:.1f} %, with 95 % confidence between {low:.1f} and "
+        f"{ball_text(run.settings)} {_whole(run)}: {share:.1f} %, with 95 % confidence between {low:.1f} and "
         f"{high:.1f} %."
     ]
     if wrong:
@@ -162,7 +162,7 @@ def _against(run: Run) -> str:
     """The baseline, by the same rate as the headline."""
     metrics = run.metrics
     rule, other = (
-        rule_text(str(run.config[key])).partition(" (")[0] for key in ("rule", "baseline")
+        rule_text(str(run.settings[key])).partition(" (")[0] for key in ("rule", "baseline")
     )
     ours, theirs = (m["asr_all_among_correct"] for m in (metrics, metrics["baseline"]))
     gain = metrics.get("lift_among_correct")

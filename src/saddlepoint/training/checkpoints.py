@@ -10,11 +10,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save
 from torch import Tensor, nn
 
-from saddlepoint.data.files import write_atomically
+from saddlepoint.files import read_tensors, write_tensors
 
 __all__ = ["Checkpoint", "read_checkpoint", "read_model", "write_checkpoint"]
 
@@ -59,17 +57,31 @@ def write_checkpoint(
             if value is not None:
                 tensors[f"optimizer.{parameter}.{key}"] = torch.as_tensor(value)
     tensors |= {f"extra.{key}": value for key, value in (extra or {}).items()}
-    owned = {key: value.detach().cpu().contiguous().clone() for key, value in tensors.items()}
-    write_atomically(path, save(owned, {KEY: json.dumps(record)}))
+    write_tensors(path, tensors, {KEY: json.dumps(record)})
 
 
-def read_checkpoint(path: Path, model: nn.Module, optimizer: torch.optim.Optimizer) -> Checkpoint:
+def read_checkpoint(
+    path: Path,
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    config: Mapping[str, Any] | None = None,
+) -> Checkpoint:
     """Restores `model` and `optimizer` in place and returns what was written with them.
 
+    Args:
+        path: The file.
+        model: Of the architecture that was written.
+        optimizer: Over its parameters.
+        config: What the entry "config" of the record must say; checked before anything is restored.
+
     Raises:
-        ValueError: The file is damaged or belongs to another architecture.
+        ValueError: The file is damaged, or belongs to another architecture or another run.
     """
     record, tensors = _read(path)
+    before = record.get("config", {})
+    for key, value in (config or {}).items():
+        if before.get(key) != value:
+            raise ValueError(f"`{key}` must be as in {path}, {before.get(key)}, got {value}.")
     try:
         model.load_state_dict(_under("model.", tensors))
     except RuntimeError as error:
@@ -95,13 +107,12 @@ def read_model(path: Path) -> dict[str, Tensor]:
 
 
 def _read(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    found = read_tensors(path)
     try:
-        with safe_open(path, framework="pt") as file:
-            record: dict[str, Any] = json.loads((file.metadata() or {})[KEY])
-            tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
-    except (SafetensorError, KeyError, json.JSONDecodeError) as error:
+        record: dict[str, Any] = json.loads(found.about[KEY])
+    except (KeyError, json.JSONDecodeError) as error:
         raise ValueError(f"`{path}` must be a checkpoint of this library, got {error}.") from error
-    return record, tensors
+    return record, found.tensors
 
 
 def _under(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:

@@ -13,7 +13,7 @@ from typing import Any, final
 import torch
 from torch import Tensor, nn
 
-from saddlepoint.data.files import write_atomically
+from saddlepoint.files import write_atomically
 from saddlepoint.solver.schedule import SIZES
 
 from .batches import Batch, Loader, TrainingProgress, as_batch
@@ -103,11 +103,7 @@ class Session:
         Raises:
             ValueError: It is damaged, or belongs to another run.
         """
-        found = read_checkpoint(path, self.model, self.optimizer)
-        before = found.record["config"]
-        for key, value in self.config.items():
-            if before.get(key) != value:
-                raise ValueError(f"`{key}` must be as in {path}, {before.get(key)}, got {value}.")
+        found = read_checkpoint(path, self.model, self.optimizer, self.config)
         self.history = [TrainingProgress(**each) for each in found.record["history"]]
         self.method.restore(found.extra("method."))
         if "tally" in found.record:

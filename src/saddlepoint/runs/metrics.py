@@ -30,8 +30,9 @@ def summarise(
 
     Args:
         domains: K names.
-        tensors: Tables `fooled`, `clean_fooled` (B, K), boolean, and `weights` (B, K); with `baseline`
-            also `baseline.fooled` and `baseline.weights`.
+        tensors: Tables `fooled`, `clean_fooled` (B, K), boolean, `weights` (B, K) and `num_forwards` (B,),
+            evaluations of all domains; with `baseline` also `baseline.fooled`, `baseline.weights` and
+            `baseline.num_forwards`.
         baseline: Whether a baseline ran.
 
     Returns:
@@ -40,15 +41,16 @@ def summarise(
     Example:
         >>> table = torch.tensor([[True, True], [True, False]])
         >>> tensors = {"fooled": table, "clean_fooled": ~table & False, "weights": torch.full((2, 2), 0.5)}
+        >>> tensors["num_forwards"] = torch.tensor([3, 51])
         >>> result = summarise(["A", "B"], tensors, baseline=False)
         >>> result["asr_all"], result["accuracy"], result["weights"]
         (50.0, {'A': 0.0, 'B': 50.0}, {'A': 0.5, 'B': 0.5})
     """
     correct = ~tensors["clean_fooled"]
-    result = _one(domains, tensors["fooled"], correct, tensors["weights"])
+    result = _one(domains, tensors, "", correct)
     result["clean_accuracy"] = _named(domains, SuccessRates(~correct, correct).clean_accuracy)
     if baseline:
-        other = _one(domains, tensors["baseline.fooled"], correct, tensors["baseline.weights"])
+        other = _one(domains, tensors, "baseline.", correct)
         result["baseline"] = other
         for name, rate in (("lift", "asr_all"), ("lift_among_correct", "asr_all_among_correct")):
             gain = lift(result[rate], other[rate]) if rate in result else None
@@ -68,8 +70,11 @@ def lift(asr_all: float, baseline: float) -> float | None:
 
 
 def _one(
-    domains: Sequence[str], fooled: Tensor, correct: Tensor, weights: Tensor
+    domains: Sequence[str], tensors: Mapping[str, Tensor], prefix: str, correct: Tensor
 ) -> dict[str, Any]:
+    fooled, weights, spent = (
+        tensors[f"{prefix}{name}"] for name in ("fooled", "weights", "num_forwards")
+    )
     rates = SuccessRates(fooled, correct)
     right = correct.all(dim=1)
     result: dict[str, Any] = {
@@ -78,6 +83,10 @@ def _one(
         "asr_all": _percent(rates.all),
         "asr_mean": _percent(rates.mean),
         "accuracy": _named(domains, [1 - rate for rate in rates.per_domain]),
+        "evaluations": {
+            "total": int(spent.sum()),
+            "per_row": round(spent.double().mean().item(), 4),
+        },
         "weights": {
             name: round(value, 6)
             for name, value in zip(domains, weights.double().mean(dim=0).tolist(), strict=True)
@@ -98,8 +107,9 @@ def _one(
 
 def _interval_of_mean(fooled: Tensor) -> tuple[float, float]:
     means = fooled.double().mean(dim=1)
-    spread = torch.std(means).item() if len(means) > 1 else 1.0
-    half = _Z95 * spread / math.sqrt(len(means))
+    if bool((means == means[0]).all()):  # no spread to go by: as if every row were one trial
+        return wilson(round(float(means.sum())), len(means))
+    half = _Z95 * torch.std(means).item() / math.sqrt(len(means))
     return max(0.0, means.mean().item() - half), min(1.0, means.mean().item() + half)
 
 

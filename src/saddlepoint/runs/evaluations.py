@@ -1,11 +1,10 @@
-"""An evaluation as a run: its numbers, its tensors, and its way from the first batch to the last."""
+"""An evaluation as a run: its numbers and its tensors."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -15,17 +14,15 @@ from saddlepoint.evaluation import Ledger, RobustAccuracy, wilson
 from saddlepoint.evaluation.results import DomainAccuracy
 from saddlepoint.losses import fooled
 from saddlepoint.problems import AbstractProblem
-from saddlepoint.report.ledger import DiskLedger
-from saddlepoint.report.record import Run
-from saddlepoint.report.running import Interrupted
-from saddlepoint.report.shards import TENSORS, write_tensors
+from saddlepoint.runs.execute import Execution
+from saddlepoint.runs.record import Run
 
 __all__ = [
     "CLOSEST",
     "Result",
     "evaluation_metrics",
     "evaluation_tensors",
-    "execute_evaluation",
+    "finish_evaluation",
     "prefix_of",
 ]
 
@@ -38,43 +35,26 @@ CLOSEST = 9
 _LEVELS = {"10 %": 0.1, "25 %": 0.25, "median": 0.5, "75 %": 0.75, "90 %": 0.9}
 
 
-def execute_evaluation(
-    evaluate: Callable[[Ledger], Result], problem: AbstractProblem, run: Run, folder: Path
+def finish_evaluation(
+    execution: Execution, evaluate: Callable[[Ledger], Result], problem: AbstractProblem
 ) -> Run:
-    """Evaluate with a ledger on disk, then write `tensors.safetensors` and `run.json`.
+    """Evaluate with the pages of an open run as ledger, and finish the run.
 
     Args:
+        execution: The open run. Metrics its record has already are kept.
         evaluate: Does the work; finished batches are in the ledger it is given.
         problem: The domains and the images, for the gallery.
-        run: The record to complete; its `hashes` were checked by the caller. Metrics it has already are kept.
-        folder: The run directory. Batches in it are continued; clear them first to start again.
 
     Returns:
         The complete record, as written.
-
-    Raises:
-        Interrupted: Ctrl-C. Every finished batch and a record with status "interrupted" are on disk.
     """
-    ledger = DiskLedger(folder)
-    run = run.but(status="running")
-    run.write(folder)
-    try:
-        result = evaluate(ledger)
-        tensors = evaluation_tensors(result, problem)
-    except KeyboardInterrupt:
-        stopped = run.but(status="interrupted", seconds=round(ledger.seconds(), 3))
-        stopped.write(folder)
-        raise Interrupted(stopped) from None
-    complete = run.but(
-        status="complete",
-        done=run.rows,
-        seconds=round(ledger.seconds(), 3),
-        metrics={**evaluation_metrics(result), **run.metrics},
+    result = evaluate(execution.store)
+    return execution.finish(
+        evaluation_tensors(result, problem),
+        done=execution.run.rows,
+        seconds=round(execution.store.seconds(), 3),
+        metrics={**evaluation_metrics(result), **execution.run.metrics},
     )
-    write_tensors(folder / TENSORS, tensors)
-    complete.write(folder)
-    ledger.clear()
-    return complete
 
 
 def evaluation_metrics(result: Result) -> dict[str, Any]:

@@ -1,0 +1,118 @@
+"""Files that are either whole or not there, and tensor files that notice a single changed byte."""
+
+import hashlib
+import json
+import os
+import uuid
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+__all__ = ["DamagedFileError", "TensorFile", "read_tensors", "write_atomically", "write_tensors"]
+
+_ENTRY, _DIGEST = "about", "sha256"
+
+
+class DamagedFileError(ValueError):
+    """A file is there, and its content is not what was written."""
+
+
+class TensorFile(NamedTuple):
+    """What a tensor file holds: tensors by name, and short texts about them."""
+
+    tensors: "dict[str, Tensor]"
+    about: dict[str, str]
+
+
+def write_atomically(path: Path, content: bytes | memoryview) -> None:
+    """Writes beside `path`, flushes to the disk, then renames: readers see the old or the new file.
+
+    Example:
+        >>> import tempfile
+        >>> path = Path(tempfile.mkdtemp()) / "new folder" / "file"
+        >>> write_atomically(path, b"content")
+        >>> path.read_bytes()
+        b'content'
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
+    try:
+        with temporary.open("xb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+
+
+def write_tensors(
+    path: Path, tensors: "Mapping[str, Tensor]", about: Mapping[str, str] | None = None
+) -> str:
+    """Writes a safetensors file with a digest of everything in it, whole or not at all.
+
+    Args:
+        path: Where to.
+        tensors: By name; copied to the CPU.
+        about: Short texts to keep with them.
+
+    Returns:
+        The SHA-256 of names, types, shapes, bytes and texts, which is also in the file.
+
+    Example:
+        >>> import tempfile, torch
+        >>> path = Path(tempfile.mkdtemp()) / "some.safetensors"
+        >>> digest = write_tensors(path, {"x": torch.ones(2)}, {"key": "rows 0 to 2"})
+        >>> read_tensors(path).tensors["x"], read_tensors(path).about["key"]
+        (tensor([1., 1.]), 'rows 0 to 2')
+    """
+    from safetensors.torch import save
+
+    # Copies: safetensors refuses views that share memory.
+    owned = {name: value.detach().cpu().contiguous().clone() for name, value in tensors.items()}
+    texts = dict(about or {})
+    digest = _digest(owned, texts)
+    # One entry: safetensors writes several in any order, and equal content shall be equal bytes.
+    entry = json.dumps({**texts, _DIGEST: digest}, sort_keys=True)
+    write_atomically(path, save(owned, metadata={_ENTRY: entry}))
+    return digest
+
+
+def read_tensors(path: Path) -> TensorFile:
+    """Reads what `write_tensors` wrote and checks its digest.
+
+    Raises:
+        FileNotFoundError: There is no such file.
+        DamagedFileError: The content is not what was written; the message names the file.
+    """
+    from safetensors import SafetensorError, safe_open
+
+    if not path.is_file():
+        raise FileNotFoundError(f"`{path}` must be a file, got none.")
+    try:
+        with safe_open(path, framework="pt") as file:
+            about: dict[str, str] = json.loads((file.metadata() or {}).get(_ENTRY, "{}"))
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    except (SafetensorError, OSError, ValueError) as error:
+        raise DamagedFileError(f"`{path}` must be a whole tensor file, got {error}.") from error
+    expected = about.pop(_DIGEST, None)
+    if expected is None or _digest(tensors, about) != expected:
+        raise DamagedFileError(
+            f"`{path}` must hold what was written, got content of another digest: the file is damaged."
+        )
+    return TensorFile(tensors, about)
+
+
+def _digest(tensors: "Mapping[str, Tensor]", about: Mapping[str, str]) -> str:
+    import torch
+
+    digest = hashlib.sha256(json.dumps(dict(about), sort_keys=True).encode())
+    for name in sorted(tensors):
+        value = tensors[name]
+        digest.update(json.dumps([name, str(value.dtype), list(value.shape)]).encode())
+        digest.update(value.reshape(-1).view(torch.uint8).numpy().data)
+    return digest.hexdigest()

@@ -1,0 +1,335 @@
+"""Every run goes through here: open its folder, continue or refuse, keep what is done, finish.
+
+A run folder is either complete, resumable or refused. Nothing in it is used that was written under other
+settings, models or data, and nothing is deleted that we did not write.
+"""
+
+from __future__ import annotations
+
+import json
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, final
+
+import torch
+from torch import Tensor
+
+from saddlepoint.evaluation import Page
+from saddlepoint.files import DamagedFileError, read_tensors, write_tensors
+from saddlepoint.runs.record import RECORD, TENSORS, Run
+from saddlepoint.runs.signals import stop_on_signals
+from saddlepoint.runs.store import Store, locked
+from saddlepoint.training.distributed import World
+
+__all__ = ["Execution", "Interrupted", "in_pages", "opened", "read_results"]
+
+_HISTORY = "history."  # these tensors have the steps as first axis and the rows as second
+
+
+class Interrupted(KeyboardInterrupt):
+    """The run was stopped by Ctrl-C or a signal; `run` is its record so far, in `folder`."""
+
+    def __init__(self, run: Run, folder: Path) -> None:
+        super().__init__(f"stopped after {run.done} of {run.rows} rows")
+        self.run = run
+        self.folder = folder
+
+
+@final
+@dataclass
+class Execution:
+    """A run whose folder is open.
+
+    Attributes:
+        run: The record, as it stands in `run.json`.
+        folder: Where everything goes.
+        store: Pages of what is finished.
+        resumed: Whether an earlier part of the run is there.
+        notes: What the library has to say, for the record.
+    """
+
+    run: Run
+    folder: Path
+    store: Store
+    resumed: bool
+    world: World = field(default_factory=World.current)
+    notes: list[str] = field(default_factory=list)
+    began: float = field(default_factory=time.monotonic)
+
+    @property
+    def complete(self) -> bool:
+        """Whether the run was finished before, and nothing is left to do."""
+        return self.run.status == "complete"
+
+    def seconds(self) -> float:
+        """Time of the work: that of the pages, or of all parts of the run where there are none."""
+        pages = self.store.seconds()
+        return round(pages or self.run.seconds + time.monotonic() - self.began, 3)
+
+    def update(self, **changes: Any) -> Run:
+        """Change the record, in the folder too."""
+        self.run = self.run.but(**changes)
+        if self.world.rank == 0:
+            self.run.write(self.folder)
+        return self.run
+
+    def finish(self, tensors: Mapping[str, Tensor] | None = None, **changes: Any) -> Run:
+        """Write the results and the complete record, in this order, and remove the pages."""
+        damaged = [
+            f"the page {name} was damaged and was computed again." for name in self.store.damaged
+        ]
+        notes = dict.fromkeys((*self.run.warnings, *self.notes, *damaged))
+        if self.world.rank == 0 and tensors is not None:
+            about = {"fingerprint": self.run.hashes.fingerprint}
+            write_tensors(self.folder / TENSORS, tensors, about)
+        self.update(status="complete", warnings=tuple(notes), **changes)
+        if self.world.rank == 0:
+            self.store.clear()
+        return self.run
+
+
+@contextmanager
+def opened(
+    run: Run, folder: Path, *, resume: bool = False, overwrite: bool = False
+) -> Iterator[Execution]:
+    """Open a run folder for this run, and leave it complete or resumable, whatever happens within.
+
+    Within, this process alone writes into the folder, and SIGTERM and SIGHUP stop the work as Ctrl-C does.
+    Where `torch.distributed` has been initialised all processes call this together, and process 0 writes.
+
+    Args:
+        run: The new record.
+        folder: Where it goes; made if it is not there.
+        resume: Continue the run in the folder, if there is one.
+        overwrite: Replace the run in the folder, if there is one.
+
+    Yields:
+        The execution. If it is `complete` already there is nothing to do; otherwise call `finish` in the end.
+
+    Raises:
+        ValueError: The folder is in use, holds another run, or files that are not ours.
+        Interrupted: The work was stopped. The record says so, and everything finished is on disk.
+    """
+    world, made = World.current(), not folder.exists()
+    try:
+        with _first_process(world, folder):
+            execution = _agree(world, lambda: _open(run, folder, resume, overwrite))
+            if execution.complete:
+                yield execution
+            else:
+                with _watched(execution):
+                    yield execution
+    finally:
+        if made and world.rank == 0 and folder.is_dir() and not any(folder.iterdir()):
+            folder.rmdir()  # a start that was refused leaves nothing behind
+
+
+def read_results(folder: Path) -> tuple[Run, dict[str, Tensor]]:
+    """The record and the tensors of a finished run.
+
+    Raises:
+        ValueError: Not a run folder, not finished, or a file in it is damaged or of another run.
+    """
+    run = Run.read(folder)
+    if run.status != "complete":
+        raise ValueError(
+            f"`{folder}` must be a finished run, got one that is {run.status} after {run.done} of {run.rows} "
+            "rows; continue it with --resume."
+        )
+    try:
+        found = read_tensors(folder / TENSORS)
+    except FileNotFoundError as error:
+        raise ValueError(f"`{folder}` must hold {TENSORS}, got none; repeat the run.") from error
+    if found.about.get("fingerprint") != run.hashes.fingerprint:
+        raise ValueError(
+            f"`{folder / TENSORS}` must belong to the run in {RECORD}, got one of other settings, models or "
+            "data; repeat the run."
+        )
+    return run, found.tensors
+
+
+def in_pages(
+    execution: Execution,
+    total: int,
+    size: int,
+    compute: Callable[[int, int], Page],
+    tell: Callable[[int, Mapping[str, Tensor]], None] | None = None,
+) -> tuple[dict[str, Tensor], float]:
+    """All rows, page after page of `size` rows, each computed once and kept.
+
+    Pages are the same however often the run was stopped and however many processes share them, so that the
+    result is the same to the bit.
+
+    Args:
+        execution: The open run.
+        total: How many rows there are.
+        size: Rows per page.
+        compute: Gives the page of rows [start, stop).
+        tell: Called with the number of rows done and the tensors of the page, kept or new.
+
+    Returns:
+        The tensors of all rows, in order, and the seconds of all pages.
+    """
+    spans = [(start, min(start + size, total)) for start in range(0, total, size)]
+    world, store = execution.world, execution.store
+
+    def page_of(span: tuple[int, int]) -> Page:
+        key = f"rows {span[0]} to {span[1]}"
+        page = store.get(key)
+        if page is None:
+            page = compute(*span)
+            store.put(key, page)
+        return page
+
+    for start, stop in spans[world.rank :: world.size]:
+        page = page_of((start, stop))
+        if tell is not None:
+            tell(stop, page.tensors)
+        if world.rank == 0:
+            execution.run = execution.run.but(done=stop)
+    world.wait()
+    # Read back: what was deleted or damaged since is computed again, so that no row can be missing.
+    pages = [page_of(span) for span in spans]
+    seconds = sum(page.seconds for page in pages)
+    return _joined([page.tensors for page in pages]), seconds
+
+
+def _joined(parts: list[Mapping[str, Tensor]]) -> dict[str, Tensor]:
+    return {
+        name: torch.cat([part[name] for part in parts], dim=1 if name.startswith(_HISTORY) else 0)
+        for name in parts[0]
+    }
+
+
+def _open(run: Run, folder: Path, resume: bool, overwrite: bool) -> Execution:
+    """What is in the folder, continued, replaced or refused."""
+    store = Store(folder, run.hashes.fingerprint)
+    store.check()
+    if not (folder / RECORD).is_file():
+        foreign = [name for name in run.files if (folder / name).exists()]
+        if foreign:
+            raise ValueError(
+                f"`--out` must not hold files that a run would write over, got {foreign[0]!r} in "
+                f"{str(folder)!r} and no {RECORD}; choose another folder."
+            )
+        return Execution(run, folder, store, resumed=False)
+    if resume:
+        old = Run.read(folder)
+        _check_same(old, run, folder)
+        _check_results(old, folder)
+        changed = _other_versions(old, run)
+        if old.status == "complete":
+            return Execution(old, folder, store, resumed=True)
+        same = run.but(
+            created=old.created,
+            done=old.done,
+            seconds=old.seconds,
+            metrics={**old.metrics, **run.metrics},
+            warnings=(*run.warnings, *changed),
+        )
+        return Execution(same, folder, store, resumed=True)
+    if not overwrite:
+        raise ValueError(
+            f"`--out` must not hold a run yet, got {str(folder)!r}; add --resume to continue it, "
+            "--overwrite to replace it, or choose another folder."
+        )
+    old = Run.read(folder)
+    for name in old.files:
+        (folder / name).unlink(missing_ok=True)
+    store.clear()
+    return Execution(run, folder, store, resumed=False)
+
+
+def _check_results(old: Run, folder: Path) -> None:
+    """A complete run whose results are damaged is not complete."""
+    if old.status == "complete" and TENSORS in old.files:
+        try:
+            read_results(folder)
+        except DamagedFileError as error:
+            raise ValueError(f"{error} Repeat the run with --overwrite.") from error
+
+
+def _check_same(old: Run, new: Run, folder: Path) -> None:
+    """Refuse to continue a run of another kind, other settings, models or data."""
+    what, got = "", ""
+    names = sorted(set(old.hashes.models) | set(new.hashes.models))
+    other = [n for n in names if old.hashes.models.get(n) != new.hashes.models.get(n)]
+    unknown = [n for n in names if not new.hashes.models.get(n)]
+    if old.kind != new.kind:
+        what, got = "kind of run", f"{new.kind} for a run of kind {old.kind}"
+    elif old.hashes.settings != new.hashes.settings:
+        here = json.loads(json.dumps(new.settings, default=str))  # as the other was written
+        keys = sorted(set(old.settings) | set(here))
+        differing = [key for key in keys if old.settings.get(key) != here.get(key)]
+        shown = [f"{k}: {old.settings.get(k)} there, {here.get(k)} here" for k in differing]
+        what, got = "configuration", "; ".join(shown) or "other settings"
+    elif old.hashes.data != new.hashes.data:
+        what, got = "data", "images or labels with another hash"
+    elif unknown:
+        what = "models"
+        got = f"{', '.join(unknown)}, of which nobody can say whether it has changed"
+    elif other:
+        what, got = "models", f"other parameters or code for {', '.join(other)}"
+    if what:
+        raise ValueError(
+            f"`--resume` must continue with the same {what} as the run in {folder}, got {got}; choose another "
+            "--out."
+        )
+
+
+def _other_versions(old: Run, new: Run) -> tuple[str, ...]:
+    """A remark where the first rows were made by other versions: they may round differently."""
+    changed = [
+        f"{k} {old.versions.get(k)} and {v}"
+        for k, v in new.versions.items()
+        if old.versions.get(k) != v
+    ]
+    return (f"the run was continued with other versions: {', '.join(changed)}.",) if changed else ()
+
+
+@contextmanager
+def _watched(execution: Execution) -> Iterator[None]:
+    """Keeps the record true while the work goes on."""
+    with stop_on_signals():
+        try:
+            execution.update(status="running")
+            yield
+        except KeyboardInterrupt as stop:
+            if threading.current_thread() is threading.main_thread():
+                # A second Ctrl-C does not keep the record from being written; the handler is restored below.
+                signal.signal(signal.SIGINT, signal.SIG_IGN)
+            stopped = execution.update(status="interrupted", seconds=execution.seconds())
+            raise Interrupted(stopped, execution.folder) from stop
+        except BaseException:
+            results = [name for name in execution.run.files if name != RECORD]
+            if execution.store.any() or any((execution.folder / name).exists() for name in results):
+                execution.update(status="failed", seconds=execution.seconds())
+            elif execution.world.rank == 0:
+                (execution.folder / RECORD).unlink(missing_ok=True)
+            raise
+
+
+@contextmanager
+def _first_process(world: World, folder: Path) -> Iterator[None]:
+    """The lock of the folder, held by process 0; a refusal reaches all processes."""
+    with ExitStack() as held:
+        _agree(world, lambda: held.enter_context(locked(folder)) if world.rank == 0 else None)
+        yield
+
+
+def _agree(world: World, act: Callable[[], Any]) -> Any:
+    """What `act` gives in this process; raises in all if it raises in any, so that none waits forever."""
+    result, error = None, ""
+    try:
+        result = act()
+    except ValueError as problem:
+        error = str(problem)
+    errors = [each for each in world.gather(error) if each]
+    if errors:
+        raise ValueError(errors[0])
+    return result

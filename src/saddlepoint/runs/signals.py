@@ -1,0 +1,33 @@
+"""Signals that ask a process to end: a run stops as after Ctrl-C, with its record written."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+
+__all__ = ["stop_on_signals"]
+
+
+@contextmanager
+def stop_on_signals() -> Iterator[None]:
+    """Within, SIGTERM and SIGHUP raise KeyboardInterrupt, so that the work ends as after Ctrl-C."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    numbers = [getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)]
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        del frame
+        raise KeyboardInterrupt(signal.Signals(number).name)
+
+    before = {number: signal.getsignal(number) for number in (*numbers, signal.SIGINT)}
+    for number in numbers:
+        signal.signal(number, stop)
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -1,0 +1,227 @@
+"""What a run keeps on disk while it is under way: pages of tensors under a key, and a lock on the folder.
+
+A page is read only if its digest is right, its key is the one asked for, and it was written under the same
+settings, models and data (the fingerprint). Anything else counts as not there, and is computed again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import platform
+import re
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import IO, Any, final
+
+from saddlepoint.evaluation import Page
+from saddlepoint.files import DamagedFileError, TensorFile, read_tensors, write_tensors
+
+if sys.platform != "win32":
+    import fcntl
+
+__all__ = ["LOCK", "PAGES", "Store", "locked"]
+
+PAGES = "pages"
+"""The folder of pages inside a run folder."""
+LOCK = "run.lock"
+"""The file that says who is writing into a run folder."""
+
+_FORMAT = "saddlepoint page"
+
+
+@final
+class Store:
+    """Pages in the folder `pages` of a run; it is the ledger of an evaluation too.
+
+    Args:
+        folder: The run folder.
+        fingerprint: Of settings, models and data. Pages written under another one are never read.
+
+    Attributes:
+        damaged: Names of pages that were there and could not be trusted; each is computed again.
+
+    Example:
+        >>> import tempfile, torch
+        >>> folder = Path(tempfile.mkdtemp())
+        >>> store = Store(folder, "settings 1")
+        >>> store.put("linf/pgd/0", Page({"broken": torch.tensor([True])}, seconds=0.5))
+        >>> store.get("linf/pgd/0").tensors["broken"], store.get("l2/pgd/0"), len(store)
+        (tensor([True]), None, 1)
+        >>> Store(folder, "settings 2").get("linf/pgd/0") is None
+        True
+    """
+
+    def __init__(self, folder: Path, fingerprint: str) -> None:
+        self.folder = folder / PAGES
+        self.fingerprint = fingerprint
+        self.damaged: list[str] = []
+
+    def get(self, key: str) -> Page | None:
+        """What was kept under the key, or None."""
+        path = self._path(key)
+        found = self._read(path)
+        if found is None or found.about.get("key") != key:
+            return None
+        return Page(found.tensors, float(found.about["seconds"]))
+
+    def put(self, key: str, page: Page) -> None:
+        """Keep it, whole or not at all."""
+        self.check()
+        about = {"format": _FORMAT, "key": key, "fingerprint": self.fingerprint}
+        write_tensors(self._path(key), page.tensors, {**about, "seconds": repr(page.seconds)})
+
+    def any(self) -> bool:
+        """Whether there is any page of this run."""
+        return any(self._read(path) is not None for path in self._paths())
+
+    def seconds(self) -> float:
+        """Time spent on all pages."""
+        pages = (self._read(path) for path in self._paths())
+        return sum(float(page.about["seconds"]) for page in pages if page is not None)
+
+    def clear(self) -> None:
+        """Remove all pages, those of other settings too; nothing that is not a page is touched."""
+        self.check()
+        for path in self._paths():
+            path.unlink(missing_ok=True)
+        for path in self.folder.glob(".*.safetensors.*"):  # what a killed process did not rename
+            path.unlink(missing_ok=True)
+        if self.folder.is_dir() and not any(self.folder.iterdir()):
+            self.folder.rmdir()
+
+    def check(self) -> None:
+        """Refuse a folder of pages that is somebody else's.
+
+        Raises:
+            ValueError: It is a link, a file, or holds files that are no pages.
+        """
+        if self.folder.is_symlink() or (self.folder.exists() and not self.folder.is_dir()):
+            raise ValueError(
+                f"`{self.folder}` must be a folder of this run, got a link or a file; choose another --out."
+            )
+        if not self.folder.is_dir():
+            return
+        pattern = re.compile(r"[A-Za-z0-9_+.-]*-[0-9a-f]{16}\.safetensors|\..*\.safetensors\..*")
+        foreign = [p.name for p in self.folder.iterdir() if not pattern.fullmatch(p.name)]
+        if foreign:
+            raise ValueError(
+                f"`{self.folder}` must hold nothing but pages of this run, got {sorted(foreign)[0]!r}, which "
+                "saddlepoint did not write; choose another --out."
+            )
+
+    def __len__(self) -> int:
+        return sum(self._read(path) is not None for path in self._paths())
+
+    def _read(self, path: Path) -> TensorFile | None:
+        """A page of this run, or None."""
+        try:
+            found = read_tensors(path)
+        except FileNotFoundError:
+            return None
+        except DamagedFileError:
+            if path.name not in self.damaged:
+                self.damaged.append(path.name)
+            return None
+        same = found.about.get("fingerprint") == self.fingerprint
+        return found if same and found.about.get("format") == _FORMAT else None
+
+    def _path(self, key: str) -> Path:
+        # Keys hold names of models, which may hold anything; the hash tells apart what reads alike.
+        readable = re.sub(r"[^A-Za-z0-9+.-]+", "_", key)[:80].strip(".")
+        name = f"{readable}-{hashlib.sha256(key.encode()).hexdigest()[:16]}.safetensors"
+        return self.folder / name
+
+    def _paths(self) -> list[Path]:
+        return sorted(self.folder.glob("[!.]*.safetensors"))
+
+
+@contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Within, this process alone writes into the run folder.
+
+    The lock is the operating system's, on the file `run.lock`: it ends with the process, however that dies,
+    so that a lock left by a killed process on this machine is no obstacle. What a process on another
+    machine has left is not ours to judge: it is refused, and the message names the file to delete.
+
+    Raises:
+        ValueError: Another process is writing there; the message says which.
+
+    Example:
+        >>> import tempfile
+        >>> folder = Path(tempfile.mkdtemp())
+        >>> with locked(folder):
+        ...     (folder / "run.lock").is_file()
+        True
+        >>> (folder / "run.lock").exists()
+        False
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / LOCK
+    file = _acquire(path)
+    try:
+        file.seek(0)
+        file.truncate()
+        json.dump(_this_process(), file)
+        file.flush()
+        yield
+    finally:
+        path.unlink(missing_ok=True)
+        file.close()
+
+
+def _acquire(path: Path) -> IO[str]:
+    """The opened lock file, locked by this process."""
+    while True:
+        file = path.open("a+", encoding="utf-8")
+        try:
+            free = _try_lock(file)
+            file.seek(0)
+            owner = _owner(file.read())
+            if not free or (owner and owner["host"] != platform.node()):
+                raise ValueError(_refusal(path, owner))
+            # Whoever held the lock before us may have removed the file after we had opened it.
+            if path.exists() and path.stat().st_ino == os.fstat(file.fileno()).st_ino:
+                return file
+        except BaseException:
+            file.close()
+            raise
+        file.close()
+
+
+def _try_lock(file: IO[str]) -> bool:
+    if sys.platform == "win32":  # no flock there: the text of the lock alone decides
+        return not file.read()
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _this_process() -> dict[str, Any]:
+    now = datetime.now(UTC).isoformat(timespec="seconds")
+    return {"host": platform.node(), "pid": os.getpid(), "since": now}
+
+
+def _owner(text: str) -> dict[str, Any]:
+    """Who holds the lock; empty where the text is not one of ours or not written yet."""
+    try:
+        owner = json.loads(text)
+    except json.JSONDecodeError:
+        return {}
+    return owner if isinstance(owner, dict) and {"host", "pid", "since"} <= set(owner) else {}
+
+
+def _refusal(path: Path, owner: dict[str, Any]) -> str:
+    who = "another process"
+    if owner:
+        who = f"process {owner['pid']} on {owner['host']} (since {owner['since']})"
+    return (
+        f"`{path.parent}` must be used by one process at a time, got {who} writing there; wait for it, choose "
+        f"another --out, or, if you know that it is dead, delete {path}."
+    )

@@ -1,0 +1,207 @@
+"""Pages and the lock: what is read back is what this run wrote, and nobody else writes meanwhile."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+import torch
+
+from saddlepoint.evaluation import Page
+from saddlepoint.files import DamagedFileError, read_tensors, write_tensors
+from saddlepoint.runs.store import LOCK, PAGES, Store, locked
+
+
+def page(value: float = 1.0) -> Page:
+    return Page({"x": torch.full((4, 3), value), "rows": torch.arange(4)}, seconds=0.25)
+
+
+def test_a_page_comes_back_to_the_bit(tmp_path: Path) -> None:
+    store = Store(tmp_path, "f")
+    store.put("rows/0-4", page(0.1))
+    found = store.get("rows/0-4")
+    assert found is not None
+    assert torch.equal(found.tensors["x"], torch.full((4, 3), 0.1))
+    assert found.seconds == 0.25
+    assert store.seconds() == 0.25
+    assert len(store) == 1
+
+
+def test_a_page_of_other_settings_is_never_read(tmp_path: Path) -> None:
+    Store(tmp_path, "eps 0.1").put("rows/0-4", page(0.1))
+    other = Store(tmp_path, "eps 0.3")
+    assert other.get("rows/0-4") is None
+    assert len(other) == 0
+    assert other.seconds() == 0
+    other.put("rows/0-4", page(0.3))
+    found = other.get("rows/0-4")
+    assert found is not None
+    assert found.tensors["x"][0, 0] == torch.tensor(0.3)
+
+
+def test_every_flipped_byte_of_the_data_is_noticed_and_the_page_named(tmp_path: Path) -> None:
+    store = Store(tmp_path, "f")
+    store.put("rows/0-4", page())
+    (path,) = (tmp_path / PAGES).iterdir()
+    whole = path.read_bytes()
+    data = range(len(whole) - 4 * 3 * 4 - 4 * 8, len(whole))
+    for place in data:
+        broken = bytearray(whole)
+        broken[place] ^= 1
+        path.write_bytes(broken)
+        fresh = Store(tmp_path, "f")
+        assert fresh.get("rows/0-4") is None
+        assert fresh.damaged == [path.name]
+
+
+@pytest.mark.parametrize("place", range(0, 400, 7))
+def test_a_flipped_byte_of_the_header_never_gives_other_content(tmp_path: Path, place: int) -> None:
+    store = Store(tmp_path, "f")
+    store.put("rows/0-4", page())
+    (path,) = (tmp_path / PAGES).iterdir()
+    broken = bytearray(path.read_bytes())
+    broken[place % len(broken)] ^= 1
+    path.write_bytes(broken)
+    found = Store(tmp_path, "f").get("rows/0-4")
+    if found is not None:  # a byte that means nothing, such as padding
+        assert torch.equal(found.tensors["x"], torch.ones(4, 3))
+        assert found.seconds == 0.25
+
+
+def test_a_truncated_file_and_one_without_digest_are_damaged(tmp_path: Path) -> None:
+    from safetensors.torch import save_file
+
+    path = tmp_path / "x.safetensors"
+    write_tensors(path, {"x": torch.ones(8)})
+    path.write_bytes(path.read_bytes()[:-3])
+    with pytest.raises(DamagedFileError, match=r"x\.safetensors"):
+        read_tensors(path)
+    save_file({"x": torch.ones(8)}, path)
+    with pytest.raises(DamagedFileError, match="digest"):
+        read_tensors(path)
+    with pytest.raises(FileNotFoundError):
+        read_tensors(tmp_path / "none")
+
+
+def test_foreign_files_and_links_are_refused_and_left_alone(tmp_path: Path) -> None:
+    (tmp_path / PAGES).mkdir()
+    (tmp_path / PAGES / "mine.txt").write_text("x")
+    store = Store(tmp_path, "f")
+    for act in (store.check, store.clear, lambda: store.put("k", page())):
+        with pytest.raises(ValueError, match=r"mine\.txt"):
+            act()
+    assert (tmp_path / PAGES / "mine.txt").read_text() == "x"
+
+    elsewhere = tmp_path / "elsewhere"
+    Store(elsewhere, "f").put("k", page())
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / PAGES).symlink_to(elsewhere / PAGES)
+    with pytest.raises(ValueError, match="link"):
+        Store(tmp_path / "run", "f").clear()
+    assert len(Store(elsewhere, "f")) == 1
+
+
+def test_clear_removes_pages_of_all_settings_and_the_folder(tmp_path: Path) -> None:
+    Store(tmp_path, "a").put("k", page())
+    Store(tmp_path, "b").put("l", page())
+    (tmp_path / PAGES / ".k-0123456789abcdef.safetensors.deadbeef").write_text("half")
+    Store(tmp_path, "a").clear()
+    assert not (tmp_path / PAGES).exists()
+
+
+def test_pages_are_kept_apart_whatever_their_keys(tmp_path: Path) -> None:
+    store = Store(tmp_path, "f")
+    keys = [
+        "A/linf/pgd/0/0",
+        "a/linf/pgd/0/0",
+        "A_linf_pgd_0_0",
+        "x" * 500,
+        "../../etc",
+        "\x00",
+        "",
+    ]
+    keys += ["</script><script>", '"><img src=x onerror=1>']
+    for number, key in enumerate(keys):
+        store.put(key, Page({"n": torch.tensor(number)}, seconds=0.25))
+    found = [store.get(key) for key in keys]
+    assert [int(page.tensors["n"]) for page in found if page is not None] == list(range(len(keys)))
+    assert {path.parent for path in tmp_path.rglob("*.safetensors")} == {tmp_path / PAGES}
+    assert store.get("never") is None
+
+
+HOLD = """
+import sys, time
+from pathlib import Path
+from saddlepoint.runs.store import locked
+with locked(Path(sys.argv[1])):
+    print("held", flush=True)
+    time.sleep(60)
+"""
+
+
+@contextmanager
+def holder(folder: Path) -> Iterator[subprocess.Popen[str]]:
+    process = subprocess.Popen(
+        [sys.executable, "-c", HOLD, str(folder)], stdout=subprocess.PIPE, text=True
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == "held\n"
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def test_a_second_process_is_refused_and_told_who_is_there(tmp_path: Path) -> None:
+    with holder(tmp_path) as process:
+        with pytest.raises(ValueError, match=f"process {process.pid} on"), locked(tmp_path):
+            pass
+        assert (tmp_path / LOCK).is_file()  # the refused one has not removed it
+
+
+def test_the_lock_of_a_killed_process_is_no_obstacle(tmp_path: Path) -> None:
+    with holder(tmp_path):
+        pass  # killed at the end, without a chance to clean up
+    assert (tmp_path / LOCK).is_file()
+    with locked(tmp_path):
+        assert str(os.getpid()) in (tmp_path / LOCK).read_text()
+    assert not (tmp_path / LOCK).exists()
+
+
+def test_the_lock_of_another_machine_is_refused_with_the_file_to_delete(tmp_path: Path) -> None:
+    (tmp_path / LOCK).write_text('{"host": "elsewhere", "pid": 1, "since": "2026-01-01"}')
+    with (
+        pytest.raises(ValueError, match=r"process 1 on elsewhere.*delete .*run\.lock"),
+        locked(tmp_path),
+    ):
+        pass
+    assert (tmp_path / LOCK).is_file()
+
+
+def test_many_processes_that_want_the_lock_have_it_one_at_a_time(tmp_path: Path) -> None:
+    code = """
+import sys, time
+from pathlib import Path
+from saddlepoint.runs.store import locked
+folder, inside = Path(sys.argv[1]), Path(sys.argv[1]) / "inside"
+done = 0
+end = time.monotonic() + 20
+while done < 15 and time.monotonic() < end:
+    try:
+        with locked(folder):
+            with inside.open("x"):
+                pass
+            inside.unlink()
+            done += 1
+    except ValueError:
+        time.sleep(0.001)
+sys.exit(done != 15)
+"""
+    crowd = [subprocess.Popen([sys.executable, "-c", code, str(tmp_path)]) for _ in range(3)]
+    assert [process.wait(60) for process in crowd] == [0, 0, 0]
