@@ -18,6 +18,8 @@ from saddlepoint.experiments.plan import Experiment, Groups, Ordered, Row, Strat
 from saddlepoint.experiments.summary import found_weights, summarise
 
 EXPERIMENTS = experiments.EXPERIMENTS
+DOCUMENT = Path(__file__).parent.parent / "docs" / "RESULTS.md"
+STORE = DOCUMENT.parent / "results"
 QUIET = experiments.Setup(reports=False)
 
 
@@ -276,3 +278,23 @@ def test_the_command_stores_summaries_and_writes_documents(
     assert document.read_text() == text
     assert command("reproduce", "--summary", tmp_path / "none.md") == 2
     assert "`--summary` must be a file that exists" in capsys.readouterr().err
+
+
+def test_the_tables_of_the_results_are_those_of_the_stored_summaries() -> None:
+    text = DOCUMENT.read_text(encoding="utf-8")
+    named = experiments.named_tables(text)
+    assert named
+    assert experiments.write_tables(text, STORE) == text, (
+        "write the tables again: saddlepoint reproduce --summary docs/RESULTS.md"
+    )
+    stored = {path.stem for path in STORE.glob("*.json")}
+    assert stored == set(named)
+
+
+def test_the_stored_summaries_are_of_the_shipped_networks() -> None:
+    now: dict[str, str] = {}
+    for path in STORE.glob("*.json"):
+        for name, value in json.loads(path.read_text(encoding="utf-8"))["networks"].items():
+            if name not in now:
+                now[name] = report.hash_model(building.load_network(name))
+            assert now[name] == value, f"{path.name} was made with another {name}: run it again"
