@@ -14,6 +14,7 @@ from torch import nn
 
 import oracles
 from saddlepoint import LpBall, MinMax, WorstCase, data, directions, models
+from saddlepoint.rules import AbstractWeightRule, Average, Fixed
 from saddlepoint.solver.schedule import Schedule
 from saddlepoint.training import (
     Batches,
@@ -29,7 +30,6 @@ from saddlepoint.training import (
     train,
     validate,
 )
-from saddlepoint.weights import AbstractWeightRule, Average, Fixed
 
 THREATS = {
     "linf": Threat(LpBall(math.inf, 0.2), direction=directions.sign),

@@ -28,7 +28,7 @@ LEVELS = {
     "models": 0,
     "data": 0,
     "files": -1,  # below everything: whole files
-    "weights": 1,
+    "rules": 1,
     "problems": 1,
     "solver": 2,
     "training": 3,
@@ -46,7 +46,7 @@ MATHEMATICS = [
     "transforms",
     "streams",
     "directions",
-    "weights",
+    "rules",
     "problems",
     "solver",
 ]
@@ -96,7 +96,7 @@ def test_the_mathematics_needs_torch_alone(room: str) -> None:
 
 def test_importing_the_solver_imports_neither_data_nor_models_nor_extras() -> None:
     code = (
-        "import sys, saddlepoint.solver, saddlepoint.problems, saddlepoint.weights\n"
+        "import sys, saddlepoint.solver, saddlepoint.problems, saddlepoint.rules\n"
         "heavy = {'kornia', 'rich', 'cyclopts', 'pydantic', 'pooch', 'matplotlib', 'jinja2',"
         " 'safetensors', 'saddlepoint.data', 'saddlepoint.models', 'saddlepoint.training'}\n"
         "sys.exit(', '.join(heavy & set(sys.modules)) or 0)"
@@ -129,6 +129,14 @@ def test_the_names_of_the_design_are_public() -> None:
         "success_rates models data transforms directions train"
     )
     assert set(promised.split()) <= set(saddlepoint.__all__)
+
+
+def test_the_solvers_are_functions_wherever_they_are_reached() -> None:
+    """The files are called after them; the room gives the functions, as the package does."""
+    room = importlib.import_module("saddlepoint.solver")
+    for name in ("apgda", "attack"):
+        module = importlib.import_module(f"saddlepoint.solver.{name}")
+        assert getattr(room, name) is getattr(saddlepoint, name) is getattr(module, name)
 
 
 def test_one_function_judges_answers() -> None:

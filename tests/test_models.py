@@ -368,7 +368,7 @@ class TestFiles:
         ("name", "arguments", "message"),
         [
             ("mine.safetensors", {}, "`architecture` must be given"),
-            ("mine.safetensors", {"architecture": "D"}, "must hold the weights of network D"),
+            ("mine.safetensors", {"architecture": "D"}, "must hold the parameters of network D"),
             ("mine.safetensors", {"architecture": "Q"}, "`name` must be one of"),
             ("mine.safetensors", {"architecture": "C", "channels": 3}, "given together"),
             (

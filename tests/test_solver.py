@@ -472,7 +472,7 @@ def test_large_graphs_are_accumulated_and_split_by_default(
         return problem.models[0](images)
 
     watched = sp.Ensemble([model, *problem.models[1:]], problem.x, problem.labels[:, 0])
-    monkeypatch.setattr("saddlepoint.solver.batches._GRAPH_BYTES", 2000)
+    monkeypatch.setattr("saddlepoint.solver.batching._GRAPH_BYTES", 2000)
     result = sp.apgda(watched, sp.LpBall(2, 0.3), steps=2)
     torch.testing.assert_close(result.delta, expected.delta, rtol=0, atol=1e-10)
     assert max(seen[5:]) < 6  # in batches, after the look at entry

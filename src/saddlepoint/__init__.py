@@ -20,7 +20,10 @@ if TYPE_CHECKING:
     from saddlepoint.losses import clipped, cw_margin, dlr, neg_cross_entropy
     from saddlepoint.problems import AbstractProblem, Ensemble, Product, Transformed, Universal
     from saddlepoint.projections import LpBall, l0, l1, l2, linf, project_lp_box, project_simplex
-    from saddlepoint.solver import AttackResult, History, Progress, apgda, attack
+    from saddlepoint.rules import AbstractWeightRule, Average, Entropic, Fixed, MinMax, WorstCase
+    from saddlepoint.solver import AttackResult, History, Progress
+    from saddlepoint.solver.apgda import apgda
+    from saddlepoint.solver.attack import attack
     from saddlepoint.training import (
         AbstractStart,
         RandomStart,
@@ -36,7 +39,6 @@ if TYPE_CHECKING:
         msd_step,
         train,
     )
-    from saddlepoint.weights import AbstractWeightRule, Average, Entropic, Fixed, MinMax, WorstCase
 
 __version__ = "0.1.0"
 
@@ -113,7 +115,7 @@ _ROOMS = {
         "msd_step",
         "train",
     ),
-    "weights": ("AbstractWeightRule", "Average", "Entropic", "Fixed", "MinMax", "WorstCase"),
+    "rules": ("AbstractWeightRule", "Average", "Entropic", "Fixed", "MinMax", "WorstCase"),
 }
 _HOMES = {name: room for room, names in _ROOMS.items() for name in names}
 

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from saddlepoint.losses import Loss
+    from saddlepoint.rules import AbstractWeightRule
     from saddlepoint.transforms import Transform
-    from saddlepoint.weights import AbstractWeightRule
 
 __all__ = [
     "LOSSES",
@@ -128,14 +128,14 @@ def rule(text: str) -> "AbstractWeightRule":
         >>> rule("fixed:0.2,0.8")
         Fixed(weights=(0.2, 0.8))
     """
-    from saddlepoint import weights
+    from saddlepoint import rules
 
     name, _, rest = text.partition(":")
     if name == "fixed":
         given = [number(part, "rule") for part in split(rest)]
         if abs(sum(given) - 1) > 1e-6:
             raise ValueError(f"`rule` fixed must have weights that sum to 1, got {sum(given):g}.")
-        return weights.Fixed(given)
+        return rules.Fixed(given)
     allowed: dict[str, tuple[str, ...]] = {
         "minmax": ("step_size", "gamma"),
         "average": (),
@@ -146,10 +146,10 @@ def rule(text: str) -> "AbstractWeightRule":
         raise ValueError(f"`rule` must be one of {', '.join(RULES)}, got {text!r}.")
     options = _options("rule", name, rest, allowed[name])
     if name == "minmax":
-        return weights.MinMax(**options)
+        return rules.MinMax(**options)
     if name == "entropic":
-        return weights.Entropic(**options)
-    return weights.Average() if name == "average" else weights.WorstCase()
+        return rules.Entropic(**options)
+    return rules.Average() if name == "average" else rules.WorstCase()
 
 
 def full_rule(text: str, numbers: Mapping[str, float]) -> str:
@@ -163,7 +163,7 @@ def full_rule(text: str, numbers: Mapping[str, float]) -> str:
         >>> full_rule("minmax:gamma=5", {"step_size": 1 / 150, "gamma": 1}), full_rule("average", {})
         ('minmax:gamma=5,step_size=1/150', 'average')
     """
-    from saddlepoint.weights import Entropic, MinMax
+    from saddlepoint.rules import Entropic, MinMax
 
     made = rule(text)
     name, _, rest = text.partition(":")

@@ -250,7 +250,7 @@ def _unique(names: list[str]) -> list[str]:
 
 def _solver(config: AttackConfig) -> "Solve":
     import saddlepoint as sp
-    from saddlepoint.weights import AbstractWeightRule
+    from saddlepoint.rules import AbstractWeightRule
 
     ball = sp.LpBall(parse.NORMS[config.norm], config.eps)
     loss = parse.loss(config.loss)

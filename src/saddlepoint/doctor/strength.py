@@ -11,9 +11,9 @@ from saddlepoint.calls import call
 from saddlepoint.doctor.subject import Finding, Subject
 from saddlepoint.losses import fooled
 from saddlepoint.problems import Ensemble, Model
+from saddlepoint.rules import Average
 from saddlepoint.solver import attack
 from saddlepoint.solver.search import random_search
-from saddlepoint.weights import Average
 
 __all__ = ["CHECKS", "transfer"]
 

@@ -16,8 +16,8 @@ from saddlepoint.evaluation import judge
 from saddlepoint.losses import cw_margin, fooled
 from saddlepoint.problems import Ensemble, Model
 from saddlepoint.projections import LpBall
+from saddlepoint.rules import Average
 from saddlepoint.solver import attack
-from saddlepoint.weights import Average
 
 __all__ = ["Finding", "Status", "Subject", "evaluation_mode", "input_gradient", "worst"]
 

@@ -15,7 +15,7 @@ from saddlepoint.losses import cw_margin, finite
 from saddlepoint.losses import fooled as is_fooled
 from saddlepoint.problems import AbstractProblem, check_targets
 from saddlepoint.problems.inputs import Array
-from saddlepoint.solver.batches import check_count, first_answers
+from saddlepoint.solver.batching import check_count, first_answers
 from saddlepoint.solver.watch import Watch
 from saddlepoint.streams import JUDGE
 

@@ -24,7 +24,7 @@ from saddlepoint.evaluation.work import Nearest, Work
 from saddlepoint.problems import Ensemble, Model, check_eval_mode
 from saddlepoint.problems.inputs import Numbers, plain
 from saddlepoint.projections import LpBall
-from saddlepoint.solver.batches import look
+from saddlepoint.solver.batching import look
 from saddlepoint.solver.evaluate import gradients_enabled
 from saddlepoint.solver.watch import check_answers
 

@@ -21,8 +21,8 @@ from saddlepoint.experiments.plan import (
 )
 from saddlepoint.losses import Loss, clipped, cw_margin
 from saddlepoint.problems import AbstractProblem, Ensemble, Transformed, Universal
+from saddlepoint.rules import AbstractWeightRule, Average, Fixed, MinMax
 from saddlepoint.transforms import Transform
-from saddlepoint.weights import AbstractWeightRule, Average, Fixed, MinMax
 
 __all__ = [
     "CLASSES",

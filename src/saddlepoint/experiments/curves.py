@@ -18,7 +18,7 @@ from saddlepoint.experiments.plan import (
     minmax,
     norm_name,
 )
-from saddlepoint.weights import MinMax
+from saddlepoint.rules import MinMax
 
 __all__ = ["CURVES"]
 

@@ -21,7 +21,7 @@ from saddlepoint.experiments.plan import (
     norm_name,
 )
 from saddlepoint.projections import LpBall
-from saddlepoint.weights import Average, Fixed
+from saddlepoint.rules import Average, Fixed
 
 __all__ = ["ENSEMBLES", "ensemble_block"]
 

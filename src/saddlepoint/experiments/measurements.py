@@ -21,7 +21,7 @@ from saddlepoint.experiments.methods import solver
 from saddlepoint.experiments.plan import Measurement, Method
 from saddlepoint.experiments.stationarity import log_log_slope, residuals
 from saddlepoint.problems import AbstractProblem, Universal
-from saddlepoint.weights import AbstractWeightRule, MinMax
+from saddlepoint.rules import AbstractWeightRule, MinMax
 
 __all__ = ["FIT_FROM", "Tell", "measure"]
 

@@ -8,8 +8,8 @@ from saddlepoint.experiments.plan import DESCENTS, METHODS, Method
 from saddlepoint.losses import Loss
 from saddlepoint.problems import AbstractProblem
 from saddlepoint.projections import LpBall
+from saddlepoint.rules import AbstractWeightRule
 from saddlepoint.solver import AttackResult, Progress, apgda, attack
-from saddlepoint.weights import AbstractWeightRule
 
 __all__ = ["Solve", "solver"]
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import Literal, final
 
 from saddlepoint.projections import LpBall
-from saddlepoint.weights import AbstractWeightRule, Average, MinMax
+from saddlepoint.rules import AbstractWeightRule, Average, MinMax
 
 __all__ = [
     "AVERAGE",

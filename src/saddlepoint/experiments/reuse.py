@@ -13,8 +13,8 @@ from torch import Tensor
 
 from saddlepoint.experiments.methods import Solve
 from saddlepoint.problems import AbstractProblem
+from saddlepoint.rules import AbstractWeightRule
 from saddlepoint.solver import AttackResult, History, Progress
-from saddlepoint.weights import AbstractWeightRule
 
 __all__ = ["reusing"]
 

@@ -33,8 +33,8 @@ from saddlepoint.experiments.plan import (
     Static,
 )
 from saddlepoint.experiments.reuse import reusing
+from saddlepoint.rules import AbstractWeightRule, Fixed
 from saddlepoint.training.distributed import World
-from saddlepoint.weights import AbstractWeightRule, Fixed
 
 __all__ = ["Setup", "Step", "reproduce", "skipped"]
 

@@ -11,8 +11,8 @@ from torch import Tensor
 from saddlepoint.losses import Loss, cw_margin
 from saddlepoint.problems import AbstractProblem
 from saddlepoint.projections import LpBall
+from saddlepoint.rules import MinMax
 from saddlepoint.solver import apgda
-from saddlepoint.weights import MinMax
 
 __all__ = ["log_log_slope", "residuals"]
 

@@ -1,6 +1,6 @@
-"""The paper's networks A-H, two of the defence literature, and trained weights for A-D.
+"""The paper's networks A-H, two of the defence literature, and trained parameters for A-D.
 
-`build` makes a network by name, `load` gives one with weights: shipped ones by name, the user's own
+`build` makes a network by name, `load` gives one with trained parameters: shipped ones by name, the user's own
 from a file. All map images in [0, 1] to logits and normalise inside.
 """
 

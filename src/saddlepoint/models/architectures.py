@@ -36,7 +36,7 @@ ARCHITECTURES: Mapping[str, Architecture] = MappingProxyType(
 
 
 def build(name: str, channels: int = 1, size: int = 28, classes: int = 10) -> nn.Module:
-    """A network with random weights, in training mode.
+    """A network with random parameters, in training mode.
 
     Args:
         name: "A" to "H", "mnist_cnn", "mnist_cnn_small" or "preact_resnet18".

@@ -1,4 +1,4 @@
-"""How good a model is, in two numbers, and the card that is shipped beside its weights.
+"""How good a model is, in two numbers, and the card that is shipped beside its parameters.
 
 The numbers are those of the paper's appendix (table of clean test accuracy): accuracy on clean
 images, and under FGSM in the linf ball of radius 0.2.
@@ -66,11 +66,11 @@ def measure(model: nn.Module, x: Tensor, y: Tensor, *, eps: float = FGSM_EPS) ->
 @final
 @dataclass(frozen=True)
 class Card:
-    """What is known of a set of weights; the JSON file beside it.
+    """What is known of a set of parameters; the JSON file beside it.
 
     Attributes:
         architecture: A name `build` takes; with `channels`, `size` and `classes` it is the network.
-        data: What the weights were trained on (the full training set).
+        data: What the parameters were trained on (the full training set).
         command: What produced them, and reproduces them with the same number of `threads`.
         recipe: Optimiser and schedule of that command, in full.
         accuracy: Percent of the `test_images` classified correctly.

@@ -1,6 +1,6 @@
-"""Networks with weights: those shipped with the package by name, the user's own from files.
+"""Networks with trained parameters: those shipped with the package by name, the user's own from files.
 
-Weights are read as safetensors, or as a state dict with `weights_only=True`. Nothing is unpickled.
+Parameters are read as safetensors, or as a state dict with `weights_only=True`. Nothing is unpickled.
 """
 
 import hashlib
@@ -28,7 +28,7 @@ _SUFFIXES = (".safetensors", ".pt", ".pth", *_PROGRAMS)
 
 
 def shipped() -> tuple[str, ...]:
-    """Names of the networks whose weights come with the package.
+    """Names of the networks whose parameters come with the package.
 
     Example:
         >>> shipped()[-1]
@@ -58,7 +58,7 @@ def load(
     size: int | None = None,
     classes: int | None = None,
 ) -> nn.Module:
-    """A network with weights, in evaluation mode, on the CPU.
+    """A network with trained parameters, in evaluation mode, on the CPU.
 
     Args:
         source: The name of a shipped network, such as "mnist-b", or a file:
@@ -66,10 +66,10 @@ def load(
             the architecture and is checked); `.pt` or `.pth`, a state dict, read weights-only;
             `.pt2`, a `torch.export` program with a free batch size; `.ts` or `.torchscript`, a
             TorchScript program. Programs are code: load those you trust.
-        architecture: Of the weights in a file, as `build` takes it.
-        channels: Of the images; with `size`, taken from the card or the weights where not given.
+        architecture: Of the parameters in a file, as `build` takes it.
+        channels: Of the images; with `size`, taken from the card or the parameters where not given.
         size: Height and width of the images.
-        classes: Number of logits; taken from the card or the weights where not given.
+        classes: Number of logits; taken from the card or the parameters where not given.
 
     Raises:
         ValueError: Unknown name, missing or damaged file, wrong hash, or wrong architecture.
@@ -113,8 +113,7 @@ class _Shape:
 
 
 def _folder() -> Traversable:
-    # The package has a module `weights` too; the folder is reached from the package itself.
-    return resources.files("saddlepoint") / "weights"
+    return resources.files("saddlepoint.models") / "parameters"
 
 
 def _from_safetensors(
@@ -175,7 +174,7 @@ def _network(name: str, tensors: Mapping[str, Tensor], given: _Shape) -> nn.Modu
             return model.eval()
         problems.append(f"{channels}x{size}x{size} images: {problem}")
     raise ValueError(
-        f"`{name}` must hold the weights of network {given.architecture}, "
+        f"`{name}` must hold the parameters of network {given.architecture}, "
         f"got for {'; for '.join(problems)}."
     )
 

@@ -14,13 +14,13 @@ from torch import Tensor
 from saddlepoint.evaluation import Page
 from saddlepoint.losses import fooled as is_fooled
 from saddlepoint.problems import AbstractProblem
+from saddlepoint.rules import AbstractWeightRule
 from saddlepoint.runs.execute import Execution, in_pages
 from saddlepoint.runs.metrics import summarise
 from saddlepoint.runs.record import Run
 from saddlepoint.runs.shown import keep_for_gallery
 from saddlepoint.solver import AttackResult, Progress
 from saddlepoint.streams import JUDGE
-from saddlepoint.weights import AbstractWeightRule
 
 __all__ = ["Job", "RunProgress", "Solve", "attack_rows", "fooled_rows"]
 

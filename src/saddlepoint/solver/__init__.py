@@ -1,7 +1,10 @@
-"""The loops: `apgda`, Algorithm 1 to the letter, and `attack`, its strong and fast form."""
+"""The loops: `apgda`, Algorithm 1 to the letter, and `attack`, its strong and fast form.
 
-from saddlepoint.solver.paper import apgda
+Each has a file of its own name; as attributes of this room the two names are the functions.
+"""
+
+from saddlepoint.solver.apgda import apgda
+from saddlepoint.solver.attack import attack
 from saddlepoint.solver.result import AttackResult, History, Progress
-from saddlepoint.solver.strong import attack
 
 __all__ = ["AttackResult", "History", "Progress", "apgda", "attack"]

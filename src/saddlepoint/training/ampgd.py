@@ -34,9 +34,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from saddlepoint.calls import full_precision
+from saddlepoint.rules import AbstractWeightRule, Average, MinMax, WorstCase
 from saddlepoint.solver.evaluate import gradients_enabled
 from saddlepoint.solver.schedule import Schedule
-from saddlepoint.weights import AbstractWeightRule, Average, MinMax, WorstCase
 
 from .inner import TrainingLoss, ascend, check_batch, check_model, descend, steepest_of_all
 from .threats import AbstractStart, ThreatLike, check_threats

@@ -18,8 +18,8 @@ from torch.nn.parallel import DistributedDataParallel
 from saddlepoint.calls import call
 from saddlepoint.losses import fooled
 from saddlepoint.problems.inputs import as_images, as_labels, plain
+from saddlepoint.rules import AbstractWeightRule
 from saddlepoint.solver.schedule import Schedule
-from saddlepoint.weights import AbstractWeightRule
 
 from .threats import AbstractStart, Threat, ZeroStart
 

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from saddlepoint.directions import raw
-from saddlepoint.weights import AbstractWeightRule, MinMax
+from saddlepoint.rules import AbstractWeightRule, MinMax
 
 from .ampgd import StepStats, ampgd_step, avg_step, max_step, msd_step
 from .distributed import World

@@ -13,7 +13,8 @@ from saddlepoint.calls import full_precision
 from saddlepoint.losses import Loss, cw_margin
 from saddlepoint.problems import AbstractProblem
 from saddlepoint.projections import LpBall
-from saddlepoint.solver.batches import Interrupted, Plan, check_count, in_batches, plan
+from saddlepoint.rules import AbstractWeightRule, MinMax
+from saddlepoint.solver.batching import Interrupted, Plan, check_count, in_batches, plan
 from saddlepoint.solver.best import Best
 from saddlepoint.solver.evaluate import Evaluation, evaluate, gradients_enabled
 from saddlepoint.solver.grid import Grid
@@ -21,7 +22,6 @@ from saddlepoint.solver.result import AttackResult, Callback, History
 from saddlepoint.solver.schedule import Schedule
 from saddlepoint.solver.steps import random_point, step, within_box
 from saddlepoint.solver.watch import Watch
-from saddlepoint.weights import AbstractWeightRule, MinMax
 
 __all__ = ["attack"]
 

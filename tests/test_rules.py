@@ -12,7 +12,7 @@ from torch import Tensor
 
 import oracles
 from saddlepoint import Average, Entropic, Fixed, MinMax, WorstCase
-from saddlepoint.weights import AbstractWeightRule
+from saddlepoint.rules import AbstractWeightRule
 
 RULES = {
     "minmax": MinMax(step_size=0.3, gamma=0.7),

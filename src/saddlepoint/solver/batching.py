@@ -16,11 +16,11 @@ from saddlepoint.losses import Loss, cw_margin, finite
 from saddlepoint.losses import fooled as is_fooled
 from saddlepoint.problems import AbstractProblem, check_eval_mode, check_targets
 from saddlepoint.projections import LpBall
+from saddlepoint.rules import AbstractWeightRule
 from saddlepoint.solver.evaluate import evaluate, gradients_enabled, typed_loss
 from saddlepoint.solver.result import AttackResult, Callback, History, Progress, concatenate
 from saddlepoint.solver.watch import Watch, check_again, check_answers
 from saddlepoint.streams import JUDGE
-from saddlepoint.weights import AbstractWeightRule
 
 __all__ = [
     "Interrupted",

@@ -10,11 +10,11 @@ from saddlepoint.directions import Direction, raw
 from saddlepoint.losses import Loss, cw_margin
 from saddlepoint.problems import AbstractProblem
 from saddlepoint.projections import LpBall
-from saddlepoint.solver.batches import Plan, in_batches, plan
+from saddlepoint.rules import AbstractWeightRule, MinMax
+from saddlepoint.solver.batching import Plan, in_batches, plan
 from saddlepoint.solver.evaluate import evaluate, gradients_enabled
 from saddlepoint.solver.result import AttackResult, Callback, History
 from saddlepoint.solver.watch import Watch
-from saddlepoint.weights import AbstractWeightRule, MinMax
 
 __all__ = ["apgda"]
 
