@@ -520,6 +520,15 @@ def interrupt(when: Callable[[sp.Progress], bool]) -> Callable[[sp.Progress], No
     return callback
 
 
+def stopped(problem: sp.Ensemble, *args: Any, **options: Any) -> sp.AttackResult:
+    """What the attack had found when Ctrl-C stopped it."""
+    with pytest.raises(sp.Interrupted) as stop:
+        sp.attack(problem, *args, **options)
+    done = int(stop.value.result.completed.sum())
+    assert str(stop.value) == f"the attack was stopped after {done} of {len(problem)} rows"
+    return stop.value.result
+
+
 def check_untouched(problem: sp.Ensemble, result: sp.AttackResult, rows: slice) -> None:
     assert not result.delta[rows].any()
     assert not result.fooled[rows].any()
@@ -528,16 +537,16 @@ def check_untouched(problem: sp.Ensemble, result: sp.AttackResult, rows: slice) 
     assert bool(result.losses[rows].isnan().all())
 
 
-def test_ctrl_c_inside_a_batch_returns_what_is_done_so_far(problem: sp.Ensemble) -> None:
+def test_ctrl_c_inside_a_batch_raises_with_what_is_done_so_far(problem: sp.Ensemble) -> None:
     ball = sp.LpBall(2, 0.1)
     whole = sp.attack(problem, ball, steps=6, restarts=2, batch_size=4)
     stop = interrupt(lambda progress: progress.done == 4 and progress.step == 3)
-    result = sp.attack(problem, ball, steps=6, restarts=2, batch_size=4, callback=stop)
+    result = stopped(problem, ball, steps=6, restarts=2, batch_size=4, callback=stop)
     assert result.interrupted
     first = {f.name: _rows(result, f.name, torch.arange(4)) for f in dataclasses.fields(result)}
     same(sp.AttackResult(**first), whole, torch.arange(4))
     middle, rest = slice(4, 8), slice(8, 12)
-    # Four evaluations of rows that still stand; they are not complete, but what they have is true.
+    # Four evaluations of rows that are not fooled yet; they are not complete, but what they have is true.
     fooled = result.fooled[middle].all(dim=1)
     assert torch.equal(result.completed[middle], fooled)
     assert bool((result.num_forwards[middle][~fooled] == 4).all())
@@ -556,7 +565,7 @@ def test_ctrl_c_inside_a_batch_returns_what_is_done_so_far(problem: sp.Ensemble)
 def test_ctrl_c_between_two_batches_keeps_the_finished_one(problem: sp.Ensemble) -> None:
     whole = sp.attack(problem, sp.LpBall(2, 0.1), steps=4, batch_size=4)
     stop = interrupt(lambda progress: progress.done == 4)
-    result = sp.attack(problem, sp.LpBall(2, 0.1), steps=4, batch_size=4, callback=stop)
+    result = stopped(problem, sp.LpBall(2, 0.1), steps=4, batch_size=4, callback=stop)
     assert result.completed.tolist() == [True] * 4 + [False] * 8
     assert torch.equal(result.delta[:4], whole.delta[:4])
     check_untouched(problem, result, slice(4, 12))
@@ -568,7 +577,7 @@ def test_ctrl_c_stops_even_if_every_row_of_the_batch_is_fooled(problem: sp.Ensem
     count = int(wrong.sum())
     assert 0 < count < 12
     stop = interrupt(lambda progress: progress.done == 0 and progress.step == 0)
-    result = sp.attack(
+    result = stopped(
         problem.take(order), sp.LpBall(2, 0.1), steps=4, batch_size=count, callback=stop
     )
     assert result.completed.tolist() == [True] * count + [False] * (12 - count)
@@ -580,7 +589,7 @@ def test_ctrl_c_during_a_restart_keeps_the_first_run(problem: sp.Ensemble) -> No
     ball = sp.LpBall(2, 0.1)
     once = sp.attack(problem, ball, steps=5)
     stop = interrupt(lambda progress: progress.restart == 1 and progress.step == 0)
-    result = sp.attack(problem, ball, steps=5, restarts=9, callback=stop)
+    result = stopped(problem, ball, steps=5, restarts=9, callback=stop)
     assert result.interrupted
     done = once.fooled.all(dim=1)
     torch.testing.assert_close(result.delta[done], once.delta[done])
@@ -595,12 +604,31 @@ def test_ctrl_c_inside_the_model_before_any_result_touches_nothing(problem: sp.E
             raise KeyboardInterrupt
         return problem.models[0](images)
 
-    stopped = sp.Ensemble([model], problem.x, problem.labels[:, 0])
+    refusing = sp.Ensemble([model], problem.x, problem.labels[:, 0])
     for solver in (sp.attack, sp.apgda):
-        result = solver(stopped, sp.LpBall(2, 0.1), steps=4)
+        with pytest.raises(sp.Interrupted) as stop:
+            solver(refusing, sp.LpBall(2, 0.1), steps=4)
+        result = stop.value.result
         assert result.interrupted
         assert result.delta.shape == (12, 6)
-        check_untouched(stopped, result, slice(0, 12))
+        check_untouched(refusing, result, slice(0, 12))
+
+
+@pytest.mark.parametrize("solver", [sp.attack, sp.apgda])
+def test_ctrl_c_ends_a_loop_over_a_loader(problem: sp.Ensemble, solver: Callable) -> None:
+    begun: list[Tensor] = []
+
+    def loop() -> None:
+        for rows in torch.arange(12).split(4):
+            begun.append(rows)
+            late = interrupt(lambda progress: len(begun) == 2 and progress.step == 2)
+            solver(problem.take(rows), sp.LpBall(2, 0.1), steps=4, callback=late)
+
+    with pytest.raises(KeyboardInterrupt) as stop:
+        loop()
+    assert len(begun) == 2  # the third batch is never begun
+    assert isinstance(stop.value, sp.Interrupted)
+    assert len(stop.value.result.delta) == 4
 
 
 def test_other_exceptions_from_a_callback_are_not_swallowed(problem: sp.Ensemble) -> None:

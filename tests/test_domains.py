@@ -260,7 +260,7 @@ def test_all_at_once_are_attacked_with_as_many_descents_as_one_domain_by_suite_q
         taken[ball.p] = restarts
         return attack(problem, ball, restarts=1, **options)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(joint, "attack", record)
+    monkeypatch.setattr(joint, "attack_unchecked", record)
     threats = {str(p): LpBall(p, 1.0) for p in NORMS}
     robust_domains(BOTH, threats, LAZY, steps=1, searches=0)
     alone = {
@@ -278,7 +278,7 @@ def test_what_the_min_max_attack_says_of_itself_is_not_asked(
         return replace(honest, fooled=torch.ones_like(honest.fooled))
 
     for room in (joint, radii):
-        monkeypatch.setattr(room, "attack", liar)
+        monkeypatch.setattr(room, "attack_unchecked", liar)
     result = robust_domains(BOTH, LINF, LAZY, searches=3)
     assert result.fooled["linf"].tolist() == [False, False, False, False, True]
     assert result.eps_min["linf"].tolist() == [math.inf] * 4 + [0.0]
@@ -510,14 +510,14 @@ def test_what_withstood_the_ball_is_searched_beyond_it_only(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def search(
-        problem: Ensemble, p: float, *, failed: Tensor, succeeded: Tensor, **_: object
+        problem: Ensemble, unit_ball: LpBall, *, failed: Tensor, succeeded: Tensor, **_: object
     ) -> Tensor:
         fooled = succeeded <= 0.22
         assert fooled.tolist() == [False, True, False, True]
         assert failed.tolist() == [0.22, 0.0, 0.22, 0.0]  # so that radii and verdicts agree
         return succeeded
 
-    monkeypatch.setattr(joint, "smallest_radius", search)
+    monkeypatch.setattr(joint, "radii_unchecked", search)
     result = robust_domains(BOTH, LINF, LAZY, steps=20)
     assert result.notes == ()
 

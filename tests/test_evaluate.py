@@ -24,7 +24,7 @@ from saddlepoint.cli import parse
 from saddlepoint.evaluation import RobustAccuracy
 from saddlepoint.report import charts
 from saddlepoint.runs.evaluations import evaluation_metrics, evaluation_tensors
-from saddlepoint.solver.batching import look
+from saddlepoint.solver.inspection import look
 from test_cli import ENVIRONMENT, SLOW_MODEL, inside, run
 
 MASKED = """

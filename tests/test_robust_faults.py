@@ -228,7 +228,6 @@ class TestWhatFailedIsNotRobust:
             ("B", "search"),
             ("", "transfer"),
             ("", "min-max"),
-            ("", "eps_min"),
         }
         assert result.at_most == {"union", "robust.linf", "joint.linf", "eps_min.linf"}
         assert result.per_domain["A"].at_most == frozenset()

@@ -145,19 +145,19 @@ class TestRandomSearch:
 class TestSchedule:
     @pytest.mark.parametrize("steps", [1, 2, 7, 50])
     @pytest.mark.parametrize(("p", "most"), [(0, 1), (1, 5), (2, 3), (math.inf, 1)])
-    @pytest.mark.parametrize(("turn", "larger"), [(1, 1), (2, 2), (3, 4), (4, 1), (9, 4)])
-    def test_the_ball_shrinks_to_the_true_one(self, steps, p, most, turn, larger):
+    @pytest.mark.parametrize(("restart", "larger"), [(1, 1), (2, 2), (3, 4), (4, 1), (9, 4)])
+    def test_the_ball_shrinks_to_the_true_one(self, steps, p, most, restart, larger):
         most = most if most == 1 else most * larger
-        ball, plan = LpBall(p, 4.0), Schedule(steps, turn)
+        ball, plan = LpBall(p, 4.0), Schedule(steps, restart)
         radii = [plan.ball(ball, number).eps for number in range(steps + 1)]
         assert radii == sorted(radii, reverse=True)
         assert radii[0] == 4.0 * most
         late = [number for number in range(steps + 1) if number >= max(1, 2 * steps / 3)]
         assert all(plan.ball(ball, number) is ball for number in late)
-        assert all(Schedule(steps, turn=0).ball(ball, n) is ball for n in range(steps + 1))
+        assert all(Schedule(steps, restart=0).ball(ball, n) is ball for n in range(steps + 1))
 
     def test_every_row_has_its_own_radius(self):
-        plan = Schedule(9, turn=1)
+        plan = Schedule(9, restart=1)
         eps = torch.tensor([1.0, 40.0])
         torch.testing.assert_close(plan.ball(LpBall(1, eps), 3).eps, 3 * eps)
         assert plan.entries(LpBall(1, eps), 784, 0).tolist() == [78, 78]
@@ -167,8 +167,8 @@ class TestSchedule:
             assert alone == [plan.entries(LpBall(1, eps), 784, n)[row].item() for n in range(9)]
 
     def test_entries_only_for_p_1_and_never_more_than_there_are(self):
-        plan = Schedule(9, turn=1)
+        plan = Schedule(9, restart=1)
         assert plan.entries(LpBall(2, 2.0), 784, 3) is None
-        assert Schedule(9, turn=0).entries(LpBall(1, 2.0), 784, 3) is None
+        assert Schedule(9, restart=0).entries(LpBall(1, 2.0), 784, 3) is None
         assert plan.entries(LpBall(1, 500.0), 12, 0) == 12
-        assert Schedule(1, turn=1).entries(LpBall(1, 10.0), 784, 0) == 78
+        assert Schedule(1, restart=1).entries(LpBall(1, 10.0), 784, 0) == 78

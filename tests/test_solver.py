@@ -472,7 +472,7 @@ def test_large_graphs_are_accumulated_and_split_by_default(
         return problem.models[0](images)
 
     watched = sp.Ensemble([model, *problem.models[1:]], problem.x, problem.labels[:, 0])
-    monkeypatch.setattr("saddlepoint.solver.batching._GRAPH_BYTES", 2000)
+    monkeypatch.setattr("saddlepoint.solver.inspection._GRAPH_BYTES", 2000)
     result = sp.apgda(watched, sp.LpBall(2, 0.3), steps=2)
     torch.testing.assert_close(result.delta, expected.delta, rtol=0, atol=1e-10)
     assert max(seen[5:]) < 6  # in batches, after the look at entry
@@ -667,7 +667,9 @@ def test_callback_and_interruption_of_apgda(problem: sp.Ensemble) -> None:
         if progress.done == 4 and progress.step == 2:
             raise KeyboardInterrupt
 
-    result = sp.apgda(problem, sp.LpBall(2, 0.3), steps=3, batch_size=4, callback=stop)
+    with pytest.raises(sp.Interrupted, match="stopped after 4 of 6 rows") as caught:
+        sp.apgda(problem, sp.LpBall(2, 0.3), steps=3, batch_size=4, callback=stop)
+    result = caught.value.result
     assert result.interrupted
     assert result.completed.tolist() == [True] * 4 + [False] * 2
     assert torch.equal(result.delta[:4], whole.delta[:4])

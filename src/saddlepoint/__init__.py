@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from saddlepoint.problems import AbstractProblem, Ensemble, Product, Transformed, Universal
     from saddlepoint.projections import LpBall, l0, l1, l2, linf, project_lp_box, project_simplex
     from saddlepoint.rules import AbstractWeightRule, Average, Entropic, Fixed, MinMax, WorstCase
-    from saddlepoint.solver import AttackResult, History, Progress
+    from saddlepoint.solver import AttackResult, History, Interrupted, Progress
     from saddlepoint.solver.apgda import apgda
     from saddlepoint.solver.attack import attack
     from saddlepoint.training import (
@@ -52,6 +52,7 @@ __all__ = [
     "Entropic",
     "Fixed",
     "History",
+    "Interrupted",
     "LpBall",
     "MinMax",
     "Product",
@@ -99,7 +100,7 @@ _ROOMS = {
     "losses": ("clipped", "cw_margin", "dlr", "neg_cross_entropy"),
     "problems": ("AbstractProblem", "Ensemble", "Product", "Transformed", "Universal"),
     "projections": ("LpBall", "l0", "l1", "l2", "linf", "project_lp_box", "project_simplex"),
-    "solver": ("AttackResult", "History", "Progress", "apgda", "attack"),
+    "solver": ("AttackResult", "History", "Interrupted", "Progress", "apgda", "attack"),
     "training": (
         "AbstractStart",
         "RandomStart",

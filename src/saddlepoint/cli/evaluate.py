@@ -267,7 +267,7 @@ def _problem(
 ) -> "tuple[Ensemble | Product, tuple[str, ...]]":
     """Images and domains, and what the library has to say about the models; completes the batch size."""
     from saddlepoint import Ensemble
-    from saddlepoint.solver.batching import look
+    from saddlepoint.solver.inspection import look
 
     from .runner import on_device, views
 

@@ -7,7 +7,6 @@ what to do.
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Mapping
 
 import torch
@@ -78,15 +77,8 @@ def examine(
             callback(finding)
 
     note(behaviour.mode(model))
-    with (
-        torch.random.fork_rng(devices=[]),
-        warnings.catch_warnings(),
-        evaluation_mode(model),
-    ):
+    with torch.random.fork_rng(devices=[]), evaluation_mode(model):
         torch.manual_seed(seed)
-        warnings.simplefilter(
-            "ignore", UserWarning
-        )  # the checks themselves say what the warnings say
         first = behaviour.inputs(model, x, y)
         note(first)
         if first.status == "fail":

@@ -10,9 +10,7 @@ import torch
 from saddlepoint.calls import call
 from saddlepoint.doctor.subject import Finding, Subject
 from saddlepoint.losses import fooled
-from saddlepoint.problems import Ensemble, Model
-from saddlepoint.rules import Average
-from saddlepoint.solver import attack
+from saddlepoint.problems import Model
 from saddlepoint.solver.search import random_search
 
 __all__ = ["CHECKS", "transfer"]
@@ -98,11 +96,7 @@ def transfer(subject: Subject, name: str, reference: Model) -> Finding | None:
             known = (~fooled(call(reference, subject.x), subject.y)).double().mean()
         if float(known) < 0.5:
             return None
-        problem = Ensemble([reference], subject.x, subject.y)
-        result = attack(
-            problem, subject.ball, rule=Average(), steps=subject.steps, seed=subject.seed
-        )
-        delta = result.finished().delta
+        delta = subject.attacker(reference).attack(subject.ball).delta
     except (RuntimeError, ValueError, IndexError):
         return None
     found = subject.broken(subject.x + delta, subject.ball)

@@ -17,9 +17,18 @@ from saddlepoint.losses import cw_margin, fooled
 from saddlepoint.problems import Ensemble, Model
 from saddlepoint.projections import LpBall
 from saddlepoint.rules import Average
-from saddlepoint.solver import attack
+from saddlepoint.solver import AttackResult, attack_unchecked
+from saddlepoint.solver.inspection import look
 
-__all__ = ["Finding", "Status", "Subject", "evaluation_mode", "input_gradient", "worst"]
+__all__ = [
+    "Attacker",
+    "Finding",
+    "Status",
+    "Subject",
+    "evaluation_mode",
+    "input_gradient",
+    "worst",
+]
 
 Status = Literal["ok", "warn", "fail"]
 _ORDER: tuple[Status, ...] = ("ok", "warn", "fail")
@@ -96,10 +105,45 @@ class Subject:
     def standing(self, eps: float) -> Tensor:
         """Which images are still right after a white-box attack of linf radius eps, (B,); computed once."""
         if eps not in self._robust:
-            problem, ball = Ensemble([self.model], self.x, self.y), LpBall(float("inf"), eps)
-            result = attack(problem, ball, rule=Average(), steps=self.steps, seed=self.seed)
-            self._robust[eps] = ~self.broken(result.finished().adversarial, ball)
+            ball = LpBall(float("inf"), eps)
+            self._robust[eps] = ~self.broken(self._own.attack(ball).adversarial, ball)
         return self._robust[eps]
+
+    @cached_property
+    def _own(self) -> Attacker:
+        return self.attacker(self.model)
+
+    def attacker(self, model: Model) -> Attacker:
+        """Attacks a model at these images; looks at it first, once.
+
+        Raises:
+            ValueError: The model cannot be attacked.
+        """
+        problem = Ensemble([model], self.x, self.y)
+        rows = look(problem).rows(accumulate=False)
+        return Attacker(problem, self.steps, self.seed, rows)
+
+
+@final
+@dataclass(frozen=True)
+class Attacker:
+    """A white-box attack on one model that was looked at, so many rows at a time."""
+
+    problem: Ensemble
+    steps: int
+    seed: int
+    batch_size: int
+
+    def attack(self, ball: LpBall) -> AttackResult:
+        """Attack all images in a ball."""
+        return attack_unchecked(
+            self.problem,
+            ball,
+            rule=Average(),
+            steps=self.steps,
+            seed=self.seed,
+            batch_size=self.batch_size,
+        )
 
 
 @contextmanager

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import final
 from urllib.parse import quote
 
-import torch
 from torch import Tensor, nn
 
 from saddlepoint.calls import call, full_precision
@@ -16,8 +16,14 @@ from saddlepoint.evaluation.given import ThreatLike, as_balls
 from saddlepoint.evaluation.joint import Found, Joint
 from saddlepoint.evaluation.pages import Ledger, part_of
 from saddlepoint.evaluation.results import DomainAccuracy, RobustAccuracy
-from saddlepoint.evaluation.robust import EvaluationProgress, robust_accuracy
+from saddlepoint.evaluation.robust import (
+    EvaluationProgress,
+    accuracy_unchecked,
+    check_limits,
+    inspect_model,
+)
 from saddlepoint.evaluation.suites import Suite, attacks_for
+from saddlepoint.evaluation.verdicts import clean_answers
 from saddlepoint.problems import (
     AbstractProblem,
     Ensemble,
@@ -26,10 +32,12 @@ from saddlepoint.problems import (
     Transformed,
     check_eval_mode,
 )
+from saddlepoint.projections import LpBall
 from saddlepoint.solver.evaluate import gradients_enabled
+from saddlepoint.solver.inspection import Look
 from saddlepoint.transforms import Transform
 
-__all__ = ["domain_models", "robust_domains"]
+__all__ = ["domain_models", "domains_unchecked", "robust_domains"]
 
 
 def robust_domains(
@@ -78,7 +86,7 @@ def robust_domains(
         ImportError: The suite needs a library that is not installed.
 
     Example:
-        >>> from saddlepoint import LpBall
+        >>> import torch
         >>> def left(images):  # right as long as the first number is above 0.25
         ...     return torch.stack([images[:, 0], 0 * images[:, 0] + 0.25], dim=1)
         >>> def lower(images):  # right as long as the second number is above 0.25
@@ -93,24 +101,75 @@ def robust_domains(
     """
     views = _checked(problem)
     check_on_failure(on_failure)
+    check_limits(batch_size, budget)
     for name, value in (("steps", steps), ("searches", searches)):
         if value < 0:
             raise ValueError(f"`{name}` must be >= 0, got {value}.")
     balls = as_balls(threats, views.x.shape[1:])
+    with full_precision(), gradients_enabled():
+        right = clean_answers(views, batch_size).cpu()
+        looks = [
+            inspect_model(model, views.x, views.truth[:, k], right[:, k], balls, suite)
+            for k, model in enumerate(domain_models(views).values())
+        ]
+    for name, seen in zip(views.names, looks, strict=True):
+        for fault in seen.faults:
+            warnings.warn(f"{name}: {fault}", stacklevel=2)
+    every = Look(views.num_domains, sum(seen.row_bytes for seen in looks), ())
+    return domains_unchecked(
+        views,
+        balls,
+        suite,
+        right=right,
+        on_failure=on_failure,
+        every_attack=every_attack,
+        batch_size=batch_size,
+        accumulate=every.accumulate,
+        budget=budget,
+        seed=seed,
+        steps=steps,
+        searches=searches,
+        ledger=ledger,
+        callback=callback,
+    )
+
+
+def domains_unchecked(
+    views: Ensemble | Transformed | Product,
+    balls: Mapping[str, LpBall],
+    suite: Suite,
+    *,
+    right: Tensor,
+    on_failure: OnFailure,
+    every_attack: bool,
+    batch_size: int,
+    accumulate: bool,
+    budget: float | None,
+    seed: int,
+    steps: int,
+    searches: int,
+    ledger: Ledger | None,
+    callback: Callable[[EvaluationProgress], None] | None,
+) -> DomainAccuracy:
+    """`robust_domains` for callers who have checked the arguments and looked at the problem.
+
+    Args as there, but for `right`, which domains have which images right, (N, K), see `clean_answers`, and
+    `accumulate`, as in `attack`.
+    """
     alone = sum(len(attacks_for(suite, ball.p)) for ball in balls.values())
     before = alone * views.num_domains  # attacks on one domain
     stages = before + 2 * len(balls)
-    models = domain_models(views)
     per_domain: dict[str, RobustAccuracy] = {}
     with full_precision(), gradients_enabled():
-        for number, (name, model) in enumerate(models.items()):
+        for number, (name, model) in enumerate(domain_models(views).items()):
             try:
-                per_domain[name] = robust_accuracy(
+                per_domain[name] = accuracy_unchecked(
                     model,
                     views.x,
-                    views.truth[:, 0],
+                    views.truth[:, number],
                     balls,
                     suite,
+                    correct=right[:, number],
                     on_failure=on_failure,
                     every_attack=every_attack,
                     batch_size=batch_size,
@@ -121,17 +180,26 @@ def robust_domains(
                 )
             except AttackFailedError as error:
                 raise AttackFailedError(error.failure.of(name)) from error.__cause__
-        right = torch.stack([each.correct for each in per_domain.values()], dim=1)
         joint = Joint(
-            views, right, on_failure, batch_size, budget, seed, steps, searches, ledger, callback
+            views,
+            right,
+            on_failure,
+            batch_size,
+            accumulate,
+            budget,
+            seed,
+            steps,
+            searches,
+            ledger,
+            callback,
         )
         found: dict[str, Found] = {}
         for number, (name, ball) in enumerate(balls.items()):
-            where = EvaluationProgress(name, "", before + 2 * number, stages, 0, 0, 0, len(problem))
+            where = EvaluationProgress(name, "", before + 2 * number, stages, 0, 0, 0, len(views))
             candidates = [each.nearest[name] for each in per_domain.values()]
             found[name] = joint.run(ball, candidates, where)
     return DomainAccuracy(
-        balls,
+        dict(balls),
         per_domain,
         fooled={name: each.fooled for name, each in found.items()},
         broken={name: each.broken for name, each in found.items()},
@@ -169,6 +237,7 @@ def domain_models(problem: Ensemble | Transformed | Product) -> dict[str, Model]
     """Every domain as a model of its own, by name: its model after its transform.
 
     Example:
+        >>> import torch
         >>> problem = Ensemble([nn.Identity().eval()], torch.rand(1, 2), torch.tensor([0]), names=["A"])
         >>> domain_models(problem)["A"](torch.tensor([[0.25, 0.5]]))
         tensor([[0.2500, 0.5000]])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import time
-import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import final
@@ -15,14 +14,14 @@ from torch import Tensor
 from saddlepoint.evaluation.attacks import OutOfTimeError
 from saddlepoint.evaluation.failures import AttackFailedError, Failure, OnFailure, reason
 from saddlepoint.evaluation.pages import Ledger, Stage, batches_of, part_of
-from saddlepoint.evaluation.radii import smallest_radius
+from saddlepoint.evaluation.radii import radii_unchecked
 from saddlepoint.evaluation.results import SEARCH
 from saddlepoint.evaluation.robust import EvaluationProgress
 from saddlepoint.evaluation.suites import descents_of
 from saddlepoint.evaluation.verdicts import judge_domains
 from saddlepoint.problems import AbstractProblem, Ensemble, Product, Transformed
 from saddlepoint.projections import LpBall
-from saddlepoint.solver import Progress, attack
+from saddlepoint.solver import Progress, attack_unchecked
 
 __all__ = ["Found", "Joint"]
 
@@ -78,6 +77,7 @@ class Joint:
     right: Tensor
     on_failure: OnFailure
     batch_size: int
+    accumulate: bool
     budget: float | None
     seed: int
     steps: int
@@ -135,15 +135,16 @@ class Joint:
         def run(
             part: AbstractProblem, rows: Tensor, tick: Callable[[Progress], None]
         ) -> dict[str, Tensor]:
-            result = attack(
+            result = attack_unchecked(
                 part,
                 ball,
                 steps=self.steps,
                 restarts=descents_of(ball.p),
                 batch_size=len(rows),
+                accumulate=self.accumulate,
                 seed=self.seed,
                 callback=tick,
-            ).finished()
+            )
             queries = result.num_forwards.sum().cpu() * part.num_domains
             return {
                 "delta": result.delta.cpu(),
@@ -169,16 +170,16 @@ class Joint:
         def run(
             part: AbstractProblem, rows: Tensor, tick: Callable[[Progress], None]
         ) -> dict[str, Tensor]:
-            radii = smallest_radius(
+            radii = radii_unchecked(
                 part,
-                ball.p,
-                unit=ball.unit,
+                LpBall(ball.p, 1.0, ball.unit),
                 failed=failed[rows],
                 succeeded=known[rows],
                 first=4 * eps if 0 < eps < math.inf else None,
                 steps=self.steps,
                 searches=self.searches,
                 batch_size=len(rows),
+                accumulate=self.accumulate,
                 seed=self.seed,
                 callback=tick,
             )
@@ -205,9 +206,7 @@ class Joint:
 
             def batch(deadline: float | None, rows: Tensor = rows) -> dict[str, Tensor]:
                 part = self.problem.take(rows.to(self.problem.x.device))
-                with warnings.catch_warnings():
-                    warnings.simplefilter("ignore")  # as in `robust_accuracy`
-                    return run(part, rows, _Clock(deadline))
+                return run(part, rows, _Clock(deadline))
 
             page = stage.page(f"{where.threat}/{where.attack}/{number}", rows, batch)
             if page is None:

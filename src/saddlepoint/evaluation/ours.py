@@ -10,7 +10,7 @@ from torch import Tensor
 from saddlepoint.evaluation.attacks import AbstractAttack, Target
 from saddlepoint.losses import Loss, cw_margin
 from saddlepoint.problems import Ensemble
-from saddlepoint.solver import attack
+from saddlepoint.solver import attack_unchecked
 from saddlepoint.solver.search import random_search
 
 __all__ = ["OurAttack", "RandomSearch"]
@@ -27,7 +27,7 @@ class OurAttack(AbstractAttack):
         name: In tables.
         loss: Small = fooled.
         steps: Per descent.
-        descents: The first from zero, the others from random points, for images that still stand.
+        descents: The first from zero, the others from random points, for images that are not fooled yet.
 
     Example:
         >>> OurAttack("attack", steps=20).descents
@@ -43,7 +43,7 @@ class OurAttack(AbstractAttack):
         """The best iterates."""
         problem = Ensemble([target.model], target.x, target.y)
         problem.rows = target.rows.to(target.x.device)
-        result = attack(
+        result = attack_unchecked(
             problem,
             target.ball,
             loss=self.loss,
@@ -51,7 +51,7 @@ class OurAttack(AbstractAttack):
             restarts=self.descents,
             batch_size=len(target.x),
             seed=target.seed,
-        ).finished()
+        )
         return result.adversarial
 
 

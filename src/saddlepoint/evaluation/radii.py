@@ -9,13 +9,16 @@ import torch
 from torch import Tensor
 
 from saddlepoint.evaluation.verdicts import clean_answers, judge_domains
+from saddlepoint.losses import cw_margin
 from saddlepoint.problems import AbstractProblem
 from saddlepoint.projections import LpBall
-from saddlepoint.solver import attack
+from saddlepoint.solver import attack_unchecked
+from saddlepoint.solver.checks import check_count
 from saddlepoint.solver.evaluate import gradients_enabled
+from saddlepoint.solver.inspection import inspect
 from saddlepoint.solver.result import Callback
 
-__all__ = ["smallest_radius"]
+__all__ = ["radii_unchecked", "smallest_radius"]
 
 _GROWTH = 4.0  # from one radius to the next on the way up
 
@@ -58,8 +61,7 @@ def smallest_radius(
         wrong as they are, inf where it fails even with the whole box.
 
     Raises:
-        ValueError: An argument is unusable, or logits are not numbers without perturbation.
-        KeyboardInterrupt: After Ctrl-C; half an answer would pass for a whole one.
+        ValueError: An argument is unusable, or the models cannot be attacked.
 
     Example:
         >>> from saddlepoint.problems import Ensemble
@@ -77,29 +79,65 @@ def smallest_radius(
         raise ValueError(f"`searches` must be >= 0, got {searches}.")
     if first is not None and not first > 0:
         raise ValueError(f"`first` must be a positive radius, or None, got {first}.")
+    check_count("steps", steps, 0)
+    batch_size, accumulate = inspect(problem, cw_margin, False, batch_size, None)
+    return radii_unchecked(
+        problem,
+        LpBall(p, 1.0, unit),
+        failed=_radii("failed", failed, problem, 0.0),
+        succeeded=_radii("succeeded", succeeded, problem, math.inf),
+        first=first,
+        steps=steps,
+        searches=searches,
+        batch_size=batch_size,
+        accumulate=accumulate,
+        seed=seed,
+        callback=callback,
+    )
+
+
+def radii_unchecked(
+    problem: AbstractProblem,
+    unit_ball: LpBall,
+    *,
+    failed: Tensor,
+    succeeded: Tensor,
+    first: float | None,
+    steps: int,
+    searches: int,
+    batch_size: int,
+    accumulate: bool,
+    seed: int,
+    callback: Callback | None,
+) -> Tensor:
+    """`smallest_radius` for callers who have checked the arguments and looked at the problem.
+
+    Args as there, but for `unit_ball`, the ball of radius 1, and `accumulate`, as in `attack`.
+    """
+    p, unit = unit_ball.p, unit_ball.unit
     whole = p == 0
-    low = _radii("failed", failed, problem, 0.0)
-    high = _radii("succeeded", succeeded, problem, math.inf)
-    low = low.floor() if whole else low
+    high = succeeded.clone()
+    low = failed.floor() if whole else failed.clone()
 
     def hits(rows: Tensor, radii: Tensor) -> Tensor:
         """Whether the attack fools every domain of these rows within these radii, (n,)."""
         here = rows.to(problem.lower.device)
         ball = LpBall(p, radii.to(problem.lower), unit)
         part = problem.take(here)
-        result = attack(
+        result = attack_unchecked(
             part,
             ball,
             steps=steps,
             batch_size=batch_size,
+            accumulate=accumulate,
             seed=seed,
             callback=callback,
-        ).finished()
+        )
         return judge_domains(part, result.delta, ball).broken.all(dim=1)
 
     with gradients_enabled():
         high[~clean_answers(problem).any(dim=1).cpu()] = 0.0
-        top = LpBall(p, 1.0, unit).norm(torch.ones_like(problem.lower)).cpu()
+        top = unit_ball.norm(torch.ones_like(problem.lower)).cpu()
         radius = torch.full_like(top, math.inf if first is None else first).minimum(top)
         while True:
             radius = radius.floor().clamp_min(1.0) if whole else radius

@@ -15,7 +15,8 @@ from saddlepoint.losses import cw_margin, finite
 from saddlepoint.losses import fooled as is_fooled
 from saddlepoint.problems import AbstractProblem, check_targets
 from saddlepoint.problems.inputs import Array
-from saddlepoint.solver.batching import check_count, first_answers
+from saddlepoint.solver.checks import check_count
+from saddlepoint.solver.inspection import first_answers
 from saddlepoint.solver.watch import Watch
 from saddlepoint.streams import JUDGE
 

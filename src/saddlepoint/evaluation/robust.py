@@ -24,11 +24,17 @@ from saddlepoint.evaluation.work import Nearest, Work
 from saddlepoint.problems import Ensemble, Model, check_eval_mode
 from saddlepoint.problems.inputs import Numbers, plain
 from saddlepoint.projections import LpBall
-from saddlepoint.solver.batching import look
 from saddlepoint.solver.evaluate import gradients_enabled
+from saddlepoint.solver.inspection import Look, look
 from saddlepoint.solver.watch import check_answers
 
-__all__ = ["EvaluationProgress", "robust_accuracy"]
+__all__ = [
+    "EvaluationProgress",
+    "accuracy_unchecked",
+    "check_limits",
+    "inspect_model",
+    "robust_accuracy",
+]
 
 _LOOK = 4  # images that are looked at before anything is attacked
 
@@ -36,7 +42,7 @@ _LOOK = 4  # images that are looked at before anything is attacked
 @final
 @dataclass(frozen=True)
 class EvaluationProgress:
-    """Where an evaluation stands.
+    """How far an evaluation has come.
 
     Attributes:
         threat, attack: What is running.
@@ -118,19 +124,63 @@ def robust_accuracy(
     x, y = images_and_labels(x, y)
     check_eval_mode([model])
     check_on_failure(on_failure)
+    check_limits(batch_size, budget)
+    balls = as_balls(threats, x.shape[1:])
+    for name, ball in balls.items():
+        _attacks(suite, name, ball, x)
+    with full_precision(), gradients_enabled():
+        x = plain(x)
+        correct = clean_answers(Ensemble([model], x, y), batch_size)[:, 0].cpu()
+        seen = inspect_model(model, x, y, correct, balls, suite)
+    for fault in seen.faults:
+        warnings.warn(fault, stacklevel=2)
+    return accuracy_unchecked(
+        model,
+        x,
+        y,
+        balls,
+        suite,
+        correct=correct,
+        on_failure=on_failure,
+        every_attack=every_attack,
+        batch_size=batch_size,
+        budget=budget,
+        seed=seed,
+        ledger=ledger,
+        callback=callback,
+    )
+
+
+def check_limits(batch_size: int, budget: float | None) -> None:
+    """Refuse batches without images, and budgets without time."""
     if batch_size < 1:
         raise ValueError(f"`batch_size` must be >= 1, got {batch_size}.")
     if budget is not None and not budget > 0:
         raise ValueError(f"`budget` must be positive seconds, or None, got {budget}.")
-    balls = as_balls(threats, x.shape[1:])
+
+
+def accuracy_unchecked(
+    model: Model,
+    x: Tensor,
+    y: Tensor,
+    balls: Mapping[str, LpBall],
+    suite: Suite,
+    *,
+    correct: Tensor,
+    on_failure: OnFailure,
+    every_attack: bool,
+    batch_size: int,
+    budget: float | None,
+    seed: int,
+    ledger: Ledger | None,
+    callback: Callable[[EvaluationProgress], None] | None,
+) -> RobustAccuracy:
+    """`robust_accuracy` for callers who have checked the arguments and looked at the model.
+
+    Args as there, but for `correct`: which images the model has right, (N,), see `clean_answers`.
+    """
     plan = {name: _attacks(suite, name, ball, x) for name, ball in balls.items()}
     with full_precision(), gradients_enabled():
-        x = plain(x)
-        correct = clean_answers(Ensemble([model], x, y), batch_size)[:, 0].cpu()
-        ours = any(isinstance(each, OurAttack) for attacks in plan.values() for each in attacks)
-        named = not isinstance(suite, Mapping)
-        for fault in _faults(model, x, y, correct, gradients=named or ours):
-            warnings.warn(fault, stacklevel=2)
         evaluation = _Evaluation(
             model, x, y, on_failure, seed, batch_size, budget, ledger, callback
         )
@@ -146,33 +196,43 @@ def robust_accuracy(
                 outcomes.append(outcome)
                 standing &= ~outcome.broken
             nearest[name] = best.delta
-    return RobustAccuracy(balls, correct, tuple(outcomes), nearest)
+    return RobustAccuracy(dict(balls), correct, tuple(outcomes), nearest)
 
 
-def _faults(
-    model: Model, x: Tensor, y: Tensor, correct: Tensor, *, gradients: bool
-) -> tuple[str, ...]:
-    """Why attacks that follow gradients would say nothing about this model.
+def inspect_model(
+    model: Model,
+    x: Tensor,
+    y: Tensor,
+    correct: Tensor,
+    balls: Mapping[str, LpBall],
+    suite: Suite,
+) -> Look:
+    """Look at a model before a suite is run on it: attacks that follow gradients may say nothing about it.
+
+    Args as in `accuracy_unchecked`. Nothing is known, and no fault, where it has no image right.
 
     Raises:
         ValueError: No attack would: the model answers by chance, by the other images, or without a gradient
             that is a number.
     """
+    attacks = [attack for ball in balls.values() for attack in attacks_for(suite, ball.p)]
+    gradients = not isinstance(suite, Mapping) or any(isinstance(a, OurAttack) for a in attacks)
+    unknown = Look(num_domains=1, row_bytes=0.0, faults=())
     rows = correct.nonzero().flatten()[:_LOOK].to(x.device)
     if len(rows) == 0:
-        return ()
+        return unknown
     problem = Ensemble([model], x[rows], y.to(x.device)[rows])
     problem.rows = rows
     with sealed(model, 0):
         try:
             if gradients:
-                return look(problem).faults
+                return look(problem)
             check_answers(problem, problem.zeros(), problem.logits(problem.zeros()))
         except ValueError:
             raise
         except Exception:  # every attack that fails for the same reason says so
             pass
-    return ()
+    return unknown
 
 
 @final

@@ -124,7 +124,7 @@ def _times(
             began = time.perf_counter()
             result = solve(problem, strategy.rule, lambda _: None)
             spent = time.perf_counter() - began
-            evaluations[strategy.key] = float(result.finished().num_forwards.sum())
+            evaluations[strategy.key] = float(result.num_forwards.sum())
             if turn:
                 seconds[strategy.key].append(spent / evaluations[strategy.key])
         tell((turn + 1) / rounds)

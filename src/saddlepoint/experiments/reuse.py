@@ -37,7 +37,7 @@ def reusing(solve: Solve, finished: Mapping[str, Tensor]) -> Solve:
         history = {n: finished[f"history.{n}"][:, rows] for n in ("weights", "losses")}
         others = (problem.labels != problem.truth).any(dim=1).nonzero().flatten()
         if len(others):
-            fresh = solve(problem.take(others), rule, callback).finished()
+            fresh = solve(problem.take(others), rule, callback)
             for name, table in tensors.items():
                 table[others] = getattr(fresh, name)
             for name, table in history.items():

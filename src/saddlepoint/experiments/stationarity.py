@@ -67,7 +67,7 @@ def residuals(
         step_size=step_size,
         direction=watch,
         batch_size=len(problem),
-    ).finished()
+    )
     weights, losses = result.history.weights[:-1], result.history.losses[:-1]
     moved = torch.stack([rule.update(w, f) for w, f in zip(weights, losses, strict=True)])
     # A step longer than 1 / gamma is cut to it by the rule.

@@ -127,7 +127,7 @@ def _page(
             warnings.simplefilter("always", UserWarning)
             result = job.solve(part, rule, show)
         notes.extend(str(w.message) for w in caught if issubclass(w.category, UserWarning))
-        tensors |= _judged(part, result.finished(), prefix)
+        tensors |= _judged(part, result, prefix)
     zero = part.zeros()
     tensors["clean_predictions"], tensors["clean_fooled"] = _verdict(part, zero)
     return Page(tensors, time.perf_counter() - began)

@@ -1,10 +1,21 @@
 """The loops: `apgda`, Algorithm 1 to the letter, and `attack`, its strong and fast form.
 
-Each has a file of its own name; as attributes of this room the two names are the functions.
+Each has a file of its own name; as attributes of this room the two names are the functions. They check what
+they are given, look at the problem once and warn once. What is checked already is handed to `apgda_unchecked`
+and `attack_unchecked`, the cores below them.
 """
 
-from saddlepoint.solver.apgda import apgda
-from saddlepoint.solver.attack import attack
-from saddlepoint.solver.result import AttackResult, History, Progress
+from saddlepoint.solver.apgda import apgda, apgda_unchecked
+from saddlepoint.solver.attack import attack, attack_unchecked
+from saddlepoint.solver.result import AttackResult, History, Interrupted, Progress
 
-__all__ = ["AttackResult", "History", "Progress", "apgda", "attack"]
+__all__ = [
+    "AttackResult",
+    "History",
+    "Interrupted",
+    "Progress",
+    "apgda",
+    "apgda_unchecked",
+    "attack",
+    "attack_unchecked",
+]

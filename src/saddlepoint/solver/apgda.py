@@ -11,12 +11,14 @@ from saddlepoint.losses import Loss, cw_margin
 from saddlepoint.problems import AbstractProblem
 from saddlepoint.projections import LpBall
 from saddlepoint.rules import AbstractWeightRule, MinMax
-from saddlepoint.solver.batching import Plan, in_batches, plan
+from saddlepoint.solver.batching import Plan, in_batches
+from saddlepoint.solver.checks import check_arguments
 from saddlepoint.solver.evaluate import evaluate, gradients_enabled
+from saddlepoint.solver.inspection import inspect
 from saddlepoint.solver.result import AttackResult, Callback, History
 from saddlepoint.solver.watch import Watch
 
-__all__ = ["apgda"]
+__all__ = ["apgda", "apgda_unchecked"]
 
 
 def apgda(
@@ -60,6 +62,10 @@ def apgda(
     Returns:
         The last iterate delta_T with its weights, losses and verdicts, and the history of all iterates.
 
+    Raises:
+        TypeError, ValueError: An argument is unusable, or the models cannot be attacked; the message says why.
+        Interrupted: After Ctrl-C; its `result` holds the batches that were finished.
+
     Example:
         >>> from saddlepoint.problems import Ensemble
         >>> models = [torch.nn.Linear(4, 3).eval() for _ in range(2)]
@@ -70,15 +76,50 @@ def apgda(
 
     Reference: Wang et al., NeurIPS 2021, Algorithm 1.
     """
+    rule = MinMax() if rule is None else rule
     if not step_size > 0:
         raise ValueError(f"`step_size` must be positive, got {step_size}.")
+    check_arguments(problem, ball, rule, loss, steps, start, targeted, batch_size)
+    batch_size, accumulate = inspect(problem, loss, targeted, batch_size, accumulate)
+    return apgda_unchecked(
+        problem,
+        ball,
+        rule=rule,
+        loss=loss,
+        steps=steps,
+        step_size=step_size,
+        direction=direction,
+        start=start,
+        targeted=targeted,
+        batch_size=batch_size,
+        accumulate=accumulate,
+        callback=callback,
+    )
+
+
+def apgda_unchecked(
+    problem: AbstractProblem,
+    ball: LpBall,
+    *,
+    batch_size: int,
+    rule: AbstractWeightRule | None = None,
+    loss: Loss = cw_margin,
+    steps: int = 50,
+    step_size: float = 0.25,
+    direction: Direction = raw,
+    start: Tensor | None = None,
+    targeted: bool = False,
+    accumulate: bool = False,
+    callback: Callback | None = None,
+) -> AttackResult:
+    """`apgda` for callers who have checked the arguments and looked at the problem, see `attack_unchecked`."""
     rule = MinMax() if rule is None else rule
+    setup = Plan(len(problem), steps, targeted, batch_size, accumulate)
 
     def solve(part: AbstractProblem, ball: LpBall, delta: Tensor, report: Callback) -> AttackResult:
         return _apgda(part, ball, rule, loss, step_size, direction, delta, setup, report)
 
     with full_precision(), gradients_enabled():
-        setup = plan(problem, ball, rule, loss, steps, start, targeted, batch_size, accumulate)
         return in_batches(problem, ball, start, loss, setup, solve, callback)
 
 

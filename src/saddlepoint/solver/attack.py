@@ -14,16 +14,18 @@ from saddlepoint.losses import Loss, cw_margin
 from saddlepoint.problems import AbstractProblem
 from saddlepoint.projections import LpBall
 from saddlepoint.rules import AbstractWeightRule, MinMax
-from saddlepoint.solver.batching import Interrupted, Plan, check_count, in_batches, plan
-from saddlepoint.solver.best import Best
+from saddlepoint.solver.batching import Plan, in_batches
+from saddlepoint.solver.best import Best, may_be_kept
+from saddlepoint.solver.checks import check_arguments, check_count
 from saddlepoint.solver.evaluate import Evaluation, evaluate, gradients_enabled
 from saddlepoint.solver.grid import Grid
-from saddlepoint.solver.result import AttackResult, Callback, History
+from saddlepoint.solver.inspection import inspect
+from saddlepoint.solver.result import AttackResult, Callback, History, Interrupted
 from saddlepoint.solver.schedule import Schedule
 from saddlepoint.solver.steps import random_point, step, within_box
 from saddlepoint.solver.watch import Watch
 
-__all__ = ["attack"]
+__all__ = ["attack", "attack_unchecked"]
 
 _MOMENTUM = 0.25
 
@@ -51,7 +53,7 @@ def attack(
     cosine, momentum, the best iterate kept (most domains fooled, then lowest worst loss), and restarts, which
     for p = 1 and 2 begin in larger balls, of three sizes in turn, that shrink (as in l1-APGD, Croce & Hein,
     2021). And with what makes it cheap: a row leaves the batch as soon as it fools every domain, and only rows
-    that still stand are restarted. There is no step size to tune.
+    that are not fooled yet are restarted. There is no step size to tune.
 
     Costs at most restarts * (steps + 1) forward and restarts * steps backward passes per row;
     `result.num_forwards` says what each row took. The verdict asks once more at the end, without gradient and
@@ -63,7 +65,8 @@ def attack(
         rule: How the weights move; `MinMax()` by default, `Average()` for comparison.
         loss: Small = fooled.
         steps: Updates per restart.
-        restarts: Runs for rows still standing: the first from `start`, the others from random points.
+        restarts: How often to begin: the first time from `start`, then, with the rows that are not fooled yet,
+            from random points.
         batch_size: Rows at a time; chosen from the memory a row needs by default. It changes no result.
         seed: Of the random starts. Each row has its own stream: its result does not depend on the others.
         targeted: Whether the labels are classes to reach.
@@ -76,7 +79,11 @@ def attack(
         callback: Called with a `Progress` after every iterate.
 
     Returns:
-        The best iterate of every row. After Ctrl-C, what was found so far; see `AttackResult.completed`.
+        The best iterate of every row.
+
+    Raises:
+        TypeError, ValueError: An argument is unusable, or the models cannot be attacked; the message says why.
+        Interrupted: After Ctrl-C; its `result` holds what was found so far.
 
     Example:
         >>> from saddlepoint.problems import Ensemble
@@ -86,9 +93,54 @@ def attack(
         >>> bool((result.delta.abs() <= 0.3).all())
         True
     """
+    rule = MinMax() if rule is None else rule
     check_count("restarts", restarts, 1)
+    check_arguments(problem, ball, rule, loss, steps, start, targeted, batch_size)
+    if quantize is not None:
+        Grid(quantize).check(problem.images(problem.zeros()))
+        Grid(quantize).check_ball(ball)
+    batch_size, accumulate = inspect(problem, loss, targeted, batch_size, accumulate)
+    return attack_unchecked(
+        problem,
+        ball,
+        rule=rule,
+        loss=loss,
+        steps=steps,
+        restarts=restarts,
+        batch_size=batch_size,
+        seed=seed,
+        targeted=targeted,
+        quantize=quantize,
+        start=start,
+        accumulate=accumulate,
+        callback=callback,
+    )
+
+
+def attack_unchecked(
+    problem: AbstractProblem,
+    ball: LpBall,
+    *,
+    batch_size: int,
+    rule: AbstractWeightRule | None = None,
+    loss: Loss = cw_margin,
+    steps: int = 50,
+    restarts: int = 1,
+    seed: int = 0,
+    targeted: bool = False,
+    quantize: int | None = None,
+    start: Tensor | None = None,
+    accumulate: bool = False,
+    callback: Callback | None = None,
+) -> AttackResult:
+    """`attack` for callers who have checked the arguments and looked at the problem, see `inspection.look`.
+
+    It warns of nothing. `batch_size` and `accumulate` are the caller's to choose, as with `Look.rows`. What is
+    not finite on the way, and verdicts that change when the models are asked again, are refused here too.
+    """
     rule = MinMax() if rule is None else rule
     grid = None if quantize is None else Grid(quantize)
+    setup = Plan(len(problem), steps, targeted, batch_size, accumulate)
 
     def solve(part: AbstractProblem, ball: LpBall, delta: Tensor, report: Callback) -> AttackResult:
         best = Best.none(part, setup.steps)
@@ -104,22 +156,19 @@ def attack(
                     begin = random_point(wide, few.lower, few.upper, seed, few.rows, stream)
                 run.descend(few, few_ball, begin, rows, best)
                 watch.check()
-                rows = best.standing()
+                rows = best.left()
                 if len(rows) == 0:
                     break
         except KeyboardInterrupt as stop:
             if not bool(best.num_forwards.any()):
                 raise
             watch.check()
-            best.completed[best.standing()] = False
+            best.completed[best.left()] = False
             raise Interrupted(best.result(part)) from stop
         return best.result(part)
 
     with full_precision(), gradients_enabled():
-        setup = plan(problem, ball, rule, loss, steps, start, targeted, batch_size, accumulate)
         if grid is not None:
-            grid.check(problem.images(problem.zeros()))
-            grid.check_ball(ball)
             problem = problem.on_grid(grid.levels)
         ball = within_box(ball, problem)
         return in_batches(problem, ball, start, loss, setup, solve, callback)
@@ -128,7 +177,7 @@ def attack(
 @final
 @dataclass(frozen=True)
 class _Run:
-    """One descent of some rows of a batch; the first with momentum, restarts without, to explore more."""
+    """One restart of some rows of a batch; the first with momentum, the others without, to explore more."""
 
     rule: AbstractWeightRule
     loss: Loss
@@ -141,7 +190,7 @@ class _Run:
     @property
     def schedule(self) -> Schedule:
         """Restarts begin in larger balls."""
-        return Schedule(self.setup.steps, turn=self.restart)
+        return Schedule(self.setup.steps, restart=self.restart)
 
     def descend(
         self, problem: AbstractProblem, ball: LpBall, delta: Tensor, rows: Tensor, best: Best
@@ -149,7 +198,7 @@ class _Run:
         """Descend from delta, (n, ...), updating `best` at `rows`, (n,), the positions of these n rows."""
         steps, schedule = self.setup.steps, self.schedule
         log = History(*(delta.new_zeros(steps + 1, *problem.labels.shape) for _ in range(2)))
-        here = torch.arange(len(problem), device=delta.device)  # rows of this run that still stand
+        here = torch.arange(len(problem), device=delta.device)  # rows that are not fooled yet
         gained = torch.zeros_like(here, dtype=torch.bool)
         before, weights = delta, None
         try:
@@ -164,17 +213,16 @@ class _Run:
                 log.losses[step_number:, here] = point.losses
                 best.num_forwards[rows[here]] += problem.samples
                 inside = here_ball is ball
-                # One lucky draw would decide which iterate of a random problem is best: take the last.
-                if inside and (not problem.random or step_number in (0, steps)):
+                if inside and may_be_kept(problem, step_number, steps):
                     gained[here] |= best.offer(rows[here], shown, weights, point)
                 self.report(self.setup.progress(step_number, self.restart))
                 # What a random transform did once it may not do again: such rows go on to the end.
-                stands = ~point.fooled.all(dim=1) | problem.random | (not inside)
-                if step_number == steps or not bool(stands.any()):
+                left = ~point.fooled.all(dim=1) | problem.random | (not inside)
+                if step_number == steps or not bool(left.any()):
                     break
                 gradient = point.gradient(weights)
-                if not bool(stands.all()):
-                    keep = stands.nonzero().flatten()
+                if not bool(left.all()):
+                    keep = left.nonzero().flatten()
                     problem, ball, here = problem.take(keep), ball.take(keep), here[keep]
                     delta, before = delta[keep], before[keep]
                     shown, weights, gradient = shown[keep], weights[keep], gradient[keep]

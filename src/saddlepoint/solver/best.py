@@ -1,4 +1,4 @@
-"""Bookkeeping of the strong attack: the best iterate of every row."""
+"""The best iterate of every row, kept on the way: for `attack`, and for `apgda` if so wanted."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from saddlepoint.problems import AbstractProblem
 from saddlepoint.solver.evaluate import Evaluation
 from saddlepoint.solver.result import AttackResult, History
 
-__all__ = ["Best", "improves"]
+__all__ = ["Best", "improves", "may_be_kept"]
 
 
 def improves(
@@ -39,6 +39,21 @@ def improves(
     worst, worst_before = losses.amax(dim=1), losses_before.amax(dim=1)
     rounding = 32 * torch.finfo(worst.dtype).eps * (1 + worst_before.abs().clamp_max(1e30))
     return (hits > hits_before) | ((hits == hits_before) & (worst < worst_before - rounding))
+
+
+def may_be_kept(problem: AbstractProblem, step: int, steps: int) -> bool:
+    """Whether iterate `step` of `steps` may be offered to `Best`.
+
+    One lucky draw would decide which iterate of a random problem is best: only its last is taken, and its first
+    in case that the last is no better or the attack is stopped.
+
+    Example:
+        >>> from saddlepoint.problems import Ensemble
+        >>> problem = Ensemble([torch.nn.Linear(4, 3).eval()], torch.rand(1, 4), torch.tensor([0]))
+        >>> may_be_kept(problem, step=3, steps=5)
+        True
+    """
+    return not problem.random or step in (0, steps)
 
 
 @final
@@ -69,7 +84,7 @@ class Best:
             completed=torch.ones_like(problem.rows, dtype=torch.bool),
         )
 
-    def standing(self) -> Tensor:
+    def left(self) -> Tensor:
         """Positions of the rows that do not fool every domain yet, (n,)."""
         return (~self.fooled.all(dim=1)).nonzero().flatten()
 

@@ -9,7 +9,7 @@ from typing import final
 import torch
 from torch import Tensor
 
-__all__ = ["AttackResult", "Callback", "History", "Progress", "concatenate"]
+__all__ = ["AttackResult", "Callback", "History", "Interrupted", "Progress", "concatenate"]
 
 
 @final
@@ -42,7 +42,7 @@ class AttackResult:
         history: Weights and losses per step.
         num_forwards: Evaluations of the K domains spent on the search in each row, (B,), int64; the verdict is
             one more.
-        completed: Rows that were attacked to the end, (B,), boolean; all of them unless interrupted.
+        completed: Rows that were attacked to the end, (B,), boolean; all of them, but for `Interrupted.result`.
     """
 
     delta: Tensor
@@ -74,21 +74,36 @@ class AttackResult:
         """Whether the attack was stopped (Ctrl-C) before every row was done."""
         return not bool(self.completed.all())
 
-    def finished(self) -> AttackResult:
-        """This result, for callers to whom half an answer would pass for a whole one.
 
-        Raises:
-            KeyboardInterrupt: The attack was stopped before every row was done.
-        """
-        if self.interrupted:
-            raise KeyboardInterrupt
-        return self
+class Interrupted(KeyboardInterrupt):
+    """Ctrl-C during an attack, with what it has found so far.
+
+    Attributes:
+        result: Of all rows; `completed` says which of them were attacked to the end.
+
+    Example:
+        >>> from saddlepoint import Ensemble, attack, linf
+        >>> def impatient(progress):
+        ...     raise KeyboardInterrupt
+        >>> problem = Ensemble([torch.nn.Identity().eval()], 0.5 * torch.eye(3), torch.arange(3))
+        >>> try:
+        ...     result = attack(problem, linf(0.1), callback=impatient)
+        ... except Interrupted as stop:
+        ...     result = stop.result
+        >>> result
+        AttackResult(0 of 3 rows fool all 1 domains, 1.0 evaluations per row, interrupted at 0)
+    """
+
+    def __init__(self, result: AttackResult) -> None:
+        done, rows = int(result.completed.sum()), len(result.completed)
+        super().__init__(f"the attack was stopped after {done} of {rows} rows")
+        self.result = result
 
 
 @final
 @dataclass(frozen=True)
 class Progress:
-    """Where an attack stands; handed to `callback` after every iterate.
+    """How far an attack has come; handed to `callback` after every iterate.
 
     Attributes:
         rows: Rows in all.

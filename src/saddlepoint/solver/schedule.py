@@ -1,4 +1,4 @@
-"""How the radius, the length of a step and the number of moving entries change over a descent."""
+"""How the radius, the length of a step and the number of moving entries change over a restart."""
 
 from __future__ import annotations
 
@@ -13,10 +13,11 @@ from saddlepoint.projections import LpBall
 
 __all__ = ["SIZES", "Schedule"]
 
-# A widened descent begins in a ball so many times as large, which shrinks to the true one over two thirds of
-# the steps: the way round flat regions that stop a descent inside. Every turn's is twice as large as the last
-# one's, three sizes in all. Measured on networks trained against several threats: they learn to hide from the
-# one size they were trained with, and no size is the best for all of them.
+# For p = 1 and 2 every restart but the first begins in a ball that is larger than the true one by this factor.
+# It shrinks to the true one over two thirds of the steps: a way round the flat regions that stop an attack
+# inside. The next restart begins in a ball twice as large, the one after it in one four times as large, then
+# the three sizes are repeated. Measured on networks trained against several threats: they learn to mask their
+# gradients for the one size they were trained with, and no size is the best for all of them.
 _GROWTH: dict[float, float] = {1: 5.0, 2: 3.0}
 SIZES = 3
 _SHRINKING = 2 / 3
@@ -25,31 +26,31 @@ _SHRINKING = 2 / 3
 @final
 @dataclass(frozen=True)
 class Schedule:
-    """The plan of one descent of `steps` steps; iterate 0 is its start, iterate `steps` its end.
+    """The plan of one restart of `steps` steps; iterate 0 is its start, iterate `steps` its end.
 
     Args:
         steps: How many steps there are.
-        turn: Which descent it is. Number 0 stays in the ball; for p = 1 and 2 the others begin in a larger one
-            (as in l1-APGD, Croce & Hein, 2021), of three sizes in turn.
+        restart: Its number. Number 0 stays in the ball; for p = 1 and 2 the others begin in a larger one (as in
+            l1-APGD, Croce & Hein, 2021), of three sizes in turn.
 
     Example:
-        >>> plan = Schedule(steps=30, turn=1)
+        >>> plan = Schedule(steps=30, restart=1)
         >>> [plan.ball(LpBall(1, 2.0), number).eps for number in (0, 10, 20, 30)]
         [10.0, 6.0, 2.0, 2.0]
         >>> [round(plan.length(number), 2) for number in (0, 15, 30)]
         [2.0, 1.0, 0.0]
-        >>> [Schedule(30, turn).ball(LpBall(1, 2.0), 0).eps for turn in range(5)]
+        >>> [Schedule(30, number).ball(LpBall(1, 2.0), 0).eps for number in range(5)]
         [2.0, 10.0, 20.0, 40.0, 10.0]
     """
 
     steps: int
-    turn: int
+    restart: int
 
     def ball(self, ball: LpBall, number: int) -> LpBall:
         """The ball that iterate `number` is in; the true one in the end."""
         most = 1.0
-        if self.turn and self.steps and ball.p in _GROWTH:
-            most = _GROWTH[ball.p] * 2 ** ((self.turn - 1) % SIZES)
+        if self.restart and self.steps and ball.p in _GROWTH:
+            most = _GROWTH[ball.p] * 2 ** ((self.restart - 1) % SIZES)
         passed = min(1.0, number / max(_SHRINKING * self.steps, 1.0))
         growth = 1.0 + (most - 1.0) * (1.0 - passed)
         return ball if growth == 1.0 else LpBall(ball.p, ball.eps * growth, ball.unit)
@@ -61,10 +62,10 @@ class Schedule:
     def entries(self, ball: LpBall, size: int, number: int) -> int | Tensor | None:
         """How many entries of a row move for p = 1, one number or (B,); None leaves it to `steps.steepest`.
 
-        In a widened descent a tenth of all `size` entries at first, half the radius in the end, on a
-        logarithmic scale: many find the way, few go it to the end.
+        In a restart that begins in a larger ball a tenth of all `size` entries move at first, half as many as
+        the radius in the end, on a logarithmic scale: many find the way, few go it to the end.
         """
-        if ball.p != 1 or not self.turn:
+        if ball.p != 1 or not self.restart:
             return None
         passed = number / max(self.steps - 1, 1)
         radii = torch.as_tensor(ball.eps, dtype=torch.float64)

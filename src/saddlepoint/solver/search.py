@@ -55,9 +55,9 @@ def random_search(
     shape = (len(x), *x.shape[1:-2], 1, width) if x.dim() > 2 else (len(x), width)
     best = _moved(x, stripes.reshape(shape), eps)
     with torch.no_grad():
-        margins, standing = _judge(model, best, y)
+        margins, right = _judge(model, best, y)
         for query in range(1, queries):
-            left = standing.nonzero().flatten()
+            left = right.nonzero().flatten()
             if len(left) == 0:
                 break
             draws = streams.uniform(seed, rows[left], query, 2 + _channels(x)).to(x)
@@ -67,10 +67,10 @@ def random_search(
                 _moved(x[left], _per_channel(draws[:, 2:], x), eps),
                 best[left],
             )
-            margin, stands = _judge(model, trial, y[left])
+            margin, still_right = _judge(model, trial, y[left])
             better = margin < margins[left]
             best[left[better]], margins[left[better]] = trial[better], margin[better]
-            standing[left] = stands
+            right[left] = still_right
     return best
 
 

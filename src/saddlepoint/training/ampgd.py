@@ -293,7 +293,7 @@ def perturb(
 
 def _plan(steps: int, iteration: int) -> Schedule:
     """Steps of the inner attack in an iteration: those of restart iteration + 1 of `attack`."""
-    return Schedule(_whole("steps", steps, 1), turn=_whole("iteration", iteration, 0) + 1)
+    return Schedule(_whole("steps", steps, 1), restart=_whole("iteration", iteration, 0) + 1)
 
 
 def _is_rule(rule: object) -> AbstractWeightRule:

@@ -1,0 +1,82 @@
+"""Checks of what a user hands to a solver, before anything is computed."""
+
+from __future__ import annotations
+
+from numbers import Integral
+
+import torch
+from torch import Tensor
+
+from saddlepoint.losses import Loss
+from saddlepoint.problems import AbstractProblem, check_targets
+from saddlepoint.projections import LpBall
+from saddlepoint.rules import AbstractWeightRule
+
+__all__ = ["check_arguments", "check_count"]
+
+
+def check_arguments(
+    problem: AbstractProblem,
+    ball: LpBall,
+    rule: AbstractWeightRule,
+    loss: Loss,
+    steps: int,
+    start: Tensor | None,
+    targeted: bool,
+    batch_size: int | None,
+) -> None:
+    """Refuse what no solver can work with; called by the public functions alone, to warn where they are called.
+
+    Raises:
+        TypeError: An argument is of another kind.
+        ValueError: An argument is unusable, or does not fit the others.
+    """
+    _check_kinds(problem, ball, rule, loss)
+    check_count("steps", steps, 0)
+    if batch_size is not None:
+        check_count("batch_size", batch_size, 1)
+    check_targets(problem, targeted)
+    shape = tuple(problem.lower.shape)
+    if start is not None and tuple(start.shape) != shape:
+        raise ValueError(
+            f"`start` must have the shape of delta, {shape}, got {tuple(start.shape)}."
+        )
+    if start is not None and not bool(torch.as_tensor(start).isfinite().all()):
+        raise ValueError("`start` must be finite, got NaN or inf; leave it out to start at zero.")
+    if isinstance(ball.eps, Tensor) and ball.eps.dim() == 1 and len(ball.eps) != len(problem):
+        raise ValueError(
+            f"`ball.eps` must have one radius per row, ({len(problem)},), got ({len(ball.eps)},)."
+        )
+    if bool((problem.lower >= -1).all() & (problem.upper <= 1).all()):  # images in [0, 1]
+        ball.check(shape[1:], stacklevel=4)
+
+
+def check_count(name: str, value: object, least: int) -> None:
+    """Refuse what is no whole number, or too small a one."""
+    if not isinstance(value, Integral):  # also NumPy's
+        raise TypeError(
+            f"`{name}` must be a whole number, got {type(value).__name__} {value!r}; write int({name})."
+        )
+    if int(value) < least:
+        raise ValueError(f"`{name}` must be >= {least}, got {value}.")
+
+
+def _check_kinds(problem: object, ball: object, rule: object, loss: object) -> None:
+    """Refuse names and numbers in place of the things they mean."""
+    kinds = "an Ensemble, Universal, Transformed or Product"
+    fits = isinstance(problem, AbstractProblem)
+    _check_kind("problem", problem, fits, kinds, "Ensemble([model], x, y)")
+    _check_kind("ball", ball, isinstance(ball, LpBall), "an LpBall", "linf(0.2)")
+    fits = isinstance(rule, AbstractWeightRule)
+    _check_kind("rule", rule, fits, "a rule for the weights", "MinMax()")
+    fits = callable(loss) and not isinstance(loss, type)
+    _check_kind("loss", loss, fits, "a function", "cw_margin")
+
+
+def _check_kind(name: str, value: object, fits: bool, needed: str, remedy: str) -> None:
+    if not fits:
+        kind = f"the class {value.__name__}" if isinstance(value, type) else type(value).__name__
+        given = f" {value!r}" if isinstance(value, str | int | float) else ""
+        raise TypeError(
+            f"`{name}` must be {needed}, got {kind}{given}; write {name}=saddlepoint.{remedy}."
+        )

@@ -1,0 +1,190 @@
+"""A look at the first rows of a problem: would attacks on it mean anything, and what memory do they take?"""
+
+from __future__ import annotations
+
+import warnings
+import weakref
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import final
+
+import torch
+from torch import Tensor, nn
+
+from saddlepoint.calls import full_precision
+from saddlepoint.losses import Loss, cw_margin, finite
+from saddlepoint.problems import AbstractProblem, check_eval_mode
+from saddlepoint.solver.evaluate import evaluate, gradients_enabled
+from saddlepoint.solver.watch import Watch, check_answers
+
+__all__ = ["Look", "first_answers", "inspect", "look"]
+
+_GRAPH_BYTES = 2**30  # what the graph of one batch may hold
+_ROWS = 128  # the batch size at which the networks of the paper run fastest on a CPU
+
+
+@final
+@dataclass(frozen=True)
+class Look:
+    """What a look at the first rows of a problem has shown.
+
+    Attributes:
+        num_domains: K.
+        row_bytes: What the graph of a row takes, all domains together.
+        faults: Why an attack on these models would say nothing about robustness; sentences.
+    """
+
+    num_domains: int
+    row_bytes: float
+    faults: tuple[str, ...]
+
+    @property
+    def accumulate(self) -> bool:
+        """Whether even few rows are too much for one graph of all domains."""
+        return 16 * self.row_bytes > _GRAPH_BYTES
+
+    def rows(self, accumulate: bool) -> int:
+        """How many rows can be attacked at once within the memory a graph may hold; 128 at most.
+
+        Args:
+            accumulate: Whether there is one graph per domain, one at a time.
+        """
+        held = self.row_bytes / self.num_domains if accumulate else self.row_bytes
+        return max(1, min(_ROWS, int(_GRAPH_BYTES / max(held, 1))))
+
+
+def inspect(
+    problem: AbstractProblem,
+    loss: Loss,
+    targeted: bool,
+    batch_size: int | None,
+    accumulate: bool | None,
+) -> tuple[int, bool]:
+    """Look once, for a public function: warn of faults where it was called, and choose what was left open.
+
+    Returns:
+        Rows at a time, and whether to differentiate domain by domain.
+    """
+    with full_precision():
+        seen = look(problem, loss, targeted)
+    for fault in seen.faults:
+        warnings.warn(fault, stacklevel=3)  # where the public function was called
+    accumulate = seen.accumulate if accumulate is None else accumulate
+    return seen.rows(accumulate) if batch_size is None else batch_size, accumulate
+
+
+@gradients_enabled()
+def look(problem: AbstractProblem, loss: Loss = cw_margin, targeted: bool = False) -> Look:
+    """Look at the first rows, as before every attack: shapes, finiteness, logits, gradients, memory.
+
+    Models are asked twice, and about one image alone: what depends on chance or on other images is refused.
+
+    Raises:
+        ValueError: The models or the loss cannot be attacked.
+
+    Example:
+        >>> from saddlepoint.problems import Ensemble
+        >>> model = nn.Sequential(nn.Linear(4, 3), nn.Softmax(dim=1)).eval()
+        >>> seen = look(Ensemble([model], torch.rand(5, 4), torch.zeros(5, dtype=torch.long)))
+        >>> seen.rows(accumulate=False), [fault[-24:] for fault in seen.faults]
+        (128, [' come out far too small.'])
+    """
+    few, logits = first_answers(problem, loss, targeted)
+    delta = few.zeros()
+    watch = Watch(loss, targeted=targeted)
+    faults = list(_probabilities(few, logits))
+    saved = _SavedBytes()
+    with torch.autograd.graph.saved_tensors_hooks(saved.pack, saved.unpack):
+        # Domain by domain: a look at a problem that is too large for one graph must not be the graph.
+        point = evaluate(few, delta, loss, targeted=targeted, accumulate=True)
+        if not point.losses.dtype.is_floating_point or point.losses.shape != few.labels.shape:
+            raise ValueError(
+                f"`loss` must return one number per row and domain, {tuple(few.labels.shape)}, "
+                f"got {tuple(point.losses.shape)}."
+            )
+        watch.point(few, delta, point)
+        gradient = point.gradient(torch.full_like(point.losses, 1.0))
+        # Rows that are fooled already follow no gradient.
+        left = (~point.fooled.all(dim=1)).nonzero().flatten()
+        watch.gradient(few.take(left), delta[left], gradient[left])
+        watch.check()
+        faults += _zero_gradients(few, gradient)
+    return Look(few.num_domains, saved.total / len(few), tuple(faults))
+
+
+def first_answers(
+    problem: AbstractProblem, loss: Loss = cw_margin, targeted: bool = False
+) -> tuple[AbstractProblem, Tensor]:
+    """The first rows (four at most) and what is answered to them, (n, K, C), if answers mean anything.
+
+    Raises:
+        ValueError: Training mode; logits of other shapes, of too few classes, or not finite; answers that
+            depend on chance or on the other images.
+    """
+    check_eval_mode(problem.models)
+    few = problem.take(torch.arange(min(4, len(problem)), device=problem.lower.device))
+    delta = few.zeros()
+    with torch.no_grad():
+        try:
+            logits = few.logits(delta)
+        except (RuntimeError, AssertionError) as error:
+            # What a model raises is its own, unless it says that it wants another number of images.
+            if not any(
+                word in str(error) for word in ("is invalid for input of size", "Guard failed")
+            ):
+                raise
+            raise ValueError(
+                f"models must take any number of images, (n, ...), got an error for the first {len(few)}: "
+                f"{' '.join(str(error).split())[:300]}"
+            ) from error
+    if logits.dim() != 3 or logits.shape[:2] != few.labels.shape:
+        raise ValueError(
+            f"models must return logits (B, C), so that the problem has shape (B, K, C) = "
+            f"({len(few)}, {few.num_domains}, C), got {tuple(logits.shape)}."
+        )
+    largest = int(torch.maximum(problem.labels.max(), problem.truth.max()))
+    if largest >= logits.shape[-1]:
+        raise ValueError(
+            f"labels must be below the number of classes, {logits.shape[-1]}, got {largest}."
+        )
+    watch = Watch(loss, targeted=targeted)
+    watch.values(few, delta, finite(logits))
+    watch.check()
+    check_answers(few, delta, logits)
+    return few, logits
+
+
+class _SavedBytes:
+    """Counts what autograd keeps for the backward pass, parameters aside."""
+
+    def __init__(self) -> None:
+        self.total = 0
+        self._seen: dict[int, weakref.ref[Tensor]] = {}
+
+    def pack(self, tensor: Tensor) -> Tensor:
+        known = self._seen.get(tensor.data_ptr())  # dead if the memory belonged to an earlier graph
+        if not isinstance(tensor, nn.Parameter) and (known is None or known() is None):
+            self._seen[tensor.data_ptr()] = weakref.ref(tensor)
+            self.total += tensor.numel() * tensor.element_size()
+        return tensor
+
+    def unpack(self, tensor: Tensor) -> Tensor:
+        return tensor
+
+
+def _probabilities(problem: AbstractProblem, logits: Tensor) -> Iterator[str]:
+    sums = logits.detach().sum(dim=-1)
+    likely = (logits.detach() >= 0).all(dim=-1) & ((sums - 1).abs() < 1e-4)
+    for k in likely.all(dim=0).nonzero().flatten().tolist():
+        yield (
+            f"domain {k} ({problem.names[k]}) returns values that look like probabilities; give logits, "
+            "or margins and gradients come out far too small."
+        )
+
+
+def _zero_gradients(problem: AbstractProblem, gradient: Tensor) -> Iterator[str]:
+    if not bool(gradient.any()):
+        yield (
+            f"the gradient is zero in all of the first {len(problem)} rows: the model may mask it "
+            "(quantisation, argmax, saturation), and this attack then says nothing about robustness."
+        )
