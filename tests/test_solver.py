@@ -677,3 +677,45 @@ def test_callback_and_interruption_of_apgda(problem: sp.Ensemble) -> None:
     assert bool(result.losses[4:].isnan().all())
     assert not result.fooled[4:].any()
     assert result.history.weights.shape == (4, 6, 3)
+
+
+def test_the_best_iterate_of_apgda_is_kept_if_wanted(problem: sp.Ensemble) -> None:
+    """Steps far too long overshoot: the best iterate, by its definition, is rarely the last."""
+    ball, options = sp.LpBall(2, 0.5), {"steps": 7, "step_size": 4.0}
+    last = sp.apgda(problem, ball, **options)
+    best = sp.apgda(problem, ball, keep="best", **options)
+    assert torch.equal(best.history.losses, last.history.losses)
+    assert torch.equal(best.num_forwards, last.num_forwards)
+    iterates = [sp.apgda(problem, ball, **options | {"steps": steps}) for steps in range(8)]
+    earlier = 0
+    for b in range(len(problem)):
+        # Most domains fooled, then the lowest worst loss, then the first of those that are equal.
+        key = [(-int(r.fooled[b].sum()), r.losses[b].max().item()) for r in iterates]
+        chosen = iterates[key.index(min(key))]
+        assert torch.equal(best.delta[b], chosen.delta[b])
+        assert torch.equal(best.weights[b], chosen.weights[b])
+        assert torch.equal(best.losses[b], chosen.losses[b])
+        assert torch.equal(best.fooled[b], chosen.fooled[b])
+        earlier += key.index(min(key)) < 7
+    assert earlier
+    torch.testing.assert_close(best.adversarial, problem.x + best.delta)
+
+
+def test_of_a_random_problem_the_best_iterate_of_apgda_is_the_last_or_the_start(
+    generator: torch.Generator,
+) -> None:
+    model = nn.Sequential(nn.Flatten(), nn.Linear(36, 3)).eval()
+    x = torch.rand(12, 1, 6, 6, generator=generator)
+    views = [T.random_rotate(-50, 50), T.random_crop_resize(0.5, 1.0)]
+    problem = sp.Transformed(model, views, x, torch.arange(12) % 3)
+    best, last = (
+        sp.apgda(problem, sp.LpBall(2, 0.8), steps=6, keep=keep) for keep in ("best", "last")
+    )
+    moved = best.delta.flatten(1).any(dim=1)
+    assert moved.sum() > 0
+    assert torch.equal(best.delta[moved], last.delta[moved])
+
+
+def test_what_to_keep_is_last_or_best(problem: sp.Ensemble) -> None:
+    with pytest.raises(ValueError, match=r"`keep` must be 'last' or 'best', got 'first'"):
+        sp.apgda(problem, sp.LpBall(2, 0.3), keep="first")  # type: ignore[arg-type]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import torch
 from torch import Tensor
 
@@ -12,13 +14,17 @@ from saddlepoint.problems import AbstractProblem
 from saddlepoint.projections import LpBall
 from saddlepoint.rules import AbstractWeightRule, MinMax
 from saddlepoint.solver.batching import Plan, in_batches
+from saddlepoint.solver.best import Best, may_be_kept
 from saddlepoint.solver.checks import check_arguments
 from saddlepoint.solver.evaluate import evaluate, gradients_enabled
 from saddlepoint.solver.inspection import inspect
 from saddlepoint.solver.result import AttackResult, Callback, History
 from saddlepoint.solver.watch import Watch
 
-__all__ = ["apgda", "apgda_unchecked"]
+__all__ = ["Keep", "apgda", "apgda_unchecked"]
+
+Keep = Literal["last", "best"]
+"""Which iterate is the result."""
 
 
 def apgda(
@@ -30,6 +36,7 @@ def apgda(
     steps: int = 50,
     step_size: float = 0.25,
     direction: Direction = raw,
+    keep: Keep = "last",
     start: Tensor | None = None,
     targeted: bool = False,
     batch_size: int | None = None,
@@ -53,6 +60,9 @@ def apgda(
         steps: T, the number of updates.
         step_size: alpha in the paper.
         direction: What the gradient becomes: `raw` in the paper; `sign`, `unit_l2`, `SparseL1(n)`.
+        keep: Which iterate of a row is its result: the "last" in the paper; the "best" as in `attack`, the one
+            that fools most domains, then of lowest worst loss. Of random problems the best is the last one, or
+            the start where that is better.
         start: delta_0, (B, ...), projected first; zero by default.
         targeted: Whether the labels are classes to reach.
         batch_size: Rows at a time; chosen from the memory a row needs by default. It changes no result.
@@ -60,7 +70,7 @@ def apgda(
         callback: Called with a `Progress` after every iterate.
 
     Returns:
-        The last iterate delta_T with its weights, losses and verdicts, and the history of all iterates.
+        The last iterate delta_T, or the best, with its weights, losses and verdicts, and the history of all.
 
     Raises:
         TypeError, ValueError: An argument is unusable, or the models cannot be attacked; the message says why.
@@ -79,6 +89,8 @@ def apgda(
     rule = MinMax() if rule is None else rule
     if not step_size > 0:
         raise ValueError(f"`step_size` must be positive, got {step_size}.")
+    if keep not in ("last", "best"):
+        raise ValueError(f"`keep` must be 'last' or 'best', got {keep!r}.")
     check_arguments(problem, ball, rule, loss, steps, start, targeted, batch_size)
     batch_size, accumulate = inspect(problem, loss, targeted, batch_size, accumulate)
     return apgda_unchecked(
@@ -89,6 +101,7 @@ def apgda(
         steps=steps,
         step_size=step_size,
         direction=direction,
+        keep=keep,
         start=start,
         targeted=targeted,
         batch_size=batch_size,
@@ -107,6 +120,7 @@ def apgda_unchecked(
     steps: int = 50,
     step_size: float = 0.25,
     direction: Direction = raw,
+    keep: Keep = "last",
     start: Tensor | None = None,
     targeted: bool = False,
     accumulate: bool = False,
@@ -117,7 +131,7 @@ def apgda_unchecked(
     setup = Plan(len(problem), steps, targeted, batch_size, accumulate)
 
     def solve(part: AbstractProblem, ball: LpBall, delta: Tensor, report: Callback) -> AttackResult:
-        return _apgda(part, ball, rule, loss, step_size, direction, delta, setup, report)
+        return _apgda(part, ball, rule, loss, step_size, direction, keep, delta, setup, report)
 
     with full_precision(), gradients_enabled():
         return in_batches(problem, ball, start, loss, setup, solve, callback)
@@ -130,15 +144,18 @@ def _apgda(
     loss: Loss,
     step_size: float,
     direction: Direction,
+    keep: Keep,
     delta: Tensor,
     setup: Plan,
     report: Callback,
 ) -> AttackResult:
     options = {"targeted": setup.targeted, "accumulate": setup.accumulate}
-    watch = Watch(loss, targeted=setup.targeted)
+    watch, best = Watch(loss, targeted=setup.targeted), Best.none(problem, setup.steps)
+    everywhere = torch.arange(len(problem), device=delta.device)
     point = evaluate(problem, delta, loss, **options)
     watch.point(problem, delta, point)
     weights = rule.init(point.losses)
+    best.offer(everywhere, delta, weights, point)
     history = [(weights, point.losses)]
     for step in range(1, setup.steps + 1):
         gradient = point.gradient(weights)
@@ -148,15 +165,20 @@ def _apgda(
         point = evaluate(problem, delta, loss, stream=step, **options)
         watch.point(problem, delta, point, step=step)
         weights = rule.update(weights, point.losses)
+        if keep == "best" and may_be_kept(problem, step, setup.steps):
+            best.offer(everywhere, delta, weights, point)
         history.append((weights, point.losses))
         report(setup.progress(step))
     watch.check()
+    losses, fooled = point.losses, point.fooled
+    if keep == "best":
+        delta, weights, losses, fooled = best.delta, best.weights, best.losses, best.fooled
     return AttackResult(
         delta=delta,
         adversarial=problem.images(delta).clamp(0, 1),
         weights=weights,
-        losses=point.losses,
-        fooled=point.fooled,
+        losses=losses,
+        fooled=fooled,
         history=History(*(torch.stack(series) for series in zip(*history, strict=True))),
         num_forwards=torch.full_like(problem.rows, (setup.steps + 1) * problem.samples),
         completed=torch.ones_like(problem.rows, dtype=torch.bool),
