@@ -230,7 +230,7 @@ def test_rows_leave_once_fooled_and_their_history_stands_still(problem: sp.Ensem
     leaving = result.num_forwards[fooled]
     assert {1} < set(leaving.tolist())
     assert bool((result.num_forwards[~fooled] == 13).all())
-    run = sizes[5:-1]  # after the look at entry, and before the verdict on all rows
+    run = sizes[4:-1]  # after the look at entry, and before the verdict on all rows
     assert sizes[-1] == len(problem)
     assert run == [int((result.num_forwards > step).sum()) for step in range(len(run))]
     for b in fooled.nonzero().flatten().tolist():

@@ -185,7 +185,7 @@ def test_where_looks_are_rare_the_error_still_comes_before_the_result(
     problem = sp.Ensemble([model], X[:6], Y[:6])
     with pytest.raises(ValueError, match=f"{kind} .* row .* domain 0 .*after"):
         solver(problem, sp.LpBall(math.inf, 0.12), steps=20)
-    assert calls >= 5 + 21 if solver is sp.apgda else calls > 5
+    assert calls >= 4 + 21 if solver is sp.apgda else calls > 4
 
     def stop(progress: sp.Progress) -> None:
         if progress.step == 19:
@@ -239,6 +239,31 @@ class TestAnswers:
         with pytest.raises(ValueError, match="answer every image by itself"):
             solver(groups, BALL)
 
+    @pytest.mark.parametrize("size", [1, 7])
+    def test_one_batch_size_only_is_refused_whatever_the_model_says(
+        self, solver: Callable, network, digits, size: int
+    ) -> None:
+        """Told by asking for other numbers of images, not by the words of the error."""
+
+        def fixed(images: Tensor) -> Tensor:
+            if len(images) != size:
+                raise KeyError("compiled")
+            return network(images)
+
+        problem = sp.Ensemble([fixed], digits[0][:7], digits[1][:7])
+        match = (
+            f"must take any number of images.* an answer for {size} and KeyError for 4: 'compiled'"
+        )
+        with pytest.raises(ValueError, match=match):
+            solver(problem, BALL)
+
+    def test_what_else_a_model_raises_is_its_own(self, solver: Callable, digits) -> None:
+        def broken(images: Tensor) -> Tensor:
+            raise RuntimeError("shape '[7, 784]' is invalid for input of size 3136")
+
+        with pytest.raises(RuntimeError, match="is invalid for input of size"):
+            solver(sp.Ensemble([broken], digits[0][:7], digits[1][:7]), BALL)
+
     def test_one_batch_size_only_is_refused(self, solver: Callable, network, digits) -> None:
         def fixed(images: Tensor) -> Tensor:
             assert len(images) == 4, "this program takes 4 images"
@@ -278,7 +303,7 @@ class TestAnswers:
             return network(images)
 
         solver(sp.Ensemble([watched], *digits), BALL, steps=0)
-        assert sizes == [4, 4, 1, 4, 4, 12, 12]  # the last one asks again for the verdict
+        assert sizes == [4, 4, 1, 4, 12, 12]  # the last one asks again for the verdict
 
 
 def masked(logits: Tensor) -> Tensor:

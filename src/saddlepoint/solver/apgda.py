@@ -152,7 +152,7 @@ def _apgda(
     options = {"targeted": setup.targeted, "accumulate": setup.accumulate}
     watch, best = Watch(loss, targeted=setup.targeted), Best.none(problem, setup.steps)
     everywhere = torch.arange(len(problem), device=delta.device)
-    point = evaluate(problem, delta, loss, **options)
+    point = evaluate(problem, delta, loss, differentiate=setup.steps > 0, **options)
     watch.point(problem, delta, point)
     weights = rule.init(point.losses)
     best.offer(everywhere, delta, weights, point)
@@ -162,7 +162,8 @@ def _apgda(
         watch.gradient(problem, delta, gradient, stream=step - 1, step=step - 1)
         move = step_size * direction(gradient)
         delta = ball._project(delta - move, problem.lower, problem.upper)
-        point = evaluate(problem, delta, loss, stream=step, **options)
+        more = step < setup.steps
+        point = evaluate(problem, delta, loss, stream=step, differentiate=more, **options)
         watch.point(problem, delta, point, step=step)
         weights = rule.update(weights, point.losses)
         if keep == "best" and may_be_kept(problem, step, setup.steps):

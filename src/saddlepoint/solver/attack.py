@@ -261,6 +261,7 @@ class _Run:
             stream=self._stream(step_number),
             targeted=self.setup.targeted,
             accumulate=self.setup.accumulate,
+            differentiate=step_number < self.setup.steps,
         )
 
     def _weights(self, weights: Tensor | None, losses: Tensor) -> Tensor:

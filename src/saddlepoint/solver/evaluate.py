@@ -56,11 +56,12 @@ def evaluate(
     stream: int = 0,
     targeted: bool = False,
     accumulate: bool = False,
+    differentiate: bool = True,
 ) -> Evaluation:
     """Evaluate every domain once (times `problem.samples`) at delta.
 
-    One forward now and one backward when `gradient` is called. With `accumulate` the forward keeps no graph
-    and `gradient` runs each domain again, one graph at a time: one more forward, memory independent of K.
+    One forward now and one backward when `gradient` is called. With `accumulate` each domain is differentiated
+    right after its forward, one graph at a time: the memory of one graph and of K gradients as large as delta.
 
     Args:
         problem: B rows, K domains.
@@ -69,23 +70,25 @@ def evaluate(
         stream: Which random draw.
         targeted: Whether labels are classes to reach.
         accumulate: Differentiate domain by domain.
+        differentiate: Whether `gradient` will be called; if not, `accumulate` takes no gradients.
     """
     function = typed_loss(loss, targeted=targeted)
     leaf = delta.detach().requires_grad_()
     draws = range(stream * problem.samples, (stream + 1) * problem.samples)
+    if accumulate:
+        return _by_domain(problem, leaf, function, draws, targeted, differentiate)
     share = 1.0 / problem.samples
     total: Tensor | None = None
     hit: Tensor | None = None
     numbers: Tensor | None = None
-    with torch.set_grad_enabled(not accumulate):
-        for draw in draws:
-            logits = problem.logits(leaf, draw)
-            losses = function(logits, problem.labels)
-            broken = fooled(logits.detach(), problem.labels, targeted=targeted)
-            total = losses * share if total is None else total + losses * share
-            hit = broken if hit is None else hit & broken
-            known = finite(logits.detach())
-            numbers = known if numbers is None else numbers & known
+    for draw in draws:
+        logits = problem.logits(leaf, draw)
+        losses = function(logits, problem.labels)
+        broken = fooled(logits.detach(), problem.labels, targeted=targeted)
+        total = losses * share if total is None else total + losses * share
+        hit = broken if hit is None else hit & broken
+        known = finite(logits.detach())
+        numbers = known if numbers is None else numbers & known
     assert total is not None
     assert hit is not None
     assert numbers is not None
@@ -94,16 +97,43 @@ def evaluate(
     def whole(weights: Tensor) -> Tensor:
         return _gradient((weights * graph).sum(), leaf)
 
-    def by_domain(weights: Tensor) -> Tensor:
-        gradient = torch.zeros_like(leaf)
-        for draw in draws:
-            for k in range(problem.num_domains):
-                value = _domain_loss(problem, leaf, k, draw, function)
-                gradient += _gradient((weights[:, k] * share * value).sum(), leaf)
-        return gradient
-
     losses = total.detach()
-    return Evaluation(losses, hit, numbers & losses.isfinite(), by_domain if accumulate else whole)
+    return Evaluation(losses, hit, numbers & losses.isfinite(), whole)
+
+
+def _by_domain(
+    problem: AbstractProblem,
+    leaf: Tensor,
+    function: Callable[[Tensor, Tensor], Tensor],
+    draws: range,
+    targeted: bool,
+    differentiate: bool,
+) -> Evaluation:
+    """`evaluate` with `accumulate`: a domain's graph is gone before the next domain is asked."""
+    losses = torch.zeros(problem.labels.shape, dtype=leaf.dtype, device=leaf.device)
+    hit = torch.ones_like(losses, dtype=torch.bool)
+    numbers = torch.ones_like(hit)
+    gradients: list[Tensor] = []
+    for k in range(problem.num_domains):
+        labels, gradient = problem.labels[:, k : k + 1], torch.zeros_like(leaf)
+        for draw in draws:
+            with torch.set_grad_enabled(differentiate):
+                logits = problem.domain_logits(leaf, k, draw).unsqueeze(1)
+                value = function(logits, labels).squeeze(1) / len(draws)
+            if differentiate:
+                gradient += _gradient(value.sum(), leaf)
+            losses[:, k] += value.detach()
+            hit[:, k] &= fooled(logits.detach(), labels, targeted=targeted).squeeze(1)
+            numbers[:, k] &= finite(logits.detach()).squeeze(1)
+        gradients.append(gradient)
+
+    def combined(weights: Tensor) -> Tensor:
+        total = torch.zeros_like(leaf)
+        for k, gradient in enumerate(gradients):
+            total += weights[:, k].reshape(-1, *(1 for _ in leaf.shape[1:])) * gradient
+        return total
+
+    return Evaluation(losses, hit, numbers & losses.isfinite(), combined)
 
 
 def broken_gradients(

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from saddlepoint.calls import full_precision
 from saddlepoint.losses import Loss, cw_margin, finite
 from saddlepoint.problems import AbstractProblem, check_eval_mode
-from saddlepoint.solver.evaluate import evaluate, gradients_enabled
+from saddlepoint.solver.evaluate import evaluate, gradients_enabled, typed_loss
 from saddlepoint.solver.watch import Watch, check_answers
 
 __all__ = ["Look", "first_answers", "inspect", "look"]
@@ -93,15 +93,16 @@ def look(problem: AbstractProblem, loss: Loss = cw_margin, targeted: bool = Fals
     delta = few.zeros()
     watch = Watch(loss, targeted=targeted)
     faults = list(_probabilities(few, logits))
+    values = typed_loss(loss, targeted=targeted)(logits, few.labels)
+    if not values.dtype.is_floating_point or values.shape != few.labels.shape:
+        raise ValueError(
+            f"`loss` must return one number per row and domain, {tuple(few.labels.shape)}, "
+            f"got {tuple(values.shape)}."
+        )
     saved = _SavedBytes()
     with torch.autograd.graph.saved_tensors_hooks(saved.pack, saved.unpack):
         # Domain by domain: a look at a problem that is too large for one graph must not be the graph.
         point = evaluate(few, delta, loss, targeted=targeted, accumulate=True)
-        if not point.losses.dtype.is_floating_point or point.losses.shape != few.labels.shape:
-            raise ValueError(
-                f"`loss` must return one number per row and domain, {tuple(few.labels.shape)}, "
-                f"got {tuple(point.losses.shape)}."
-            )
         watch.point(few, delta, point)
         gradient = point.gradient(torch.full_like(point.losses, 1.0))
         # Rows that are fooled already follow no gradient.
@@ -124,19 +125,11 @@ def first_answers(
     check_eval_mode(problem.models)
     few = problem.take(torch.arange(min(4, len(problem)), device=problem.lower.device))
     delta = few.zeros()
-    with torch.no_grad():
-        try:
-            logits = few.logits(delta)
-        except (RuntimeError, AssertionError) as error:
-            # What a model raises is its own, unless it says that it wants another number of images.
-            if not any(
-                word in str(error) for word in ("is invalid for input of size", "Guard failed")
-            ):
-                raise
-            raise ValueError(
-                f"models must take any number of images, (n, ...), got an error for the first {len(few)}: "
-                f"{' '.join(str(error).split())[:300]}"
-            ) from error
+    try:
+        logits = _answers(few)
+    except Exception as error:  # the user's model may raise anything
+        _refuse_one_batch_size(problem, few, error)
+        raise
     if logits.dim() != 3 or logits.shape[:2] != few.labels.shape:
         raise ValueError(
             f"models must return logits (B, C), so that the problem has shape (B, K, C) = "
@@ -152,6 +145,30 @@ def first_answers(
     watch.check()
     check_answers(few, delta, logits)
     return few, logits
+
+
+def _answers(problem: AbstractProblem) -> Tensor:
+    """Logits without perturbation, (n, K, C), without a graph."""
+    with torch.no_grad():
+        return problem.logits(problem.zeros())
+
+
+def _refuse_one_batch_size(
+    problem: AbstractProblem, few: AbstractProblem, error: Exception
+) -> None:
+    """Say so if models that raised for a few rows answer another number of them; other errors are theirs."""
+    one = few.take(torch.zeros(1, dtype=torch.long, device=few.lower.device))
+    for other in (one, problem):
+        if len(other) == len(few) or len(other) > _ROWS:
+            continue
+        try:
+            _answers(other)
+        except Exception:  # not for this number either
+            continue
+        raise ValueError(
+            f"models must take any number of images, (n, ...), got an answer for {len(other)} and "
+            f"{type(error).__name__} for {len(few)}: {' '.join(str(error).split())[:300]}"
+        ) from error
 
 
 class _SavedBytes:
