@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from saddlepoint.projections import LpBall
     from saddlepoint.runs import Run
     from saddlepoint.runs.evaluations import Result
+    from saddlepoint.solver.inspection import Look
 
     from .inputs import Images
 
@@ -127,8 +128,8 @@ def evaluate(
         images = load_data(config["data"], config["split"], config["limit"], downloading, **own)
     config["limit"] = limit_used(config["limit"], images, quiet=running.quiet)
     models = load_models(config["models"], images)
-    problem, notes = _problem(config, images, models)
-    notes += _radius_notes(balls, images)
+    problem, seen = _problem(config, images, models)
+    notes = seen.faults + _radius_notes(balls, images)
     command = _command(config, settings, running)
     run = runs.Run(
         kind=runs.EVALUATE,
@@ -162,7 +163,13 @@ def evaluate(
                     run = runs.finish_evaluation(
                         execution,
                         lambda ledger: _evaluate(
-                            config, running.on_failure, problem, balls, ledger, callback
+                            config,
+                            running.on_failure,
+                            problem,
+                            seen.accumulate,
+                            balls,
+                            ledger,
+                            callback,
                         ),
                         problem,
                     )
@@ -264,8 +271,8 @@ def _balls(config: Mapping[str, Any]) -> "dict[str, LpBall]":
 
 def _problem(
     config: dict[str, Any], images: "Images", models: "dict[str, Model]"
-) -> "tuple[Ensemble | Product, tuple[str, ...]]":
-    """Images and domains, and what the library has to say about the models; completes the batch size."""
+) -> "tuple[Ensemble | Product, Look]":
+    """Images and domains, and what a look at the models has shown; completes the batch size."""
     from saddlepoint import Ensemble
     from saddlepoint.solver.inspection import look
 
@@ -286,37 +293,39 @@ def _problem(
     with library():
         seen = look(problem)
     config["batch_size"] = config["batch_size"] or seen.rows(seen.accumulate)
-    return problem, seen.faults
+    return problem, seen
 
 
 def _evaluate(
     config: Mapping[str, Any],
     on_failure: "OnFailure",
     problem: "Ensemble | Product",
+    accumulate: bool,
     balls: "dict[str, LpBall]",
     ledger: "Ledger",
     callback: "Callable[[EvaluationProgress], None]",
 ) -> "Result":
-    from saddlepoint import robust_accuracy
     from saddlepoint.evaluation import AttackFailedError
-    from saddlepoint.evaluation.domains import domain_models, robust_domains
+    from saddlepoint.evaluation.domains import domain_models, domains_unchecked
+    from saddlepoint.evaluation.robust import accuracy_unchecked
+    from saddlepoint.evaluation.verdicts import clean_answers
 
     options: Any = {name: config[name] for name in ("every_attack", "batch_size", "budget", "seed")}
     options |= {"ledger": ledger, "callback": callback, "on_failure": on_failure}
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)  # `_problem` has collected them
-        try:
-            if problem.num_domains > 1:
-                return robust_domains(problem, balls, config["suite"], **options)
-            (model,) = domain_models(problem).values()
-            return robust_accuracy(
-                model, problem.x, problem.truth[:, 0], balls, config["suite"], **options
-            )
-        except AttackFailedError as error:
-            raise LibraryError(
-                f"{error.what}; mend the cause and continue with --resume, or add --on-failure note, under "
-                "which numbers are upper bounds."
-            ) from error
+    right = clean_answers(problem, config["batch_size"]).cpu()
+    try:
+        if problem.num_domains > 1:
+            options |= {"right": right, "accumulate": accumulate}
+            return domains_unchecked(problem, balls, config["suite"], **options)
+        (model,) = domain_models(problem).values()
+        options |= {"correct": right[:, 0]}
+        truth = problem.truth[:, 0]
+        return accuracy_unchecked(model, problem.x, truth, balls, config["suite"], **options)
+    except AttackFailedError as error:
+        raise LibraryError(
+            f"{error.what}; mend the cause and continue with --resume, or add --on-failure note, under "
+            "which numbers are upper bounds."
+        ) from error
 
 
 def _examine(

@@ -146,10 +146,10 @@ def domains_unchecked(
     accumulate: bool,
     budget: float | None,
     seed: int,
-    steps: int,
-    searches: int,
     ledger: Ledger | None,
     callback: Callable[[EvaluationProgress], None] | None,
+    steps: int = 50,
+    searches: int = 10,
 ) -> DomainAccuracy:
     """`robust_domains` for callers who have checked the arguments and looked at the problem.
 
