@@ -130,10 +130,15 @@ def reproduce(
             f"{building.explain_missing(names)}."
         )
     target = folder / setup.labels / setup.method
-    if not resume and any(target.glob("**/*.json")):
-        raise ValueError(
-            f"`{target}` must not hold results yet; add --resume to continue them, or choose another folder."
-        )
+
+    def check() -> None:
+        if not resume and any(target.glob("**/*.json")):
+            raise ValueError(
+                f"`{target}` must not hold results yet; add --resume to continue them, or choose another "
+                "folder."
+            )
+
+    World.current().agree(check)  # before any process writes there
     _Runner(experiment, folder, setup, callback or (lambda _: None)).run(blocks, measurements)
 
 
@@ -262,7 +267,8 @@ class _Runner:
         with runs.opened(record, self.target / measurement.key, resume=True) as execution:
             if not execution.complete:
                 began = time.monotonic()
-                result = measure(
+                # By one process: some measure time, which others at work would disturb.
+                result = self.first and measure(
                     measurement,
                     problem,
                     self.setup.method,
@@ -270,7 +276,7 @@ class _Runner:
                     lambda fraction: self._tell(measurement.label, fraction),
                 )
                 seconds = round(time.monotonic() - began, 3)
-                execution.finish(metrics=result, done=len(problem), seconds=seconds)
+                execution.finish(metrics=result or {}, done=len(problem), seconds=seconds)
         self.done += 1
         self._tell(measurement.label, 0.0)
 
@@ -311,9 +317,9 @@ class _Runner:
     def _materials(self, block: Block) -> tuple[Tensor, Tensor, list[nn.Module]]:
         limit = self.setup.images(self.experiment, block)
         if (block.data, limit) not in self._images:
-            self._images = {
-                (block.data, limit): building.load_images(block.data, limit, self.setup.download)
-            }
+            with World.current().one_then_all():
+                images = building.load_images(block.data, limit, self.setup.download)
+            self._images = {(block.data, limit): images}
         for name in block.networks:
             if name not in self._networks:
                 self._networks[name] = building.load_network(name, self.setup.weights)
