@@ -92,7 +92,7 @@ class Nursery:
             cwd: Where.
             processes: How many; more than one find each other as under torchrun.
             die_at: The first process kills itself just before its change to the disk of this number, from 1.
-            patch: Python to run in every process before, such as a model that fails.
+            patch: Python to run in every process before; the command is not run if it exits.
             end_others: Whether the end of a process that failed ends the others, as under torchrun.
             timeout: Seconds after which all are killed.
         """
@@ -160,11 +160,11 @@ def _child(
         for file, target in zip((null, *files[:2]), (0, 1, 2), strict=True):
             os.dup2(file, target)
         _count_changes(files[2], die_at)
-        exec(wanted["patch"], {})
 
         from saddlepoint import cli
 
         try:
+            exec(wanted["patch"], {})
             cli.main(wanted["words"])
         except SystemExit as end:
             code = end.code if isinstance(end.code, int) else 98

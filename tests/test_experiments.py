@@ -348,6 +348,23 @@ def test_an_unfinished_row_is_continued_from_its_pages(
     assert runs.Run.read(folder).metrics == whole.metrics
 
 
+def test_networks_and_images_are_hashed_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hashed = []
+    for name in ("hash_model", "hash_tensors"):
+        plain = getattr(runs, name)
+        monkeypatch.setattr(
+            runs, name, lambda what, name=name, plain=plain: hashed.append(name) or plain(what)
+        )
+    experiments.reproduce(small(rows=2), tmp_path, experiments.Setup(reports=False))
+    assert sorted(hashed) == ["hash_model", "hash_model", "hash_tensors"]
+    block = tmp_path / "true" / "apgda" / "linf-0.2"
+    first, second = (runs.Run.read(block / key).hashes for key in ("avg", "minmax"))
+    assert (first.models, first.data) == (second.models, second.data)
+    assert first.models["mnist-a"] == runs.hash_model(sp.models.load("mnist-a"))
+
+
 def test_other_settings_are_not_continued(tmp_path: Path) -> None:
     experiment, setup = small(rows=1), experiments.Setup(reports=False)
     experiments.reproduce(experiment, tmp_path, setup)

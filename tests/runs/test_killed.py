@@ -21,13 +21,24 @@ COMMANDS = {
         *("--limit", 2, "--batch-size", 1, "--no-doctor"),
     ),
     "train": (
-        *("train", *DATA, "--model", "C", "--method", "ampgd", "--threat", "linf:0.1"),
-        *("--limit", 40, "--held-out", 8, "--epochs", 2, "--steps", 1, "--checkpoint-every", 1),
+        *(
+            "train",
+            *DATA,
+            "--model",
+            "C",
+            "--threat",
+            "linf:0.1",
+            "--threat",
+            "l2:1",
+            "--start",
+            "warm",
+        ),
+        *("--limit", 160, "--held-out", 8, "--epochs", 2, "--steps", 1, "--checkpoint-every", 1),
         *("--test-images", 4, "--test-steps", 1, "--test-restarts", 1),
     ),
     "reproduce": ("reproduce", "steps-mnist", "--limit", 3),
 }
-KILLS = 8  # of every command, evenly over its changes to the disk
+KILLS = 6  # of every command, evenly over its changes to the disk
 
 
 @pytest.fixture(scope="module")

@@ -7,7 +7,6 @@ FOLDER/LABELS/METHOD/KEY/               a measurement: run.json
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, replace
@@ -164,7 +163,7 @@ def _settings(experiment: Experiment) -> list[Block]:
 @final
 @dataclass
 class _Runner:
-    """Runs rows in order; networks and images are loaded once."""
+    """Runs rows in order; networks and images are loaded and hashed once."""
 
     experiment: Experiment
     folder: Path
@@ -174,6 +173,7 @@ class _Runner:
     total: int = 0
     _networks: dict[str, nn.Module] = field(default_factory=dict)
     _images: dict[tuple[str, int], tuple[Tensor, Tensor]] = field(default_factory=dict)
+    _hashed: dict[object, str] = field(default_factory=dict)
 
     @property
     def target(self) -> Path:
@@ -257,7 +257,7 @@ class _Runner:
         record = runs.Run(
             kind="measure",
             command=self._command(),
-            settings=json.loads(json.dumps(config, default=str)),
+            settings=config,
             seed=self.setup.seed,
             domains=problem.names,
             classes=building.CLASSES[block.data],
@@ -282,12 +282,14 @@ class _Runner:
 
     def _hashes(self, config: dict[str, Any], block: Block) -> runs.Hashes:
         x, y, networks = self._materials(block)
-        named = zip(block.networks, networks, strict=True)
-        return runs.Hashes(
-            runs.hash_settings(config),
-            {name: runs.hash_model(network) or "" for name, network in named},
-            runs.hash_tensors({"x": x, "y": y}),
-        )
+        named = dict(zip(block.networks, networks, strict=True))
+        images = (block.data, len(x))
+        if images not in self._hashed:
+            self._hashed[images] = runs.hash_tensors({"x": x, "y": y})
+        for name in named.keys() - self._hashed.keys():
+            self._hashed[name] = runs.hash_model(named[name]) or ""
+        models = {name: self._hashed[name] for name in named}
+        return runs.Hashes(runs.hash_settings(config), models, self._hashed[images])
 
     @property
     def first(self) -> bool:

@@ -6,7 +6,6 @@ settings, models or data, and nothing is deleted that we did not write.
 
 from __future__ import annotations
 
-import json
 import signal
 import threading
 import time
@@ -299,10 +298,9 @@ def _check_same(old: Run, new: Run, folder: Path) -> None:
     if old.kind != new.kind:
         what, got = "kind of run", f"{new.kind} for a run of kind {old.kind}"
     elif old.hashes.settings != new.hashes.settings:
-        here = json.loads(json.dumps(new.settings, default=str))  # as the other was written
-        keys = sorted(set(old.settings) | set(here))
-        differing = [key for key in keys if old.settings.get(key) != here.get(key)]
-        shown = [f"{k}: {old.settings.get(k)} there, {here.get(k)} here" for k in differing]
+        there, here = old.settings, new.settings
+        differing = [k for k in sorted({*there, *here}) if there.get(k) != here.get(k)]
+        shown = [f"{k}: {there.get(k)} there, {here.get(k)} here" for k in differing]
         what, got = "configuration", "; ".join(shown) or "other settings"
     elif old.hashes.data != new.hashes.data:
         what, got = "data", "images or labels with another hash"
