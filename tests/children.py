@@ -73,7 +73,7 @@ class Nursery:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._process.communicate(timeout=20)
+        self._process.communicate(timeout=60)
 
     def run(
         self,
@@ -83,7 +83,7 @@ class Nursery:
         die_at: int | None = None,
         patch: str = SHORT,
         end_others: bool = True,
-        timeout: float = 120,
+        timeout: float = 300,
     ) -> list[Child]:
         """Run one command of `saddlepoint` in one process, or in several that work together.
 

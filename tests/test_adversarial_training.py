@@ -31,26 +31,13 @@ from saddlepoint.training import (
     validate,
 )
 from saddlepoint.training.session import BEST, HISTORY
+from small_training import assert_equal_bits, bits, network
 
 THREATS = {"linf": LpBall(math.inf, 0.1), "l2": LpBall(2, 1.0)}
 SGD = Recipe("test", "sgd", 0.05, epochs=3)
 HERE = Path(__file__).parent
 SRC = Path(training.__file__).parents[2]
 TORCHRUN = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
-
-
-def network(seed=0):
-    """Batch norm and dropout: everything that has a state or is random."""
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        return nn.Sequential(
-            nn.Conv2d(1, 4, 5, stride=3),
-            nn.BatchNorm2d(4),
-            nn.ReLU(),
-            nn.Flatten(),
-            nn.Dropout(0.2),
-            nn.Linear(4 * 8 * 8, 10),
-        )
 
 
 def loader(limit=100):
@@ -76,16 +63,6 @@ def watch_sizes(monkeypatch, seen):
 def held_out():
     x, y = data.sample("mnist")
     return x[500:560], y[500:560]
-
-
-def bits(model):
-    return {key: value.clone() for key, value in model.state_dict().items()}
-
-
-def assert_equal_bits(first, second):
-    assert first.keys() == second.keys()
-    for key, value in first.items():
-        assert torch.equal(value, second[key]), key
 
 
 def fit(model, method="ampgd", **arguments):

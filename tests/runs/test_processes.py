@@ -149,6 +149,25 @@ def test_a_failure_that_is_noted_is_noted_alike(
     assert "no more memory" in record["metrics"]["failures"][0]["error"]
 
 
+def test_a_budget_is_the_time_of_all_processes_together(nursery: Nursery, tmp_path: Path) -> None:
+    slow = f"{SHORT}\nimport time\nrun = OurAttack.run\n"
+    slow += "OurAttack.run = lambda attack, target: (time.sleep(0.3), run(attack, target))[1]\n"
+    words = ("evaluate", "mnist-c", *DATA, "--threat", "l2:1", "--limit", 6, "--batch-size", 1)
+    words = (*words, "--budget", "0.8s", "--no-doctor", "--out", "two")
+    ended = nursery.run(*words, cwd=tmp_path, processes=2, patch=slow)
+    assert [each.code for each in ended] == [0, 0], ended[0].err
+    metrics = runs.Run.read(tmp_path / "two").metrics
+    (first, _) = metrics["attacks"]
+    # Each of the two has 0.4 s: a first batch of at least 0.3 s, and not time enough for a second one.
+    assert (first["status"], first["attacked"]) in (
+        ("cut short", 2),
+        ("cut short", 1),
+        ("cut short", 0),
+    )
+    assert "cut short by the budget of 0.8 s" in metrics["notes"][0]
+    assert f"({first['attacked']} of 6 images attacked" in metrics["notes"][0]
+
+
 def test_processes_that_see_other_data_are_refused(nursery: Nursery, tmp_path: Path) -> None:
     other = "import os\nfrom saddlepoint import data\nsample = data.sample\n"
     other += "if os.environ['RANK'] == '1':\n"
