@@ -201,6 +201,9 @@ class Joint:
                 standing = int((~found.fooled).sum())
                 self.callback(replace(where, done=done, total=len(todo), standing=standing))
 
+        def tick(more: int) -> None:
+            report(done + more)
+
         def on(rows: Tensor) -> Callable[[float | None], dict[str, Tensor]]:
             def work(deadline: float | None) -> dict[str, Tensor]:
                 part = self.problem.take(rows.to(self.problem.x.device))
@@ -213,7 +216,7 @@ class Joint:
         name = f"{where.threat}/{where.attack}"
         parts = enumerate(batches_of(todo, self.batch_size))
         batches = [Batch(f"{name}/{number}", rows, on(rows)) for number, rows in parts]
-        for batch, page in stage.pages(batches, lambda more: report(done + more)):  # noqa: B023
+        for batch, page in stage.pages(batches, tick):
             done += len(batch.rows)
             yield batch.rows, page.tensors
         if stage.status == "cut short":

@@ -95,7 +95,8 @@ def robust_accuracy(
         batch_size: Images at a time. Results of other libraries depend on it through their random numbers.
         budget: Seconds for each attack under each threat; what it cut short stands in `notes`.
         seed: Of everything random.
-        ledger: Keeps finished batches. What it has already is not computed again.
+        ledger: Keeps finished batches. What it has already is not computed again. Several processes that share
+            a `SharedLedger` divide the batches; the result is that of one.
         callback: Called before and after every batch.
 
     Returns:
