@@ -7,7 +7,7 @@ import sys
 
 import torch
 
-ROOMS = ("projections", "solver", "training", "parity")
+ROOMS = ("projections", "solver", "training", "processes", "parity")
 
 
 def main(rooms: list[str]) -> int:

@@ -6,12 +6,7 @@ import inspect
 import itertools
 import json
 import math
-import os
 import re
-import signal
-import subprocess
-import sys
-import time
 import typing
 from pathlib import Path
 
@@ -19,7 +14,6 @@ import pytest
 import torch
 from safetensors.torch import load_file
 from torch import nn
-from torch.nn.parallel import DistributedDataParallel
 
 import saddlepoint
 from saddlepoint import LpBall, MinMax, WorstCase, ampgd_step, cli, data, models, training
@@ -36,28 +30,14 @@ from saddlepoint.training import (
     train,
     validate,
 )
-from saddlepoint.training.distributed import World
-from saddlepoint.training.session import BEST, CHECKPOINT, HISTORY
+from saddlepoint.training.session import BEST, HISTORY
+from small_training import assert_equal_bits, bits, network
 
 THREATS = {"linf": LpBall(math.inf, 0.1), "l2": LpBall(2, 1.0)}
 SGD = Recipe("test", "sgd", 0.05, epochs=3)
 HERE = Path(__file__).parent
 SRC = Path(training.__file__).parents[2]
 TORCHRUN = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
-
-
-def network(seed=0):
-    """Batch norm and dropout: everything that has a state or is random."""
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        return nn.Sequential(
-            nn.Conv2d(1, 4, 5, stride=3),
-            nn.BatchNorm2d(4),
-            nn.ReLU(),
-            nn.Flatten(),
-            nn.Dropout(0.2),
-            nn.Linear(4 * 8 * 8, 10),
-        )
 
 
 def loader(limit=100):
@@ -83,16 +63,6 @@ def watch_sizes(monkeypatch, seen):
 def held_out():
     x, y = data.sample("mnist")
     return x[500:560], y[500:560]
-
-
-def bits(model):
-    return {key: value.clone() for key, value in model.state_dict().items()}
-
-
-def assert_equal_bits(first, second):
-    assert first.keys() == second.keys()
-    for key, value in first.items():
-        assert torch.equal(value, second[key]), key
 
 
 def fit(model, method="ampgd", **arguments):
@@ -458,194 +428,6 @@ class TestResume:
         expected = network()
         assert fit(expected) == history
         assert_equal_bits(bits(again), bits(expected))
-
-    def test_kill_9_and_resume_on_the_command_line(self, tmp_path):
-        words = "train --data mnist-sample --model C --method ampgd --threat linf:0.1 --threat l2:1"
-        words += " --limit 300 --held-out 40 --epochs 3 --steps 2 --checkpoint-every 1 --start warm"
-        words = words.split()
-        victim = start(*words, "--out", tmp_path / "killed")
-        wait_for(lambda: position(tmp_path / "killed") >= (1, 1), victim)
-        victim.send_signal(signal.SIGKILL)
-        assert finish(victim)[0] == -signal.SIGKILL
-        assert position(tmp_path / "killed") < (3, 0)
-        assert finish(start(*words, "--out", tmp_path / "killed", "--resume"))[0] == 0
-        assert finish(start(*words, "--out", tmp_path / "whole"))[0] == 0
-        killed, whole = ((tmp_path / d / "model.safetensors") for d in ("killed", "whole"))
-        assert killed.read_bytes() == whole.read_bytes()
-        killed, whole = ((tmp_path / d / HISTORY) for d in ("killed", "whole"))
-        assert killed.read_text() == whole.read_text()
-
-
-def start(*words, launcher=()):
-    environment = os.environ | {"PYTHONPATH": str(SRC), "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, *launcher, "-m", "saddlepoint", *map(str, words)]
-    return subprocess.Popen(
-        command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
-
-
-def finish(process):
-    out, err = process.communicate(timeout=240)
-    return process.returncode, out, err
-
-
-def wait_for(condition, process, seconds=120):
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline
-        assert process.poll() is None, process.communicate()
-        time.sleep(0.02)
-
-
-def position(folder):
-    """Whole epochs in the checkpoint of a folder, and steps of the next."""
-    if not (folder / CHECKPOINT).exists():
-        return (0, 0)
-    record = json.loads(read_tensors(folder / CHECKPOINT).about["saddlepoint"])
-    return len(record["history"]), record.get("tally", {}).get("steps", 0)
-
-
-# ------------------------------------------------------------------------------------ several processes
-
-
-def double_network():
-    """Without batch norm and dropout, which by their nature see the rows of one process."""
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
-        layers = nn.Conv2d(1, 4, 5, stride=3), nn.ReLU(), nn.Flatten(), nn.Linear(256, 10)
-        model = nn.Sequential(*layers)
-    # No gradient ever reaches it, so that weight decay must not either.
-    model.unused = nn.Parameter(torch.ones(3))
-    return model.double()
-
-
-def work_in_a_process(start, folder):
-    """What every process of `TestSeveralProcesses` does; 65 images make a last batch of one row."""
-    import torch.distributed as dist
-
-    torch.set_num_threads(1)
-    if "RANK" in os.environ:
-        dist.init_process_group("gloo")
-    x, y = data.sample("mnist", limit=65)
-    batches = Batches(x.double(), y, 32, numbered=True)
-    model = double_network()
-    held = tuple(t[:30] for t in held_out())
-    history = fit(
-        model,
-        loader=batches,
-        validation=(held[0].double(), held[1]),
-        start=start,
-        recipe=Recipe("test", "adamw", 0.002, 2, weight_decay=0.01),
-    )
-    rank = os.environ.get("RANK", "alone")
-    results = {key: value.clone() for key, value in model.state_dict().items()}
-    for index, each in enumerate(history):
-        numbers = [*each.stats.values(), *each.validation.values()]
-        results[f"history.{index}"] = torch.tensor(numbers, dtype=torch.float64)
-    training.checkpoints.write_checkpoint(
-        Path(folder) / f"{rank}.safetensors", nn.Module(), None, {}, results
-    )
-
-
-class TestSeveralProcesses:
-    @pytest.mark.parametrize("start", ["random", "warm"])
-    def test_two_processes_equal_one(self, tmp_path, start):
-        script = "import sys; sys.path.insert(0, sys.argv[1])\n"
-        script += "from test_adversarial_training import work_in_a_process\n"
-        script += "work_in_a_process(*sys.argv[2:])\n"
-        file = tmp_path / "work.py"
-        file.write_text(script)
-        environment = os.environ | {"PYTHONPATH": str(SRC), "OMP_NUM_THREADS": "1"}
-        words = [str(file), str(HERE), start, str(tmp_path)]
-        for launcher in (TORCHRUN, ()):
-            command = [sys.executable, *launcher, *words]
-            subprocess.run(command, env=environment, check=True, timeout=240)
-        alone, first, second = (
-            load_file(tmp_path / f"{name}.safetensors") for name in ("alone", "0", "1")
-        )
-        for key, value in alone.items():
-            torch.testing.assert_close(first[key], value, rtol=0, atol=1e-10)
-            assert torch.equal(first[key], second[key])
-
-    def test_a_dying_worker_ends_the_job_and_resume_finishes_it(self, tmp_path):
-        words = "train --data mnist-sample --model A --method avg --threat linf:0.1 --threat l2:1"
-        words += " --limit 400 --held-out 40 --epochs 6 --steps 5"
-        words = words.split()
-        job = start(*words, "--out", tmp_path / "lost", launcher=TORCHRUN)
-        wait_for(lambda: position(tmp_path / "lost") >= (1, 0), job)
-        worker = max(children(job.pid))
-        os.kill(worker, signal.SIGKILL)
-        code, _, err = finish(job)
-        assert code != 0
-        assert "lost contact with another one" in err or "Signal 9 (SIGKILL)" in err
-        assert position(tmp_path / "lost")[0] < 6
-        assert finish(start(*words, "--out", tmp_path / "lost", "--resume"))[0] == 0
-        assert finish(start(*words, "--out", tmp_path / "whole"))[0] == 0
-        lost, whole = (load_file(tmp_path / d / "model.safetensors") for d in ("lost", "whole"))
-        for key, value in whole.items():
-            torch.testing.assert_close(lost[key], value, rtol=0, atol=1e-4)
-
-    def test_an_attack_by_two_processes_equals_that_of_one_bit_for_bit(self, tmp_path):
-        words = "attack ensemble --data mnist-sample --models A,C --eps 0.15 --steps 5 --limit 70"
-        words = [*words.split(), "--batch-size", "16", "--baseline", "average", "--out"]
-        jobs = [
-            start(*words, tmp_path / "two", launcher=TORCHRUN),
-            start(*words, tmp_path / "one"),
-        ]
-        for job in jobs:
-            code, out, err = finish(job)
-            assert code == 0, err
-            assert out.count("report:") == 1  # the first process speaks for all
-        one, two = (tmp_path / "one", tmp_path / "two")
-        name = "tensors.safetensors"
-        assert (one / name).read_bytes() == (two / name).read_bytes()
-        records = [json.loads((folder / "run.json").read_text()) for folder in (one, two)]
-        for key in ("created", "seconds", "command", "digest"):
-            for record in records:
-                record.pop(key)
-        assert records[0] == records[1]
-        assert sorted(p.name for p in one.iterdir()) == sorted(p.name for p in two.iterdir())
-
-    def test_shares_of_a_batch(self):
-        for count in (0, 1, 2, 5, 64):
-            parts = [World(rank, 3).rows(count) for rank in range(3)]
-            rows = [i for part in parts for i in range(count)[part]]
-            assert rows == list(range(count))
-            assert max(len(range(count)[p]) for p in parts) <= count // 3 + 1
-
-    def test_a_wrapped_model_is_attacked_unwrapped(self, tmp_path):
-        """DistributedDataParallel in a loop of one's own: its hooks see the update only."""
-        import torch.distributed as dist
-
-        store = dist.FileStore(str(tmp_path / "store"), 1)
-        dist.init_process_group("gloo", store=store, rank=0, world_size=1)
-        try:
-            x, y = data.sample("mnist", limit=16)
-            plain = double_network()
-            wrapped = DistributedDataParallel(double_network(), find_unused_parameters=True)
-            calls = []
-            wrapped.register_forward_pre_hook(lambda *_: calls.append("wrapper"))
-            for model in (plain, wrapped):
-                optimizer = torch.optim.SGD(model.parameters(), 0.1)
-                ampgd_step(model, optimizer, x.double(), y, THREATS, steps=3, iteration=0)
-            assert calls == ["wrapper"]
-            for a, b in zip(plain.parameters(), wrapped.parameters(), strict=True):
-                torch.testing.assert_close(a, b)
-        finally:
-            dist.destroy_process_group()
-
-
-def children(pid):
-    """Processes started by `pid`, from /proc."""
-    found = []
-    for stat in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            after_name = stat.read_text().rpartition(")")[2].split()
-        except OSError:
-            continue
-        if int(after_name[1]) == pid:
-            found.append(int(stat.parent.name))
-    return found
 
 
 # ------------------------------------------------------------------------------------------ the command

@@ -30,6 +30,8 @@ from saddlepoint.training import (
     train,
     validate,
 )
+from small_training import bits
+from small_training import network as convnet
 
 THREATS = {
     "linf": Threat(LpBall(math.inf, 0.2), direction=directions.sign),
@@ -65,23 +67,6 @@ def batch(rows=7, size=6, classes=4, seed=1):
 
 def sgd(model, lr=0.1):
     return torch.optim.SGD(model.parameters(), lr)
-
-
-def convnet(seed=0):
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        return nn.Sequential(
-            nn.Conv2d(1, 4, 5, stride=3),
-            nn.BatchNorm2d(4),
-            nn.ReLU(),
-            nn.Flatten(),
-            nn.Dropout(0.3),
-            nn.Linear(4 * 8 * 8, 10),
-        )
-
-
-def bits(model):
-    return {key: value.clone() for key, value in model.state_dict().items()}
 
 
 def parameters(model):
@@ -518,7 +503,7 @@ class TestMsd:
 class TestModelIsLeftAlone:
     @pytest.mark.parametrize("method", STEPS)
     def test_the_attack_touches_neither_parameters_nor_gradients_nor_flags(self, method):
-        model = convnet()
+        model = convnet(dropout=0.3)
         model[5].bias.requires_grad_(False)
         model[0].weight.grad = torch.full_like(model[0].weight, 3.0)
         x, y = data.sample("mnist", limit=16)
@@ -563,7 +548,7 @@ class TestModelIsLeftAlone:
 
     @pytest.mark.parametrize("mix", [1.0, 0.5])
     def test_running_statistics_see_the_training_pass_once(self, mix):
-        model = convnet().train()
+        model = convnet(dropout=0.3).train()
         x, y = data.sample("mnist", limit=16)
         expected = copy.deepcopy(model)
         stats = ampgd_step(model, sgd(model, 0.01), x, y, THREATS, steps=3, mix=mix, iteration=0)
@@ -574,7 +559,7 @@ class TestModelIsLeftAlone:
         torch.testing.assert_close(model[1].running_var, expected[1].running_var)
 
     def test_frozen_batch_norm_stays_frozen(self):
-        model = convnet().train()
+        model = convnet(dropout=0.3).train()
         model[1].eval()
         mean = model[1].running_mean.clone()
         ampgd_step(
@@ -584,7 +569,7 @@ class TestModelIsLeftAlone:
         assert [m.training for m in model] == [True, False, True, True, True, True]
 
     def test_modes_are_restored_after_an_error(self):
-        model = convnet().train()
+        model = convnet(dropout=0.3).train()
 
         def broken(logits, labels):
             raise RuntimeError("stop")
@@ -692,7 +677,7 @@ class TestPerturbations:
             "l1": Threat(LpBall(1, 10.0)),
             "l0": Threat(LpBall(0, 15)),
         }
-        model = convnet()
+        model = convnet(dropout=0.3)
         stats = STEPS[method](model, sgd(model), x, y, threats, steps=3, start=start, iteration=0)
         for k, threat in enumerate(threats.values()):
             delta = stats.perturbations[:, k]

@@ -21,6 +21,7 @@ from PIL import Image
 from safetensors.torch import save_file
 
 import saddlepoint as sp
+from commands import inside
 from saddlepoint import cli, runs
 from saddlepoint.cli import config, parse
 from saddlepoint.cli.errors import UsageError
@@ -66,13 +67,6 @@ def run(*words: object, cwd: Path, **options) -> subprocess.CompletedProcess[str
     return subprocess.run(
         command, cwd=cwd, env=ENVIRONMENT, capture_output=True, text=True, timeout=120, **options
     )
-
-
-def inside(*words: object) -> int:
-    """The same in this process: quicker, for everything that ends early."""
-    with pytest.raises(SystemExit) as caught:
-        cli.main([str(word) for word in words])
-    return int(caught.value.code or 0)
 
 
 @pytest.fixture(autouse=True)

@@ -18,6 +18,8 @@ import pytest
 import torch
 
 import saddlepoint as sp
+from commands import inside
+from folders import without_time
 from run_factory import HOSTILE, make_evaluation
 from saddlepoint import cli, evaluation, report, runs
 from saddlepoint.cli import parse
@@ -25,7 +27,7 @@ from saddlepoint.evaluation import RobustAccuracy
 from saddlepoint.report import charts
 from saddlepoint.runs.evaluations import evaluation_metrics, evaluation_tensors
 from saddlepoint.solver.inspection import look
-from test_cli import ENVIRONMENT, SLOW_MODEL, inside, run
+from test_cli import ENVIRONMENT, SLOW_MODEL, run
 
 MASKED = """
 import saddlepoint as sp, torch
@@ -67,13 +69,6 @@ class Elements(HTMLParser):
 
 def pages(folder: Path) -> dict[str, int]:
     return {p.name: p.stat().st_mtime_ns for p in folder.glob("pages/[!.]*")}
-
-
-def without_time(metrics):
-    """Metrics but for what a clock measured."""
-    if isinstance(metrics, dict):
-        return {k: without_time(v) for k, v in metrics.items() if k != "seconds"}
-    return [without_time(v) for v in metrics] if isinstance(metrics, list) else metrics
 
 
 class TestCommand:

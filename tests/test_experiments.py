@@ -13,7 +13,8 @@ import torch
 from safetensors.torch import save_file
 
 import saddlepoint as sp
-from saddlepoint import cli, experiments, runs
+from commands import inside
+from saddlepoint import experiments, runs
 from saddlepoint.experiments import building, distances, drawing, figures, results, runner, summary
 from saddlepoint.experiments.image_groups import IMAGE_GROUPS
 from saddlepoint.experiments.methods import solver
@@ -346,6 +347,23 @@ def test_an_unfinished_row_is_continued_from_its_pages(
     experiments.reproduce(experiment, tmp_path / "whole", setup)
     whole = runs.Run.read(tmp_path / "whole" / "true" / "apgda" / "linf-0.2" / "avg")
     assert runs.Run.read(folder).metrics == whole.metrics
+
+
+def test_networks_and_images_are_hashed_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hashed = []
+    for name in ("hash_model", "hash_tensors"):
+        plain = getattr(runs, name)
+        monkeypatch.setattr(
+            runs, name, lambda what, name=name, plain=plain: hashed.append(name) or plain(what)
+        )
+    experiments.reproduce(small(rows=2), tmp_path, experiments.Setup(reports=False))
+    assert sorted(hashed) == ["hash_model", "hash_model", "hash_tensors"]
+    block = tmp_path / "true" / "apgda" / "linf-0.2"
+    first, second = (runs.Run.read(block / key).hashes for key in ("avg", "minmax"))
+    assert (first.models, first.data) == (second.models, second.data)
+    assert first.models["mnist-a"] == runs.hash_model(sp.models.load("mnist-a"))
 
 
 def test_other_settings_are_not_continued(tmp_path: Path) -> None:
@@ -713,14 +731,6 @@ def test_the_same_data_draw_the_same_files(tmp_path: Path) -> None:
 # ------------------------------------------------------------------------------- the command
 
 
-def command(*words: object) -> int:
-    with pytest.raises(SystemExit) as stop:
-        cli.main([str(word) for word in words])
-    code = stop.value.code
-    assert isinstance(code, int)
-    return code
-
-
 def test_the_command_runs_both_methods_into_one_table(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -730,7 +740,7 @@ def test_the_command_runs_both_methods_into_one_table(
     out = tmp_path / "out"
     pictures = tmp_path / "pictures"
     words = ("reproduce", "ensemble-mnist", "--method", "both", "--limit", 4, "--out", out)
-    assert command(*words, "--figures", pictures) == 0
+    assert inside(*words, "--figures", pictures) == 0
     shown = capsys.readouterr()
     assert "| linf, eps 0.2 | min-max | attack | true | 4 |" in shown.out
     assert "[2/2] linf, eps 0.2, min-max" in shown.err
@@ -738,9 +748,9 @@ def test_the_command_runs_both_methods_into_one_table(
     assert names == {f"ensemble-mnist-{m}.{s}" for m in ("apgda", "attack") for s in ("png", "svg")}
     data = json.loads((out / "ensemble-mnist-apgda.json").read_text())
     assert data["panels"][0]["y_label"] == "success rate (%)"
-    assert command(*words) == 2
+    assert inside(*words) == 2
     assert "add --resume" in capsys.readouterr().err
-    assert command(*words, "--resume", "--quiet") == 0
+    assert inside(*words, "--resume", "--quiet") == 0
     assert capsys.readouterr().out == ""
     record = runs.Run.read(out / "true" / "attack" / "linf-0.2" / AVERAGE.key)
     assert record.command == "saddlepoint reproduce ensemble-mnist --method attack --limit 4"
@@ -752,13 +762,13 @@ def test_settings_can_be_run_one_by_one_into_one_table(
     both = replace(small(), blocks=tuple(replace(small().blocks[0], key=k, label=k) for k in "ab"))
     monkeypatch.setattr("saddlepoint.experiments.find", lambda name: replace(both, name=name))
     words = ("reproduce", "ensemble-mnist", "--resume", "--out", tmp_path)
-    assert command(*words, "--only", "a", "--limit", 4) == 0
+    assert inside(*words, "--only", "a", "--limit", 4) == 0
     assert "| b | min-max | apgda |" not in capsys.readouterr().out
-    assert command(*words, "--only", "b", "--limit", 3) == 0
+    assert inside(*words, "--only", "b", "--limit", 3) == 0
     shown = capsys.readouterr().out
     assert "| a | min-max | apgda | true | 4 |" in shown
     assert "| b | min-max | apgda | true | 3 |" in shown
-    assert command(*words, "--only", "c") == 2
+    assert inside(*words, "--only", "c") == 2
     assert "`only` must be a setting of ensemble-mnist: a; b; got 'c'" in capsys.readouterr().err
 
 
@@ -766,7 +776,7 @@ def test_the_list_shows_every_experiment_with_its_cost(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("saddlepoint.experiments.costs.seconds_per_gradient", lambda *_: 1e-3)
-    assert command("reproduce", "--list") == 0
+    assert inside("reproduce", "--list") == 0
     lines = capsys.readouterr().out.splitlines()
     assert [line.split()[0] for line in lines[2:] if not line.startswith(" ")] == list(EXPERIMENTS)
     # 4 balls x 2 strategies x 300 images x 51 steps x 4 networks x 1 ms, and 3 s for each of 8 rows
@@ -795,7 +805,7 @@ def test_wrong_use_is_one_line_and_code_2(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    assert command("reproduce", *words) == 2
+    assert inside("reproduce", *words) == 2
     error = capsys.readouterr().err
     assert message in error
     assert error.count("\n") == 1

@@ -11,7 +11,8 @@ import pytest
 import torch
 
 import saddlepoint as sp
-from saddlepoint import cli, experiments
+from commands import inside
+from saddlepoint import experiments
 from saddlepoint.experiments import building
 from saddlepoint.experiments.overview import overview
 from saddlepoint.experiments.plan import Experiment, Groups, Ordered, Row, Strategy
@@ -242,14 +243,6 @@ def test_the_overview_puts_sources_side_by_side(tmp_path: Path) -> None:
 # ------------------------------------------------------------------------------- the document
 
 
-def command(*words: object) -> int:
-    with pytest.raises(SystemExit) as stop:
-        cli.main([str(word) for word in words])
-    code = stop.value.code
-    assert isinstance(code, int)
-    return code
-
-
 def test_the_command_stores_summaries_and_writes_documents(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -260,23 +253,23 @@ def test_the_command_stores_summaries_and_writes_documents(
     )
     store = tmp_path / "results"
     words = ("reproduce", "ensemble-cifar10", "--out", tmp_path / "runs", "--store", store)
-    assert command(*words, "--method", "all", "--labels", "both") == 0
+    assert inside(*words, "--method", "all", "--labels", "both") == 0
     assert str(store / "ensemble-cifar10.json") in capsys.readouterr().out
     places = {path.parent.name for path in (tmp_path / "runs").glob("*/attack*")}
     assert places == {"true", "predicted"}
     document = tmp_path / "RESULTS.md"
     before = "# Mine\n\n<!-- table: ensemble-cifar10 -->\nold\n<!-- end -->\n\nProse, 12 %.\n"
     document.write_text(before + "<!-- table: ensemble-cifar10, details -->\n<!-- end -->\n")
-    assert command("reproduce", "--summary", document) == 0
+    assert inside("reproduce", "--summary", document) == 0
     text = document.read_text()
     assert text.startswith("# Mine\n\n<!-- table: ensemble-cifar10 -->\n| Setting | Strategy |")
     assert "old" not in text
     assert "\n\nProse, 12 %.\n" in text
     assert "| linf, eps 0.05 | avg. | apgda | true | 3 |" in text
     assert "| linf, eps 0.05 | min-max | attack, 5 descents | predicted | 3 |" in text
-    assert command("reproduce", "--summary", document) == 0
+    assert inside("reproduce", "--summary", document) == 0
     assert document.read_text() == text
-    assert command("reproduce", "--summary", tmp_path / "none.md") == 2
+    assert inside("reproduce", "--summary", tmp_path / "none.md") == 2
     assert "`--summary` must be a file that exists" in capsys.readouterr().err
 
 

@@ -18,37 +18,14 @@ from saddlepoint.files import read_tensors
 from saddlepoint.runs import Run
 from saddlepoint.training import Batches, Recipe, clean_step, recipe_for, train, validate
 from saddlepoint.training.loop import CHECKPOINT
+from small_training import assert_equal_bits, bits, network
 
 SGD = Recipe("test", "sgd", 0.05, epochs=4, weight_decay=0.001)
 ADAM = Recipe("test", "adamw", 0.002, epochs=4, weight_decay=0.01)
 
 
-def network(seed=0):
-    """Small, with everything that has a state or is random: batch norm, dropout."""
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        return nn.Sequential(
-            nn.Conv2d(1, 4, 5, stride=3),
-            nn.BatchNorm2d(4),
-            nn.ReLU(),
-            nn.Flatten(),
-            nn.Dropout(0.2),
-            nn.Linear(4 * 8 * 8, 10),
-        )
-
-
 def loader():
     return Batches(*data.sample("mnist", limit=100), size=32, flip=True)
-
-
-def bits(model):
-    return {key: value.clone() for key, value in model.state_dict().items()}
-
-
-def assert_equal_bits(first, second):
-    assert first.keys() == second.keys()
-    for key, value in first.items():
-        assert torch.equal(value, second[key]), key
 
 
 @pytest.fixture(scope="module", params=[SGD, ADAM], ids=["sgd", "adamw"])

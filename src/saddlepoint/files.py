@@ -11,7 +11,14 @@ from typing import TYPE_CHECKING, NamedTuple
 if TYPE_CHECKING:
     from torch import Tensor
 
-__all__ = ["DamagedFileError", "TensorFile", "read_tensors", "write_atomically", "write_tensors"]
+__all__ = [
+    "DamagedFileError",
+    "TensorFile",
+    "read_tensors",
+    "remove_unfinished",
+    "write_atomically",
+    "write_tensors",
+]
 
 _ENTRY, _DIGEST = "about", "sha256"
 
@@ -48,6 +55,22 @@ def write_atomically(path: Path, content: bytes | memoryview) -> None:
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
+
+
+def remove_unfinished(path: Path) -> None:
+    """Removes what processes that were killed inside `write_atomically` have left beside `path`.
+
+    Example:
+        >>> import tempfile
+        >>> folder = Path(tempfile.mkdtemp())
+        >>> half, other = folder / f".run.json.{uuid.uuid4().hex}", folder / ".run.json.mine"
+        >>> _ = half.write_text("{"), other.write_text("{}")
+        >>> remove_unfinished(folder / "run.json")
+        >>> half.exists(), other.exists()
+        (False, True)
+    """
+    for unfinished in path.parent.glob(f".{path.name}.{'[0-9a-f]' * 32}"):
+        unfinished.unlink(missing_ok=True)
 
 
 def write_tensors(

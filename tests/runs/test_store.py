@@ -106,6 +106,19 @@ def test_foreign_files_and_links_are_refused_and_left_alone(tmp_path: Path) -> N
     assert len(Store(elsewhere, "f")) == 1
 
 
+def test_the_folder_is_looked_through_once_however_many_pages_are_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks = []
+    look = Path.iterdir
+    monkeypatch.setattr(Path, "iterdir", lambda self: looks.append(self) or look(self))
+    store = Store(tmp_path, "f")
+    for number in range(5):
+        store.put(f"page {number}", page())
+    assert len(looks) <= 1
+    assert len(store) == 5
+
+
 def test_clear_removes_pages_of_all_settings_and_the_folder(tmp_path: Path) -> None:
     Store(tmp_path, "a").put("k", page())
     Store(tmp_path, "b").put("l", page())

@@ -33,6 +33,7 @@ def demo(
     """
     from saddlepoint import models
 
+    from .cluster import joined
     from .config import load
     from .runner import run_attack
 
@@ -46,10 +47,12 @@ def demo(
         "limit": limit,
     }
     config = load("ensemble", flags, None)
-    if not quiet and not json:
-        names = ", ".join(config.models)
-        print(
-            f"{min(limit, 1000)} test images of MNIST, networks {names}, linf 0.2: one perturbation "
-            "per image\nagainst all of them, with equal weights (average) and with min-max weights.\n"
-        )
-    return run_attack(config, out, overwrite=True, quiet=quiet, as_json=json)
+    with joined() as rank:
+        quiet = quiet or rank != 0
+        if not quiet and not json:
+            names = ", ".join(config.models)
+            print(
+                f"{min(limit, 1000)} test images of MNIST, networks {names}, linf 0.2: one perturbation "
+                "per image\nagainst all of them, with equal weights (average) and with min-max weights.\n"
+            )
+        return run_attack(config, out, overwrite=True, quiet=quiet, as_json=json, rank=rank)

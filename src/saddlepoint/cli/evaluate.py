@@ -109,13 +109,20 @@ def evaluate(
         settings: What decides the numbers.
         running: Where things go and how much is said.
     """
-    from .cluster import processes
+    from .cluster import joined, processes
 
     settings, running = settings or Settings(), running or Running()
     config = _config(model, settings)
-    if processes() > 1:
-        raise UsageError("`evaluate` must run in one process, got torchrun with several.")
+    if running.out is None and processes() > 1:
+        raise UsageError("`--out` must be given where several processes share the work, got none.")
+    with joined() as rank:
+        running = replace(running, quiet=running.quiet or rank != 0)
+        return _run(config, settings, running, rank)
+
+
+def _run(config: dict[str, Any], settings: Settings, running: Running, rank: int) -> int:
     from saddlepoint import runs
+    from saddlepoint.training.distributed import World
 
     from . import progress, runner, show
     from .inputs import limit_used, load_data, load_models
@@ -123,7 +130,7 @@ def evaluate(
     balls = _balls(config)
     name = f"evaluate-{Path(config['data']).stem}"
     folder = runner.run_folder(name, running.out, running.resume)
-    with progress.downloads() as downloading:
+    with World.current().one_then_all(), progress.downloads() as downloading:
         own = {"classes": config["classes"], "size": config["size"]}
         images = load_data(config["data"], config["split"], config["limit"], downloading, **own)
     config["limit"] = limit_used(config["limit"], images, quiet=running.quiet)
@@ -176,7 +183,7 @@ def evaluate(
     except runs.Interrupted as stop:
         saved = len(runs.Store(folder, stop.run.hashes.fingerprint))
         return runner.stopped(f"{saved} finished batches are saved", folder, again)
-    return finish(run, folder, quiet=running.quiet, as_json=running.json)
+    return 0 if rank else finish(run, folder, quiet=running.quiet, as_json=running.json)
 
 
 def _radius_notes(balls: "dict[str, LpBall]", images: "Images") -> tuple[str, ...]:
@@ -275,6 +282,7 @@ def _problem(
     """Images and domains, and what a look at the models has shown; completes the batch size."""
     from saddlepoint import Ensemble
     from saddlepoint.solver.inspection import look
+    from saddlepoint.training.distributed import World
 
     from .runner import on_device, views
 
@@ -292,7 +300,9 @@ def _problem(
             )
     with library():
         seen = look(problem)
+    # What process 0 has memory for is taken by all: batches are divided among them.
     config["batch_size"] = config["batch_size"] or seen.rows(seen.accumulate)
+    config["batch_size"] = World.current().gather(config["batch_size"])[0]
     return problem, seen
 
 

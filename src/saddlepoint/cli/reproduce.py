@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from cyclopts import Parameter
 
+from .cluster import joined
 from .errors import UsageError, usage
 
 if TYPE_CHECKING:
@@ -81,16 +82,22 @@ def reproduce(
     folder = Path("runs") / name if out is None else out
     limit = room.FULL if full else limit
     reasons = list(dict.fromkeys(room.skipped(experiment, weights).values()))
-    for source in _sources(experiment, method, labels):
-        setup = room.Setup(*source, limit, seed, weights)
-        try:
-            _run(part, folder, setup, resume=resume, quiet=quiet)
-        except KeyboardInterrupt:
-            given = {"method": method, "labels": labels, "out": folder, "seed": seed or None}
-            given |= {"limit": None if full else limit, "weights": weights, "store": store}
-            again = shlex.join(_words(name, {**given, "figures": figures}, full=full, only=only))
-            print(f"stopped; continue with: {again} --resume", file=sys.stderr)
-            return 130
+    with joined() as rank:
+        quiet = quiet or rank != 0
+        for source in _sources(experiment, method, labels):
+            setup = room.Setup(*source, limit, seed, weights)
+            try:
+                _run(part, folder, setup, resume=resume, quiet=quiet)
+            except KeyboardInterrupt:
+                given = {"method": method, "labels": labels, "out": folder, "seed": seed or None}
+                given |= {"limit": None if full else limit, "weights": weights, "store": store}
+                given |= {"figures": figures}
+                again = shlex.join(_words(name, given, full=full, only=only))
+                if not rank:
+                    print(f"stopped; continue with: {again} --resume", file=sys.stderr)
+                return 130
+    if rank:
+        return 0
     tables, files = room.publish(experiment, folder, figures=figures, skipped=reasons)
     if store is not None:
         files.append(room.write_summary(experiment, folder, store))

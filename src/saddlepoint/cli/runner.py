@@ -67,10 +67,11 @@ def run_attack(
     name = f"{config.kind}-{Path(config.data).stem}-{config.norm}"
     folder = run_folder(name, out, resume)
     from saddlepoint import runs
+    from saddlepoint.training.distributed import World
 
-    from . import cluster, progress, show
+    from . import progress, show
 
-    with cluster.first_process_first(rank), progress.downloads() as downloading:
+    with World.current().one_then_all(), progress.downloads() as downloading:
         images = load_data(
             config.data,
             config.split,
@@ -121,9 +122,12 @@ def opened(
 
 
 def stopped(saved: str, folder: Path, command: str) -> int:
-    """Say what an interrupted run has saved and how to go on; the exit code."""
-    print(f"stopped: {saved} in {folder}", file=sys.stderr)
-    print(f"continue with: {command} --resume", file=sys.stderr)
+    """Say what an interrupted run has saved and how to go on; the exit code. Process 0 speaks for all."""
+    from saddlepoint.training.distributed import World
+
+    if World.current().rank == 0:
+        print(f"stopped: {saved} in {folder}", file=sys.stderr)
+        print(f"continue with: {command} --resume", file=sys.stderr)
     return 130
 
 

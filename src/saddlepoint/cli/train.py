@@ -101,8 +101,8 @@ class _Work:
 
 def _prepare(settings: TrainSettings, named: "dict[str, Threat]", device: str, rank: int) -> _Work:
     from saddlepoint import training
+    from saddlepoint.training.distributed import World
 
-    from . import cluster
     from .inputs import Images, limit_used
 
     adversarial = settings.method != "clean"
@@ -112,7 +112,7 @@ def _prepare(settings: TrainSettings, named: "dict[str, Threat]", device: str, r
     if settings.epochs is not None:
         recipe = replace(recipe, epochs=settings.epochs)
     _check_start(settings, recipe)
-    with cluster.first_process_first(rank):
+    with World.current().one_then_all():
         x, y, test = _images(settings, rank)
     limit_used(settings.limit, Images(x, y, (), ""), quiet=rank != 0)
     # Now, because radii may rise for epochs before they bound nothing.

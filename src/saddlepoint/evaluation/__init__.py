@@ -4,7 +4,7 @@ from saddlepoint.evaluation.attacks import AbstractAttack, Target
 from saddlepoint.evaluation.domains import robust_domains
 from saddlepoint.evaluation.failures import AttackFailedError, Failure
 from saddlepoint.evaluation.ours import OurAttack
-from saddlepoint.evaluation.pages import Ledger, Page
+from saddlepoint.evaluation.pages import Ledger, Page, SharedLedger
 from saddlepoint.evaluation.radii import smallest_radius
 from saddlepoint.evaluation.rates import SuccessRates, success_rates, wilson
 from saddlepoint.evaluation.results import DomainAccuracy, Outcome, RobustAccuracy
@@ -24,6 +24,7 @@ __all__ = [
     "Outcome",
     "Page",
     "RobustAccuracy",
+    "SharedLedger",
     "SuccessRates",
     "Suite",
     "Target",

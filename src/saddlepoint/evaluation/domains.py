@@ -74,7 +74,8 @@ def robust_domains(
         seed: Of everything random.
         steps: Of every descent of the min-max attack.
         searches: Halvings of the search: radii are found to 2 ** -searches of their bracket.
-        ledger: Keeps finished batches. What it has already is not computed again.
+        ledger: Keeps finished batches. What it has already is not computed again. Several processes that share
+            a `SharedLedger` divide the batches; the result is that of one.
         callback: Called before and after every batch.
 
     Returns:

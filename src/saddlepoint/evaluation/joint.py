@@ -13,7 +13,7 @@ from torch import Tensor
 
 from saddlepoint.evaluation.attacks import OutOfTimeError
 from saddlepoint.evaluation.failures import AttackFailedError, Failure, OnFailure, reason
-from saddlepoint.evaluation.pages import Ledger, Stage, batches_of, part_of
+from saddlepoint.evaluation.pages import Batch, Ledger, Stage, batches_of, part_of
 from saddlepoint.evaluation.radii import radii_unchecked
 from saddlepoint.evaluation.results import SEARCH
 from saddlepoint.evaluation.robust import EvaluationProgress
@@ -105,7 +105,7 @@ class Joint:
                     if ball.p != 0:
                         self._judge(found, rows, self._stretched(rows, delta[rows], ball), ball)
             except Exception as error:  # the user's model may raise anything
-                self._failed(found, where, len(some), error)
+                self._failed(found, where, len(some), reason(error), error)
                 return
 
     def _stretched(self, rows: Tensor, delta: Tensor, ball: LpBall) -> Tensor:
@@ -157,7 +157,8 @@ class Joint:
             try:
                 self._judge(found, rows, tensors["delta"], ball)
             except Exception as error:  # the user's model may raise anything
-                self._failed(found, where, int((~found.fooled).sum()), error)
+                left = int((~found.fooled).sum())
+                self._failed(found, where, left, reason(error), error)
                 return
 
     def _radii(self, found: Found, ball: LpBall, where: EvaluationProgress) -> None:
@@ -192,7 +193,7 @@ class Joint:
         self, found: Found, where: EvaluationProgress, run: _Run
     ) -> Iterator[tuple[Tensor, Mapping[str, Tensor]]]:
         """Run something on all rows that a domain has right, batch by batch."""
-        stage = Stage(part_of(self.ledger, _ALL), self.budget)
+        stage = Stage(part_of(self.ledger, _ALL), self.budget, self.on_failure)
         todo = self.right.any(dim=1).nonzero().flatten()
         done = 0
 
@@ -201,29 +202,38 @@ class Joint:
                 standing = int((~found.fooled).sum())
                 self.callback(replace(where, done=done, total=len(todo), standing=standing))
 
-        for number, rows in enumerate(batches_of(todo, self.batch_size)):
-            report(done)
+        def tick(more: int) -> None:
+            report(done + more)
 
-            def batch(deadline: float | None, rows: Tensor = rows) -> dict[str, Tensor]:
+        def on(rows: Tensor) -> Callable[[float | None], dict[str, Tensor]]:
+            def work(deadline: float | None) -> dict[str, Tensor]:
                 part = self.problem.take(rows.to(self.problem.x.device))
                 return run(part, rows, _Clock(deadline))
 
-            page = stage.page(f"{where.threat}/{where.attack}/{number}", rows, batch)
-            if page is None:
-                if stage.error is None:
-                    found.notes.append(f"{where.attack}: {stage.cut_short(done, len(todo))}")
-                else:
-                    self._failed(found, where, len(todo) - done, stage.error)
-                break
-            done += len(rows)
-            yield rows, page.tensors
+            return work
+
+        name = f"{where.threat}/{where.attack}"
+        parts = enumerate(batches_of(todo, self.batch_size))
+        batches = [Batch(f"{name}/{number}", rows, on(rows)) for number, rows in parts]
+        for batch, page in stage.pages(batches, tick):
+            done += len(batch.rows)
+            yield batch.rows, page.tensors
+        if stage.status == "cut short":
+            found.notes.append(f"{where.attack}: {stage.cut_short(done, len(todo))}")
+        elif stage.status == "failed":
+            self._failed(found, where, len(todo) - done, stage.why, stage.error)
         if len(todo):
             report(len(todo))
 
     def _failed(
-        self, found: Found, where: EvaluationProgress, images: int, error: Exception
+        self,
+        found: Found,
+        where: EvaluationProgress,
+        images: int,
+        why: str,
+        error: Exception | None,
     ) -> None:
-        failure = Failure(where.threat, where.attack, images, reason(error))
+        failure = Failure(where.threat, where.attack, images, why)
         if self.on_failure == "raise":
             raise AttackFailedError(failure) from error
         found.failures.append(failure)

@@ -16,7 +16,7 @@ from saddlepoint.evaluation.attacks import AbstractAttack, Target, Watched, seal
 from saddlepoint.evaluation.failures import AttackFailedError, OnFailure, check_on_failure
 from saddlepoint.evaluation.given import ThreatLike, as_balls, images_and_labels
 from saddlepoint.evaluation.ours import OurAttack
-from saddlepoint.evaluation.pages import Ledger, Stage, Status
+from saddlepoint.evaluation.pages import Batch, Ledger, Stage, Status
 from saddlepoint.evaluation.results import Outcome, RobustAccuracy
 from saddlepoint.evaluation.suites import Suite, attacks_for
 from saddlepoint.evaluation.verdicts import clean_answers, judge, pulled_back
@@ -101,7 +101,8 @@ def robust_accuracy(
         batch_size: Images at a time. Results of other libraries depend on it through their random numbers.
         budget: Seconds for each attack under each threat; what it cut short stands in `notes`.
         seed: Of everything random.
-        ledger: Keeps finished batches. What it has already is not computed again.
+        ledger: Keeps finished batches. What it has already is not computed again. Several processes that share
+            a `SharedLedger` divide the batches; the result is that of one.
         callback: Called before and after every batch.
 
     Returns:
@@ -258,21 +259,25 @@ class _Evaluation:
         nearest: Nearest,
     ) -> Outcome:
         """One attack under one threat."""
-        work, stage = Work.none(attack, todo), Stage(self.ledger, self.budget)
+        work = Work.none(attack, todo)
+        stage = Stage(self.ledger, self.budget, self.on_failure)
 
         def report(done: int) -> None:
             if self.callback is not None:
                 left = int((standing & ~work.broken).sum())
                 self.callback(replace(where, done=done, total=work.total, standing=left))
 
-        for number, rows in work.batches(self.batch_size):
-            report(work.done)
-            key = f"{where.threat}/{attack.name}/{number}"
-            page = stage.page(key, rows, self._batch(key, ball, attack, rows, work.restart))
-            if page is None:
+        for restart, parts in enumerate(work.batches(self.batch_size)):
+            name = f"{where.threat}/{attack.name}/{restart}"
+            batches = [
+                self._batch(f"{name}/{number}", ball, attack, rows, restart)
+                for number, rows in enumerate(parts)
+            ]
+            for batch, page in stage.pages(batches, lambda more: report(work.done + more)):
+                work.add(batch.rows, page)
+                nearest.offer(page)
+            if stage.status != "complete":
                 break
-            work.add(rows, page)
-            nearest.offer(page)
         if work.total:
             report(work.total)
         failure = work.failure(where.threat, stage)
@@ -295,7 +300,7 @@ class _Evaluation:
 
     def _batch(
         self, key: str, ball: LpBall, attack: AbstractAttack, rows: Tensor, restart: int
-    ) -> Callable[[float | None], dict[str, Tensor]]:
+    ) -> Batch:
         def run(deadline: float | None) -> dict[str, Tensor]:
             here = rows.to(self.x.device)
             x, y = self.x[here], self.y.to(self.x.device)[here]
@@ -317,7 +322,7 @@ class _Evaluation:
                 "queries": torch.tensor(watched.queries),
             }
 
-        return run
+        return Batch(key, rows, run)
 
 
 def _attacks(suite: Suite, name: str, ball: LpBall, x: Tensor) -> tuple[AbstractAttack, ...]:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from saddlepoint.evaluation.attacks import AbstractAttack
-from saddlepoint.evaluation.failures import Failure, reason
+from saddlepoint.evaluation.failures import Failure
 from saddlepoint.evaluation.pages import Page, Stage, batches_of
 
 __all__ = ["Nearest", "Work"]
@@ -76,14 +76,13 @@ class Work:
         """Images of all restarts."""
         return int(self.todo.sum()) * self.attack.restarts
 
-    def batches(self, size: int) -> Iterator[tuple[str, Tensor]]:
-        """Batch by batch, restart by restart, what is still to be attacked: the end of a key, and rows."""
+    def batches(self, size: int) -> Iterator[tuple[Tensor, ...]]:
+        """Restart by restart the batches that are still to be attacked, as rows."""
         for restart in range(self.attack.restarts):
             self.restart = restart
             left = (self.todo & ~self.broken).nonzero().flatten()
             self.done = int(self.todo.sum()) * (restart + 1) - len(left)
-            for number, rows in enumerate(batches_of(left, size)):
-                yield f"{restart}/{number}", rows
+            yield batches_of(left, size)
 
     def add(self, rows: Tensor, page: Page) -> None:
         """Count a finished batch."""
@@ -98,10 +97,10 @@ class Work:
 
     def failure(self, threat: str, stage: Stage) -> Failure | None:
         """What the attack did not get to because it raised."""
-        if stage.error is None:
+        if stage.status != "failed":
             return None
         missed = int((self.todo & ~self.broken & ~self.finished).sum())
-        return Failure(threat, self.attack.name, missed, reason(stage.error))
+        return Failure(threat, self.attack.name, missed, stage.why)
 
     def notes(self, stage: Stage) -> Iterator[str]:
         """What else a reader of the numbers has to know."""

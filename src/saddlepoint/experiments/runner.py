@@ -7,7 +7,6 @@ FOLDER/LABELS/METHOD/KEY/               a measurement: run.json
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, replace
@@ -130,10 +129,15 @@ def reproduce(
             f"{building.explain_missing(names)}."
         )
     target = folder / setup.labels / setup.method
-    if not resume and any(target.glob("**/*.json")):
-        raise ValueError(
-            f"`{target}` must not hold results yet; add --resume to continue them, or choose another folder."
-        )
+
+    def check() -> None:
+        if not resume and any(target.glob("**/*.json")):
+            raise ValueError(
+                f"`{target}` must not hold results yet; add --resume to continue them, or choose another "
+                "folder."
+            )
+
+    World.current().agree(check)  # before any process writes there
     _Runner(experiment, folder, setup, callback or (lambda _: None)).run(blocks, measurements)
 
 
@@ -159,7 +163,7 @@ def _settings(experiment: Experiment) -> list[Block]:
 @final
 @dataclass
 class _Runner:
-    """Runs rows in order; networks and images are loaded once."""
+    """Runs rows in order; networks and images are loaded and hashed once."""
 
     experiment: Experiment
     folder: Path
@@ -169,6 +173,7 @@ class _Runner:
     total: int = 0
     _networks: dict[str, nn.Module] = field(default_factory=dict)
     _images: dict[tuple[str, int], tuple[Tensor, Tensor]] = field(default_factory=dict)
+    _hashed: dict[object, str] = field(default_factory=dict)
 
     @property
     def target(self) -> Path:
@@ -252,7 +257,7 @@ class _Runner:
         record = runs.Run(
             kind="measure",
             command=self._command(),
-            settings=json.loads(json.dumps(config, default=str)),
+            settings=config,
             seed=self.setup.seed,
             domains=problem.names,
             classes=building.CLASSES[block.data],
@@ -262,7 +267,8 @@ class _Runner:
         with runs.opened(record, self.target / measurement.key, resume=True) as execution:
             if not execution.complete:
                 began = time.monotonic()
-                result = measure(
+                # By one process: some measure time, which others at work would disturb.
+                result = self.first and measure(
                     measurement,
                     problem,
                     self.setup.method,
@@ -270,18 +276,20 @@ class _Runner:
                     lambda fraction: self._tell(measurement.label, fraction),
                 )
                 seconds = round(time.monotonic() - began, 3)
-                execution.finish(metrics=result, done=len(problem), seconds=seconds)
+                execution.finish(metrics=result or {}, done=len(problem), seconds=seconds)
         self.done += 1
         self._tell(measurement.label, 0.0)
 
     def _hashes(self, config: dict[str, Any], block: Block) -> runs.Hashes:
         x, y, networks = self._materials(block)
-        named = zip(block.networks, networks, strict=True)
-        return runs.Hashes(
-            runs.hash_settings(config),
-            {name: runs.hash_model(network) or "" for name, network in named},
-            runs.hash_tensors({"x": x, "y": y}),
-        )
+        named = dict(zip(block.networks, networks, strict=True))
+        images = (block.data, len(x))
+        if images not in self._hashed:
+            self._hashed[images] = runs.hash_tensors({"x": x, "y": y})
+        for name in named.keys() - self._hashed.keys():
+            self._hashed[name] = runs.hash_model(named[name]) or ""
+        models = {name: self._hashed[name] for name in named}
+        return runs.Hashes(runs.hash_settings(config), models, self._hashed[images])
 
     @property
     def first(self) -> bool:
@@ -311,9 +319,9 @@ class _Runner:
     def _materials(self, block: Block) -> tuple[Tensor, Tensor, list[nn.Module]]:
         limit = self.setup.images(self.experiment, block)
         if (block.data, limit) not in self._images:
-            self._images = {
-                (block.data, limit): building.load_images(block.data, limit, self.setup.download)
-            }
+            with World.current().one_then_all():
+                images = building.load_images(block.data, limit, self.setup.download)
+            self._images = {(block.data, limit): images}
         for name in block.networks:
             if name not in self._networks:
                 self._networks[name] = building.load_network(name, self.setup.weights)

@@ -6,7 +6,6 @@ settings, models or data, and nothing is deleted that we did not write.
 
 from __future__ import annotations
 
-import json
 import signal
 import threading
 import time
@@ -20,7 +19,7 @@ import torch
 from torch import Tensor
 
 from saddlepoint.evaluation import Page
-from saddlepoint.files import DamagedFileError, read_tensors, write_tensors
+from saddlepoint.files import DamagedFileError, read_tensors, remove_unfinished, write_tensors
 from saddlepoint.runs.record import RECORD, TENSORS, Run
 from saddlepoint.runs.signals import stop_on_signals
 from saddlepoint.runs.store import Store, locked
@@ -57,9 +56,13 @@ class Execution:
     folder: Path
     store: Store
     resumed: bool
-    world: World = field(default_factory=World.current)
     notes: list[str] = field(default_factory=list)
     began: float = field(default_factory=time.monotonic)
+
+    @property
+    def world(self) -> World:
+        """The processes that share the work."""
+        return self.store.world
 
     @property
     def complete(self) -> bool:
@@ -80,16 +83,18 @@ class Execution:
 
     def finish(self, tensors: Mapping[str, Tensor] | None = None, **changes: Any) -> Run:
         """Write the results and the complete record, in this order, and remove the pages."""
-        damaged = [
-            f"the page {name} was damaged and was computed again." for name in self.store.damaged
-        ]
-        notes = dict.fromkeys((*self.run.warnings, *self.notes, *damaged))
+        # What any process had to say is said once. From here on none of them needs the pages.
+        said = self.world.gather((self.notes, self.store.damaged))
+        again = "the page {} was damaged and was computed again."
+        damaged = [again.format(name) for _, names in said for name in names]
+        notes = dict.fromkeys((*self.run.warnings, *(n for own, _ in said for n in own), *damaged))
         if self.world.rank == 0 and tensors is not None:
             about = {"fingerprint": self.run.hashes.fingerprint}
             write_tensors(self.folder / TENSORS, tensors, about)
         self.update(status="complete", warnings=tuple(notes), **changes)
         if self.world.rank == 0:
             self.store.clear()
+        self.world.wait()  # whoever goes on finds the record complete
         return self.run
 
 
@@ -117,8 +122,8 @@ def opened(
     """
     world, made = World.current(), not folder.exists()
     try:
-        with _first_process(world, folder):
-            execution = _agree(world, lambda: _open(run, folder, resume, overwrite))
+        with ExitStack() as lock:
+            execution = _open_together(world, lock, run, folder, resume, overwrite)
             if execution.complete:
                 yield execution
             else:
@@ -176,25 +181,28 @@ def in_pages(
         The tensors of all rows, in order, and the seconds of all pages.
     """
     spans = [(start, min(start + size, total)) for start in range(0, total, size)]
-    world, store = execution.world, execution.store
+    keys, store = [f"rows {start} to {stop}" for start, stop in spans], execution.store
 
-    def page_of(span: tuple[int, int]) -> Page:
-        key = f"rows {span[0]} to {span[1]}"
-        page = store.get(key)
+    def page_of(number: int) -> Page:
+        page = store.get(keys[number])
         if page is None:
-            page = compute(*span)
-            store.put(key, page)
+            page = compute(*spans[number])
+            store.put(keys[number], page)
         return page
 
-    for start, stop in spans[world.rank :: world.size]:
-        page = page_of((start, stop))
-        if tell is not None:
-            tell(stop, page.tensors)
-        if world.rank == 0:
-            execution.run = execution.run.but(done=stop)
-    world.wait()
+    try:
+        for number in store.share(len(spans)):
+            page = page_of(number)
+            if tell is not None:
+                tell(spans[number][1], page.tensors)
+    except BaseException:
+        there = zip(keys, spans, strict=True)
+        done = sum(stop - start for key, (start, stop) in there if store.get(key) is not None)
+        execution.run = execution.run.but(done=done)
+        raise
+    store.gather(None)
     # Read back: what was deleted or damaged since is computed again, so that no row can be missing.
-    pages = [page_of(span) for span in spans]
+    pages = [page_of(number) for number in range(len(spans))]
     seconds = sum(page.seconds for page in pages)
     return _joined([page.tensors for page in pages]), seconds
 
@@ -206,10 +214,36 @@ def _joined(parts: list[Mapping[str, Tensor]]) -> dict[str, Tensor]:
     }
 
 
+def _open_together(
+    world: World, lock: ExitStack, run: Run, folder: Path, resume: bool, overwrite: bool
+) -> Execution:
+    """The run as process 0 finds it, which locks the folder for all; a refusal reaches every process."""
+
+    def first() -> Execution | None:
+        if world.rank:
+            return None
+        lock.enter_context(locked(folder))
+        return _open(run, folder, resume, overwrite)
+
+    execution = world.agree(first)
+    opened = execution and (execution.run, execution.resumed)
+    found, others = world.gather(opened)[0], world.gather(run.hashes)
+    strangers = [rank for rank, hashes in enumerate(others) if hashes != others[0]]
+    if strangers:
+        raise ValueError(
+            "`saddlepoint` must have the same settings, models and data in all processes, got others in "
+            f"process {strangers[0]} than in process 0; give all machines the same files."
+        )
+    assert found is not None  # process 0 has opened it
+    return execution or Execution(found[0], folder, Store(folder, run.hashes.fingerprint), found[1])
+
+
 def _open(run: Run, folder: Path, resume: bool, overwrite: bool) -> Execution:
     """What is in the folder, continued, replaced or refused."""
     store = Store(folder, run.hashes.fingerprint)
     store.check()
+    for name in run.files:
+        remove_unfinished(folder / name)
     if not (folder / RECORD).is_file():
         foreign = [name for name in run.files if (folder / name).exists()]
         if foreign:
@@ -224,6 +258,7 @@ def _open(run: Run, folder: Path, resume: bool, overwrite: bool) -> Execution:
         _check_results(old, folder)
         changed = _other_versions(old, run)
         if old.status == "complete":
+            store.clear()  # a process that was killed after its last word may have left some
             return Execution(old, folder, store, resumed=True)
         same = run.but(
             created=old.created,
@@ -263,10 +298,9 @@ def _check_same(old: Run, new: Run, folder: Path) -> None:
     if old.kind != new.kind:
         what, got = "kind of run", f"{new.kind} for a run of kind {old.kind}"
     elif old.hashes.settings != new.hashes.settings:
-        here = json.loads(json.dumps(new.settings, default=str))  # as the other was written
-        keys = sorted(set(old.settings) | set(here))
-        differing = [key for key in keys if old.settings.get(key) != here.get(key)]
-        shown = [f"{k}: {old.settings.get(k)} there, {here.get(k)} here" for k in differing]
+        there, here = old.settings, new.settings
+        differing = [k for k in sorted({*there, *here}) if there.get(k) != here.get(k)]
+        shown = [f"{k}: {there.get(k)} there, {here.get(k)} here" for k in differing]
         what, got = "configuration", "; ".join(shown) or "other settings"
     elif old.hashes.data != new.hashes.data:
         what, got = "data", "images or labels with another hash"
@@ -307,29 +341,10 @@ def _watched(execution: Execution) -> Iterator[None]:
             raise Interrupted(stopped, execution.folder) from stop
         except BaseException:
             results = [name for name in execution.run.files if name != RECORD]
+            if execution.world.rank:
+                raise
             if execution.store.any() or any((execution.folder / name).exists() for name in results):
                 execution.update(status="failed", seconds=execution.seconds())
-            elif execution.world.rank == 0:
+            else:
                 (execution.folder / RECORD).unlink(missing_ok=True)
             raise
-
-
-@contextmanager
-def _first_process(world: World, folder: Path) -> Iterator[None]:
-    """The lock of the folder, held by process 0; a refusal reaches all processes."""
-    with ExitStack() as held:
-        _agree(world, lambda: held.enter_context(locked(folder)) if world.rank == 0 else None)
-        yield
-
-
-def _agree(world: World, act: Callable[[], Any]) -> Any:
-    """What `act` gives in this process; raises in all if it raises in any, so that none waits forever."""
-    result, error = None, ""
-    try:
-        result = act()
-    except ValueError as problem:
-        error = str(problem)
-    errors = [each for each in world.gather(error) if each]
-    if errors:
-        raise ValueError(errors[0])
-    return result

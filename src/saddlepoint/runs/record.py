@@ -90,7 +90,7 @@ class Run:
     Attributes:
         kind: "ensemble", "universal" or "transform" for attacks, "evaluate", "train", "measure".
         command: The line that repeats the run.
-        settings: All settings, defaults included.
+        settings: All settings, defaults included; brought to what JSON can say, as they are read back.
         seed: Of everything random.
         domains: Names, in the order of every axis K: models, images, views or threats.
         classes: Names of the classes.
@@ -125,6 +125,10 @@ class Run:
     machine: Mapping[str, Any] = field(default_factory=lambda: machine())
     metrics: Mapping[str, Any] = field(default_factory=dict)
     warnings: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        plain = json.loads(json.dumps(self.settings, default=str))
+        object.__setattr__(self, "settings", plain)
 
     @property
     def files(self) -> tuple[str, ...]:

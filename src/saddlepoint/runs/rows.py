@@ -87,8 +87,6 @@ def attack_rows(
     tensors, seconds = in_pages(execution, total, job.chunk, compute, tell)
     metrics = summarise(execution.run.domains, tensors, baseline=job.baseline is not None)
     tensors |= keep_for_gallery(job.problem, tensors)
-    # What other processes had to say is said once.
-    execution.notes = [note for each in execution.world.gather(execution.notes) for note in each]
     return execution.finish(tensors, done=total, seconds=round(seconds, 3), metrics=metrics)
 
 

@@ -16,10 +16,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import IO, Any, final
+from typing import IO, Any, TypeVar, final
 
 from saddlepoint.evaluation import Page
 from saddlepoint.files import DamagedFileError, TensorFile, read_tensors, write_tensors
+from saddlepoint.training.distributed import World
 
 if sys.platform != "win32":
     import fcntl
@@ -32,11 +33,16 @@ LOCK = "run.lock"
 """The file that says who is writing into a run folder."""
 
 _FORMAT = "saddlepoint page"
+T = TypeVar("T")
 
 
 @final
 class Store:
     """Pages in the folder `pages` of a run; it is the ledger of an evaluation too.
+
+    Several processes divide the work by pages: each writes those of its `share`, and all read all of them
+    after they have met in `gather`. Which process writes a page changes nothing in it, so that a run can be
+    continued by any number of processes.
 
     Args:
         folder: The run folder.
@@ -60,6 +66,16 @@ class Store:
         self.folder = folder / PAGES
         self.fingerprint = fingerprint
         self.damaged: list[str] = []
+        self.world = World.current()
+        self._checked = False
+
+    def share(self, count: int) -> range:
+        """Of `count` pages, numbered from 0, those that this process computes."""
+        return range(self.world.rank, count, self.world.size)
+
+    def gather(self, value: T) -> list[T]:
+        """What every process gives here, in their order; none goes on before all have come."""
+        return self.world.gather(value)
 
     def get(self, key: str) -> Page | None:
         """What was kept under the key, or None."""
@@ -71,7 +87,8 @@ class Store:
 
     def put(self, key: str, page: Page) -> None:
         """Keep it, whole or not at all."""
-        self.check()
+        if not self._checked:
+            self.check()
         about = {"format": _FORMAT, "key": key, "fingerprint": self.fingerprint}
         write_tensors(self._path(key), page.tensors, {**about, "seconds": repr(page.seconds)})
 
@@ -95,7 +112,7 @@ class Store:
             self.folder.rmdir()
 
     def check(self) -> None:
-        """Refuse a folder of pages that is somebody else's.
+        """Refuse a folder of pages that is somebody else's; done once before the first page is written.
 
         Raises:
             ValueError: It is a link, a file, or holds files that are no pages.
@@ -104,15 +121,15 @@ class Store:
             raise ValueError(
                 f"`{self.folder}` must be a folder of this run, got a link or a file; choose another --out."
             )
-        if not self.folder.is_dir():
-            return
         pattern = re.compile(r"[A-Za-z0-9_+.-]*-[0-9a-f]{16}\.safetensors|\..*\.safetensors\..*")
-        foreign = [p.name for p in self.folder.iterdir() if not pattern.fullmatch(p.name)]
+        there = self.folder.iterdir() if self.folder.is_dir() else ()
+        foreign = [path.name for path in there if not pattern.fullmatch(path.name)]
         if foreign:
             raise ValueError(
                 f"`{self.folder}` must hold nothing but pages of this run, got {sorted(foreign)[0]!r}, which "
                 "saddlepoint did not write; choose another --out."
             )
+        self._checked = True
 
     def __len__(self) -> int:
         return sum(self._read(path) is not None for path in self._paths())

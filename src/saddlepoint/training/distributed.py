@@ -11,7 +11,7 @@ running statistics are averaged over the processes at the end of every epoch.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, TypeVar, final
@@ -65,7 +65,8 @@ class World:
             return
         for value in model.state_dict().values():
             copy = value.contiguous()  # channels_last parameters are not, and nccl asks for it
-            dist.broadcast(copy, src=0)
+            with self._contact():
+                dist.broadcast(copy, src=0)
             value.copy_(copy)
 
         def before(optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
@@ -90,32 +91,76 @@ class World:
             )
         total = torch.tensor([values.get(name, 0.0) for name in names], dtype=torch.float64)
         total = total.to(_device())
-        dist.all_reduce(total)
+        with self._contact():
+            dist.all_reduce(total)
         return dict(zip(names, total.tolist(), strict=True))
 
     def average_statistics(self, model: nn.Module) -> None:
         """Make the buffers (running statistics of batch norm) their mean over the processes."""
         if self.size == 1:
             return
-        for buffer in model.buffers():
-            if buffer.is_floating_point():
-                dist.all_reduce(buffer)
-                buffer /= self.size
-            else:
-                dist.broadcast(buffer, src=0)
+        with self._contact():
+            for buffer in model.buffers():
+                if buffer.is_floating_point():
+                    dist.all_reduce(buffer)
+                    buffer /= self.size
+                else:
+                    dist.broadcast(buffer, src=0)
 
     def gather(self, value: T) -> list[T]:
         """What every process gives here, in the order of their numbers."""
         if self.size == 1:
             return [value]
         every: list[Any] = [None] * self.size
-        dist.all_gather_object(every, value)
+        with self._contact():
+            dist.all_gather_object(every, value)
         return every
+
+    def agree(self, act: Callable[[], T]) -> T:
+        """What `act` gives in this process.
+
+        Raises:
+            ValueError: `act` raised one here or in any other process, so that none goes on alone.
+
+        Example:
+            >>> World().agree(lambda: 1 + 1)
+            2
+        """
+        results, error = [], ""
+        try:
+            results.append(act())
+        except ValueError as problem:
+            error = str(problem)
+        errors = [each for each in self.gather(error) if each]
+        if errors:
+            raise ValueError(errors[0])
+        return results[0]
+
+    @contextmanager
+    def one_then_all(self) -> Iterator[None]:
+        """Process 0 goes through alone, then the others: what it downloads, they find on the disk."""
+        if self.rank:
+            self.wait()
+        yield
+        if not self.rank:
+            self.wait()
 
     def wait(self) -> None:
         """Until every process has come here."""
         if self.size > 1:
-            dist.barrier()
+            with self._contact():
+                dist.barrier()
+
+    @contextmanager
+    def _contact(self) -> Iterator[None]:
+        """Where processes exchange something; that one of them has died is said in words."""
+        try:
+            yield
+        except RuntimeError as error:
+            raise ConnectionError(
+                f"process {self.rank} of {self.size} lost contact with another one, which has died or cannot "
+                f"be reached; start the same command again with --resume ({str(error).strip()[:120]})"
+            ) from error
 
     def _sum_gradients(self, parameters: list[Tensor]) -> None:
         # One message: all gradients, and for each parameter how many processes have one. A process whose share
@@ -131,7 +176,8 @@ class World:
         present = [float(p.grad is not None) for p in parameters]
         flags = torch.tensor(present, dtype=dtype, device=parameters[0].device)
         message = torch.cat([*parts, flags])
-        dist.all_reduce(message)
+        with self._contact():
+            dist.all_reduce(message)
         count = len(parameters)
         pieces = message[:-count].split([p.numel() for p in parameters])
         for p, piece, flag in zip(parameters, pieces, message[-count:].tolist(), strict=True):

@@ -1,0 +1,65 @@
+"""Kill -9 at any change to the disk, then --resume: the folder of an undisturbed run, to the bit."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from children import Nursery
+from folders import assert_same_folders
+
+DATA = ("--data", "mnist-sample")
+COMMANDS = {
+    "attack": (
+        *("attack", "ensemble", *DATA, "--models", "A,C", "--eps", 0.15, "--steps", 2),
+        *("--limit", 3, "--batch-size", 1),
+    ),
+    "evaluate": (
+        *("evaluate", "--models", "mnist-a,mnist-c", *DATA, "--threat", "linf:0.1"),
+        *("--limit", 2, "--batch-size", 1, "--no-doctor"),
+    ),
+    "train": (
+        *(
+            "train",
+            *DATA,
+            "--model",
+            "C",
+            "--threat",
+            "linf:0.1",
+            "--threat",
+            "l2:1",
+            "--start",
+            "warm",
+        ),
+        *("--limit", 160, "--held-out", 8, "--epochs", 2, "--steps", 1, "--checkpoint-every", 1),
+        *("--test-images", 4, "--test-steps", 1, "--test-restarts", 1),
+    ),
+    "reproduce": ("reproduce", "steps-mnist", "--limit", 3),
+}
+KILLS = 6  # of every command, evenly over its changes to the disk
+
+
+@pytest.fixture(scope="module")
+def nursery() -> Iterator[Nursery]:
+    with Nursery() as started:
+        yield started
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_a_run_that_is_killed_anywhere_ends_as_if_it_had_not_been(
+    nursery: Nursery, tmp_path: Path, name: str
+) -> None:
+    words = COMMANDS[name]
+    (whole,) = nursery.run(*words, "--out", "whole", cwd=tmp_path)
+    assert whole.code == 0, whole.err
+    moments = {1 + number * (whole.changes - 1) // (KILLS - 1) for number in range(KILLS)}
+    assert len(moments) == KILLS
+    for moment in sorted(moments):
+        out = ("--out", f"killed at {moment}")
+        (killed,) = nursery.run(*words, *out, cwd=tmp_path, die_at=moment)
+        assert (killed.code, killed.changes) == (-9, moment - 1)
+        (resumed,) = nursery.run(*words, *out, "--resume", cwd=tmp_path)
+        assert resumed.code == 0, (moment, resumed.err)
+        assert_same_folders(tmp_path / "whole", tmp_path / f"killed at {moment}")

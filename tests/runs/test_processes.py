@@ -1,0 +1,180 @@
+"""Runs by several processes, as under torchrun: the folder that one leaves, to the bit, whatever happens."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from children import SHORT, Nursery
+from folders import assert_same_folders
+from saddlepoint import runs
+
+DATA = ("--data", "mnist-sample")
+COMMANDS = {
+    "attack": (
+        *("attack", "ensemble", *DATA, "--models", "A,C", "--eps", 0.15, "--steps", 3),
+        *("--limit", 10, "--batch-size", 3, "--baseline", "average"),
+    ),
+    "evaluate": (
+        *("evaluate", "mnist-c", *DATA, "--threat", "linf:0.1", "--threat", "l2:1"),
+        *("--limit", 6, "--batch-size", 2, "--no-doctor"),
+    ),
+    "evaluate several": (
+        *("evaluate", "--models", "mnist-a,mnist-c", *DATA, "--threat", "linf:0.1"),
+        *("--limit", 5, "--batch-size", 2, "--no-doctor"),
+    ),
+    "doctor": ("evaluate", "mnist-c", *DATA, "--threat", "linf:0.1", "--limit", 4),
+    "reproduce": ("reproduce", "steps-mnist", "--limit", 3),
+    "measure": ("reproduce", "convergence", "--limit", 1, "--only", "linf, alpha 1/4 (Table 1)"),
+    "demo": ("demo", "--limit", 2),
+}
+
+
+@pytest.fixture(scope="module")
+def nursery() -> Iterator[Nursery]:
+    with Nursery() as started:
+        yield started
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_two_processes_leave_what_one_leaves(nursery: Nursery, tmp_path: Path, name: str) -> None:
+    words = COMMANDS[name]
+    (alone,) = nursery.run(*words, "--out", "one", cwd=tmp_path)
+    first, second = nursery.run(*words, "--out", "two", cwd=tmp_path, processes=2)
+    assert (alone.code, first.code, second.code) == (0, 0, 0), first.err + second.err
+    assert_same_folders(tmp_path / "one", tmp_path / "two")
+    # The first process speaks for all.
+    assert (second.out, second.err) == ("", "")
+    assert len(first.out.splitlines()) == len(alone.out.splitlines()) > 0
+
+
+def test_torchrun_itself_starts_and_ends_them(tmp_path: Path) -> None:
+    launcher = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2")
+    words = [str(word) for word in (*COMMANDS["attack"], "--out", tmp_path / "two")]
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    command = [*launcher, "-m", "saddlepoint", *words]
+    job = subprocess.run(
+        command, env=environment, capture_output=True, text=True, check=False, timeout=120
+    )
+    assert job.returncode == 0, job.stderr
+    assert job.stdout.count("report:") == 1
+    run, tensors = runs.read_results(tmp_path / "two")
+    assert (run.done, len(tensors["delta"])) == (10, 10)
+
+
+@pytest.mark.parametrize(
+    "words", [COMMANDS["attack"], COMMANDS["evaluate"]], ids=["attack", "evaluate"]
+)
+@pytest.mark.parametrize(("before", "after"), [(2, 1), (1, 3)])
+def test_another_number_of_processes_continues(
+    nursery: Nursery, tmp_path: Path, words: tuple[object, ...], before: int, after: int
+) -> None:
+    (whole,) = nursery.run(*words, "--out", "whole", cwd=tmp_path)
+    out = ("--out", "part")
+    killed = nursery.run(*words, *out, cwd=tmp_path, processes=before, die_at=whole.changes // 3)
+    assert killed[0].code == -9
+    assert all(each.code for each in killed)
+    kept = set((tmp_path / "part" / "pages").glob("[!.]*"))
+    assert kept
+    resumed = nursery.run(*words, *out, "--resume", cwd=tmp_path, processes=after)
+    assert [each.code for each in resumed] == [0] * after, resumed[0].err
+    assert_same_folders(tmp_path / "whole", tmp_path / "part")
+
+
+# The second process cannot attack the image number 3, which is in its share.
+FAILS = """
+import os
+from saddlepoint import evaluation
+from saddlepoint.runs import rows
+if os.environ.get("RANK", ONLY) == ONLY:
+    run, page = evaluation.OurAttack.run, rows._page
+    def failing_run(attack, target):
+        if attack.name == NAME and 3 in target.rows.tolist():
+            raise RuntimeError("no more memory")
+        return run(attack, target)
+    def failing_page(job, part, *rest):
+        if 3 in part.rows.tolist():
+            raise RuntimeError("no more memory")
+        return page(job, part, *rest)
+    evaluation.OurAttack.run, rows._page = failing_run, failing_page
+"""
+
+
+def failing(only: str = "1", name: str = "attack-ce") -> str:
+    return f"{SHORT}\nONLY, NAME = {only!r}, {name!r}\n{FAILS}"
+
+
+@pytest.mark.parametrize(
+    "words", [COMMANDS["attack"], COMMANDS["evaluate"]], ids=["attack", "evaluate"]
+)
+@pytest.mark.parametrize("end_others", [True, False], ids=["torchrun", "nobody tells"])
+def test_a_process_that_fails_ends_the_others_and_resuming_finishes(
+    nursery: Nursery, tmp_path: Path, words: tuple[object, ...], end_others: bool
+) -> None:
+    out, two = ("--out", "part"), {"cwd": tmp_path, "processes": 2}
+    first, second = nursery.run(
+        *words, *out, **two, patch=failing(), end_others=end_others, timeout=60
+    )
+    assert second.code == 1
+    assert "no more memory" in second.err
+    assert first.code in ((130, 1) if end_others else (1,))
+    assert "--resume" in first.err.splitlines()[-1]
+    if first.code == 1:
+        assert "process 0 of 2 lost contact with another one" in first.err.splitlines()[-1]
+    assert "Traceback" not in first.err + second.err
+    assert runs.Run.read(tmp_path / "part").status in ("interrupted", "failed")
+    assert [each.code for each in nursery.run(*words, *out, "--resume", **two)] == [0, 0]
+    assert nursery.run(*words, "--out", "whole", cwd=tmp_path)[0].code == 0
+    assert_same_folders(tmp_path / "whole", tmp_path / "part")
+
+
+@pytest.mark.parametrize("name", ["evaluate", "evaluate several"])
+def test_a_failure_that_is_noted_is_noted_alike(
+    nursery: Nursery, tmp_path: Path, name: str
+) -> None:
+    """Whichever process it happens in: batches before the one that failed count, later ones do not."""
+    words = (*COMMANDS[name], "--on-failure", "note")
+    alone = nursery.run(*words, "--out", "one", cwd=tmp_path, patch=failing())
+    both = nursery.run(*words, "--out", "two", cwd=tmp_path, patch=failing(), processes=2)
+    # Exit code 1 says that numbers are upper bounds; the second process has nothing to say.
+    assert [each.code for each in (*alone, *both)] == [1, 1, 0], both[0].err + both[1].err
+    assert_same_folders(tmp_path / "one", tmp_path / "two")
+    record = json.loads((tmp_path / "two" / runs.RECORD).read_text())
+    assert "no more memory" in record["metrics"]["failures"][0]["error"]
+
+
+def test_a_budget_is_the_time_of_all_processes_together(nursery: Nursery, tmp_path: Path) -> None:
+    slow = f"{SHORT}\nimport time\nrun = OurAttack.run\n"
+    slow += "OurAttack.run = lambda attack, target: (time.sleep(0.3), run(attack, target))[1]\n"
+    words = ("evaluate", "mnist-c", *DATA, "--threat", "l2:1", "--limit", 6, "--batch-size", 1)
+    words = (*words, "--budget", "0.8s", "--no-doctor", "--out", "two")
+    ended = nursery.run(*words, cwd=tmp_path, processes=2, patch=slow)
+    assert [each.code for each in ended] == [0, 0], ended[0].err
+    metrics = runs.Run.read(tmp_path / "two").metrics
+    (first, _) = metrics["attacks"]
+    # Each of the two has 0.4 s: a first batch of at least 0.3 s, and not time enough for a second one.
+    assert (first["status"], first["attacked"]) in (
+        ("cut short", 2),
+        ("cut short", 1),
+        ("cut short", 0),
+    )
+    assert "cut short by the budget of 0.8 s" in metrics["notes"][0]
+    assert f"({first['attacked']} of 6 images attacked" in metrics["notes"][0]
+
+
+def test_processes_that_see_other_data_are_refused(nursery: Nursery, tmp_path: Path) -> None:
+    other = "import os\nfrom saddlepoint import data\nsample = data.sample\n"
+    other += "if os.environ['RANK'] == '1':\n"
+    other += "    data.sample = lambda name, limit=None: (1 - sample(name, limit)[0], sample(name, limit)[1])\n"
+    for each in nursery.run(
+        *COMMANDS["attack"], "--out", "o", cwd=tmp_path, processes=2, patch=other
+    ):
+        assert each.code == 2
+        assert "got others in process 1 than in process 0" in each.err
+    assert not (tmp_path / "o").exists()
