@@ -115,22 +115,24 @@ def _by_domain(
     numbers = torch.ones_like(hit)
     gradients: list[Tensor] = []
     for k in range(problem.num_domains):
-        labels, gradient = problem.labels[:, k : k + 1], torch.zeros_like(leaf)
+        labels = problem.labels[:, k : k + 1]
         for draw in draws:
             with torch.set_grad_enabled(differentiate):
                 logits = problem.domain_logits(leaf, k, draw).unsqueeze(1)
                 value = function(logits, labels).squeeze(1) / len(draws)
-            if differentiate:
-                gradient += _gradient(value.sum(), leaf)
+            if differentiate and draw == draws[0]:
+                gradients.append(_gradient(value.sum(), leaf))
+            elif differentiate:
+                gradients[k] += _gradient(value.sum(), leaf)
             losses[:, k] += value.detach()
             hit[:, k] &= fooled(logits.detach(), labels, targeted=targeted).squeeze(1)
             numbers[:, k] &= finite(logits.detach()).squeeze(1)
-        gradients.append(gradient)
 
     def combined(weights: Tensor) -> Tensor:
         total = torch.zeros_like(leaf)
-        for k, gradient in enumerate(gradients):
-            total += weights[:, k].reshape(-1, *(1 for _ in leaf.shape[1:])) * gradient
+        for k in range(problem.num_domains):
+            # Taken out of the list: whoever holds this evaluation does not hold K gradients any longer.
+            total += gradients.pop(0) * weights[:, k].reshape(-1, *(1 for _ in leaf.shape[1:]))
         return total
 
     return Evaluation(losses, hit, numbers & losses.isfinite(), combined)
