@@ -184,7 +184,8 @@ class _Runner:
                 self._row(block, row)
             folders = [self.target / block.key / row.strategy.key for row in block.rows]
             if self.setup.reports and self.first and len(folders) > 1:
-                report.write_comparison(folders, self.target / block.key / "compare.html")
+                page = self.target / block.key / "compare.html"
+                report.write_comparison(runs.rank_runs(folders), page)
         for measurement in measurements:
             self._measurement(measurement)
 

@@ -14,8 +14,8 @@ from torch import Tensor
 from saddlepoint.evaluation import Page
 from saddlepoint.losses import fooled as is_fooled
 from saddlepoint.problems import AbstractProblem
+from saddlepoint.runs.counting import summarise
 from saddlepoint.runs.execute import Execution, in_pages
-from saddlepoint.runs.metrics import summarise
 from saddlepoint.runs.record import Run
 from saddlepoint.runs.shown import keep_for_gallery
 from saddlepoint.solver import AttackResult, Progress
@@ -89,7 +89,7 @@ def attack_rows(
     tensors |= keep_for_gallery(job.problem, tensors)
     # What other processes had to say is said once.
     execution.notes = [note for each in execution.world.gather(execution.notes) for note in each]
-    return execution.finish(tensors, done=total, seconds=round(seconds, 3), metrics=metrics)
+    return execution.finish(tensors, done=total, seconds=round(seconds, 3), metrics=metrics.plain())
 
 
 def fooled_rows(fooled: Tensor, before: Tensor) -> int:
