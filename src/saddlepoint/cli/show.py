@@ -226,12 +226,18 @@ def _cell(outcome: "AttackOutcome | None") -> str:
 
 def board(found: "Board") -> None:
     """Rankings, runs on their own and runs left out, on stdout."""
-    from saddlepoint.report.compare import about, outcome, ranking_table, score_text
+    from saddlepoint.report.compare import (
+        about,
+        outcome,
+        ranking_about,
+        ranking_table,
+        score_text,
+    )
 
     console = Console(width=None if sys.stdout.isatty() else 120, highlight=False)
     for ranking in found.rankings:
         console.print(escape(f"{ranking.question.title} {ranking.question.key}"))
-        console.print(escape(about(ranking.entries[0])))
+        console.print(escape(ranking_about(ranking)))
         headings, lines = ranking_table(ranking)
         table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
         for index, heading in enumerate(headings):

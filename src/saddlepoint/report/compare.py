@@ -25,7 +25,14 @@ from saddlepoint.runs import (
 )
 from saddlepoint.runs.comparable import differing
 
-__all__ = ["about", "outcome", "ranking_table", "score_text", "write_comparison"]
+__all__ = [
+    "about",
+    "outcome",
+    "ranking_about",
+    "ranking_table",
+    "score_text",
+    "write_comparison",
+]
 
 
 def write_comparison(board: Board, path: Path) -> Path:
@@ -72,6 +79,17 @@ def about(entry: Entry) -> str:
         threats = ", ".join(run.settings.get("threat", ())) or "without threats"
         rows = metrics.rows_attacked or metrics.rows
         parts = ["Training", *parts, threats, f"{rows} test images"]
+    return " · ".join(parts)
+
+
+def ranking_about(ranking: Ranking) -> str:
+    """What is the same in all runs of a ranking."""
+    first, parts = ranking.entries[0], [about(ranking.entries[0])]
+    if ranking.question.models is True:
+        parts.append(f"models {', '.join(first.run.hashes.models)}")
+    elif ranking.question.models is False:
+        rule = words.rule_text(str(first.run.settings["rule"]))
+        parts.append(f"{rule}, {first.run.settings.get('steps')} steps")
     return " · ".join(parts)
 
 
@@ -161,7 +179,7 @@ def _ranking(ranking: Ranking) -> dict[str, Any]:
     ]
     return {
         "question": ranking.question,
-        "about": about(ranking.entries[0]),
+        "about": ranking_about(ranking),
         "outcome": outcome(ranking),
         "headings": headings,
         "lines": lines,
