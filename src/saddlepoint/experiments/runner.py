@@ -294,9 +294,10 @@ class _Runner:
         if isinstance(rule, AbstractWeightRule):
             return rule
         other = runs.Run.read(self.target / block.key / rule.strategy)
+        metrics = runs.AttackMetrics.read(other.metrics)
         if isinstance(rule, Ordered):
-            return Fixed(rule.of([other.metrics["accuracy"][name] for name in other.domains]))
-        return Fixed(tuple(other.metrics["weights"][name] for name in other.domains))
+            return Fixed(rule.of([metrics.accuracy[name] for name in other.domains]))
+        return Fixed(tuple(metrics.weights[name] for name in other.domains))
 
     def _twin(self, record: runs.Run, block: Block, row: Row) -> dict[str, Tensor] | None:
         """Tensors of the same row with true labels, for a row about predicted ones; None if there are none."""
