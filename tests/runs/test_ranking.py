@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from run_factory import make_evaluation, make_run
+import saddlepoint as sp
+from run_factory import execute, make_evaluation, make_run, network
 from saddlepoint import cli, runs
 from saddlepoint.runs.comparable import QUESTIONS, Entry, facts, read_entry
 from saddlepoint.runs.ranking import mcnemar
@@ -256,6 +257,32 @@ def test_a_flipped_byte_in_the_tensors_is_a_damaged_run(tmp_path):
     assert board.entries == ()
     (left,) = board.left_out
     assert "tensors.safetensors" in left.reason
+
+
+def test_without_a_row_that_was_right_there_is_no_rate_to_rank(tmp_path):
+    model = network(0, 36, 4)
+    x = torch.rand(4, 1, 6, 6, generator=torch.Generator().manual_seed(1))
+    right = model(x).argmax(dim=1)
+    for name, labels in (("right", right), ("also", right), ("wrong", (right + 1) % 4)):
+        execute(tmp_path / name, "ensemble", sp.Ensemble([model], x, labels))
+    board = runs.rank_runs([tmp_path])
+    assert [{entry.name for entry in each.entries} for each in board.rankings] == [
+        {"right", "also"}
+    ]
+    (alone,) = board.alone
+    assert alone.entry.name == "wrong"
+    assert alone.reason.startswith("No row was right before the attack")
+
+
+def test_nothing_is_written_over_that_is_not_ours(folder, tmp_path, capsys):
+    page = tmp_path / "mine.html"
+    page.write_text("<title>mine</title>")
+    for path in (page, tmp_path):
+        assert inside("report", folder, "--out", path) == 2
+        assert "did not write" in capsys.readouterr().err
+    assert page.read_text() == "<title>mine</title>"
+    for _ in range(2):  # our own page is drawn again
+        assert inside("report", folder, "--out", tmp_path / "ours.html") == 0
 
 
 def test_models_that_cannot_be_hashed_are_never_taken_for_the_same(tmp_path):

@@ -52,7 +52,7 @@ def report(
     if out is None:
         folders = [folder for folder in runs if not (folder / store.RECORD).is_file()]
         out = folders[0] / "leaderboard.html" if folders else runs[0].parent / "comparison.html"
-    with library():
+    with usage():
         path = room.write_comparison(board, out)
     if json:
         return _print(board.plain())

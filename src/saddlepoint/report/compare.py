@@ -34,6 +34,8 @@ __all__ = [
     "write_comparison",
 ]
 
+_MARK = b"saddlepoint</title>"
+
 
 def write_comparison(board: Board, path: Path) -> Path:
     """Write one page with all rankings, the runs that are on their own, and those left out.
@@ -41,7 +43,14 @@ def write_comparison(board: Board, path: Path) -> Path:
     Args:
         board: From `saddlepoint.runs.rank_runs`.
         path: The HTML file to write.
+
+    Raises:
+        ValueError: There is something at the path that is no page of ours.
     """
+    if path.exists() and not (path.is_file() and _MARK in path.read_bytes()[:4096]):
+        raise ValueError(
+            f"`{path}` must be free, got something that saddlepoint did not write; choose another --out."
+        )
     count = len(board.entries)
     html = render_template(
         "compare.html",
