@@ -10,7 +10,7 @@ import pytest
 
 from run_factory import HOSTILE, make_evaluation, make_run
 from saddlepoint import report
-from saddlepoint.runs import Run, read_results
+from saddlepoint.runs import Run, rank_runs, read_results
 
 pytestmark = pytest.mark.browser
 
@@ -45,13 +45,13 @@ def runs(tmp_path_factory) -> Path:
         make_run(folder / f"hostile-{kind}", kind, **hostile)
     make_run(folder / HOSTILE[1], rows=40, rule="average", channels=3)
     both = [folder / "ensemble", folder / HOSTILE[1]]
-    report.write_comparison(both, folder / "comparison.html")
+    report.write_comparison(rank_runs(both), folder / "comparison.html")
     for name, domains in (("evaluation", 1), ("evaluations", 3)):
         make_evaluation(folder / name, domains=domains, rows=30, channels=3)
         hostile = {"names": HOSTILE[:domains], "classes": HOSTILE, "data": HOSTILE[1]}
         make_evaluation(folder / f"hostile-{name}", domains=domains, **hostile)
-    both = [folder / "evaluation", folder / "evaluations"]
-    report.write_comparison(both, folder / "evaluated.html")
+    shutil.copytree(folder / "evaluation", folder / "the same with a name that is rather long")
+    report.write_comparison(rank_runs([folder]), folder / "leaderboard.html")
     return folder
 
 
@@ -199,10 +199,30 @@ def test_hostile_names_do_nothing(visit, kind):
     assert page.locator("svg[onload], img[src=x]").count() == 0
 
 
-def test_comparison(visit):
-    page = visit("comparison.html", 390)
-    assert page.evaluate("document.documentElement.scrollWidth") <= 390
-    assert "only the first" in page.locator("main").inner_text()
+@pytest.mark.parametrize("name", ["comparison", "leaderboard"])
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [390, 1280])
+def test_comparisons_fit_the_screen(visit, tmp_path, name, scheme, width):
+    page = visit(f"{name}.html", width, scheme)
+    for details in page.locator("main details").all():
+        details.evaluate("node => { node.open = true; }")
+    page.screenshot(path=tmp_path / f"{name}-{scheme}-{width}.png", full_page=True)
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    # Nothing in the page scrolls sideways either, and no cell reaches beyond the page.
+    right = page.locator("main td, main th, main li, main svg").evaluate_all(
+        "nodes => Math.max(...nodes.map(n => n.getBoundingClientRect().right))"
+    )
+    assert right <= width
+    assert page.locator("main .scroll").count() == 0
+    text = page.locator("main").inner_text()
+    assert "Which attack on these models is stronger?" in text
+    # Headings are above the numbers on a wide screen, beside them on a narrow one.
+    said = "node => getComputedStyle(node, '::before').content"
+    for heading in ("rank", "success, %", "95 %", "evaluations", "only the first"):
+        cell = page.locator(f'td[data-label="{heading}"]').first
+        assert cell.is_visible()
+        assert (heading in cell.evaluate(said)) == (width == 390)
+    assert page.locator("thead").first.is_visible() == (width == 1280)
 
 
 def test_reads_without_scripts(browser, runs) -> None:
@@ -265,7 +285,8 @@ def test_hostile_names_do_nothing_in_an_evaluation(visit, name):
     assert page.locator("svg[onload], img[src=x]").count() == 0
 
 
-def test_comparison_of_evaluations(visit):
-    page = visit("evaluated.html", 390)
-    assert page.evaluate("document.documentElement.scrollWidth") <= 390
-    assert "highest accuracy under every attack" in page.locator("h1").inner_text()
+def test_a_leaderboard_leads_to_the_reports(visit):
+    page = visit("leaderboard.html")
+    assert "Which model is more robust?" in page.locator("main").inner_text()
+    page.locator(".ranking a", has_text="rather long").first.click()
+    assert "still classified correctly" in page.locator("h1").inner_text()

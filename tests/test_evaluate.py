@@ -235,13 +235,13 @@ class TestCommand:
         capsys.readouterr()
         assert inside("report", "a", "c", "--out", "both.html") == 0
         assert "both.html" in capsys.readouterr().out
-        assert "highest accuracy under every attack" in (tmp_path / "both.html").read_text()
+        assert "Which model is more robust?" in (tmp_path / "both.html").read_text()
         words = ("--models", "A", "--limit", 4, "--steps", 3, "--out", "attack", "--quiet")
         assert inside("attack", "ensemble", *words) == 0
-        assert inside("report", "a", "attack") == 2
-        assert "attacks with attacks" in capsys.readouterr().err
-        with pytest.raises(ValueError, match="all attacks or all evaluations"):
-            report.write_comparison([Path("a"), Path("attack")], Path("x.html"))
+        assert inside("report", "a", "attack") == 0
+        out = " ".join(capsys.readouterr().out.split())
+        assert "comes first" not in out
+        assert out.count("There is no other run of this kind") == 2
 
     @pytest.mark.parametrize(
         ("words", "message"),
@@ -479,7 +479,8 @@ class TestTrouble:
         assert inside("evaluate", *words, "--budget", "0.3s", "--out", "o") == 0
         out, err = capsys.readouterr()
         metrics = runs.Run.read(tmp_path / "o").metrics
-        cut = [each for each in metrics["attacks"] if each["status"] == "cut short"]
+        (part,) = metrics["domains"].values()
+        cut = [each for each in part["attacks"] if each["status"] == "cut short"]
         assert cut
         assert all(each["accuracy"] is None for each in cut)
         assert "cut short by the budget of 0.3 s" in " ".join(metrics["notes"])
@@ -566,8 +567,13 @@ class TestTrouble:
         words = ("A", "--threat", "linf:0.5", "--threat", "l2:2.5", "--limit", 10, "--no-doctor")
         assert inside("evaluate", *words, "--out", "sound", "--quiet", "--on-failure", "note") == 1
         assert inside("report", "o", "sound", "--out", "both.html") == 0
+        assert f"{union} %" in (tmp_path / "both.html").read_text()
+        # Among equals it is last, and its number says what it is.
+        assert inside("evaluate", "C", *QUICK, "--out", "p", "--quiet", "--on-failure", "note") == 1
+        assert inside("report", "o", "p", "--out", "both.html") == 0
         page = (tmp_path / "both.html").read_text()
         assert "o (at most)" in page
+        assert "comes first" not in page
 
     @pytest.mark.usefixtures("no_l2")
     def test_several_models_say_so_too(self, tmp_path, capsys):
@@ -587,7 +593,10 @@ class TestTrouble:
         words = ("A", *QUICK, "--out", "o", "--quiet", "--on-failure", "note")
         assert inside("evaluate", *words) == 1
         metrics = runs.Run.read(tmp_path / "o").metrics
-        status = {(each["threat"], each["attack"]): each["status"] for each in metrics["attacks"]}
+        status = {
+            (each["threat"], each["attack"]): each["status"]
+            for each in metrics["domains"]["A"]["attacks"]
+        }
         assert status["linf", "attack-ce"] == "complete"
         assert status["l2", "attack-ce"] == status["l2", "attack"] == "failed"
         assert metrics["robust"]["l2"] == metrics["clean"]
@@ -607,16 +616,15 @@ class TestMetrics:
             evaluation.Outcome("l2", "pgd", correct, ~correct & False, far),
         )
         balls = {"linf": sp.LpBall(math.inf, 0.3), "l2": sp.LpBall(2, 1.0)}
-        metrics = evaluation_metrics(RobustAccuracy(balls, correct, outcomes))
-        assert (metrics["clean"], metrics["union"]) == (80, 20)
-        assert metrics["robust"] == {"linf": 20, "l2": 80}
-        pgd, square, other = metrics["attacks"]
-        assert (pgd["first"], pgd["broken"], pgd["accuracy"], pgd["after"]) == (2, 2, 40, 40)
-        assert (square["first"], square["broken"], square["accuracy"]) == (1, 2, 40)
-        assert square["after"] == 20
-        assert (other["first"], other["accuracy"], other["after"]) == (0, 80, 80)
+        metrics = evaluation_metrics(RobustAccuracy(balls, correct, outcomes), ["A"])
+        assert (metrics.clean, metrics.union) == (80, 20)
+        assert metrics.robust == {"linf": 20, "l2": 80}
+        pgd, square, other = metrics.domains["A"].attacks
+        assert (pgd.first, pgd.broken, pgd.accuracy, pgd.after) == (2, 2, 40, 40)
+        assert (square.first, square.broken, square.accuracy, square.after) == (1, 2, 40, 20)
+        assert (other.first, other.accuracy, other.after) == (0, 80, 80)
         low, high = evaluation.wilson(1, 5)
-        assert metrics["intervals"]["union"] == [round(100 * low, 4), round(100 * high, 4)]
+        assert metrics.intervals.union == (round(100 * low, 4), round(100 * high, 4))
 
     def test_domains(self, several):
         run, folder = several

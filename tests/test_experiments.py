@@ -253,8 +253,8 @@ def test_every_experiment_runs_and_publishes(name: str, tmp_path: Path, weights:
         block.key for block in experiment.blocks if block.key not in gone
     }
     for item in found.attacks:
-        low, high = item.metrics["intervals"]["asr_all"]
-        assert low <= item.metrics["asr_all"] <= high
+        low, high = item.interval
+        assert low <= item.asr_all <= high
         # One descent takes at most the paper's steps + 1, five take at most five times as many.
         descents = 5 if method == "attack-5" else 1
         assert item.evaluations <= descents * (item.block.steps + 1)
@@ -642,12 +642,11 @@ def fake(block: Block, key: str, method: str, asr_all: float) -> results.Attacke
         seed=0,
         domains=names,
         rule="",
-        metrics={
-            "asr_all": asr_all,
-            "asr_mean": 95.0,
-            "accuracy": dict.fromkeys(names, 5.0),
-            "intervals": {"asr_all": [asr_all - 4, asr_all + 3]},
-        },
+        asr_all=asr_all,
+        interval=(asr_all - 4, asr_all + 3),
+        asr_mean=95.0,
+        accuracy=dict.fromkeys(names, 5.0),
+        weights={},
         evaluations=12.34,
     )
 
@@ -709,7 +708,7 @@ def test_figure_of_the_steps_counts_fooled_rows(tmp_path: Path) -> None:
     assert last is not None
     curves = sheet.panels[1].curves
     assert [curve.label for curve in curves] == ["A", "C", "all at once"]
-    assert curves[-1].y[-1] == pytest.approx(last.metrics["asr_all"], abs=1e-3)
+    assert curves[-1].y[-1] == pytest.approx(last.asr_all, abs=1e-3)
     assert curves[0].x == (0.0, 1.0, 2.0, 3.0)
     assert {box.label for box in sheet.panels[2].boxes} == {"A", "C"}
     assert all(0 <= mark <= 1 for box in sheet.panels[2].boxes for mark in box.marks)

@@ -9,7 +9,7 @@ import struct
 import sys
 import zlib
 from html.parser import HTMLParser
-from typing import ClassVar
+from typing import Any
 
 import pytest
 import torch
@@ -19,6 +19,7 @@ from run_factory import HOSTILE, execute, make_run
 from saddlepoint import report, runs
 from saddlepoint.report import charts, page, pictures, words
 from saddlepoint.runs import shown
+from saddlepoint.runs.metrics import Evaluations, RateIntervals
 
 
 class Page(HTMLParser):
@@ -60,68 +61,6 @@ class TestRecord:
     def test_refuses_a_folder_without_a_run(self, tmp_path):
         with pytest.raises(ValueError, match="must be a run folder"):
             runs.Run.read(tmp_path)
-
-
-class TestMetrics:
-    def test_by_hand(self):
-        fooled = torch.tensor([[1, 1], [1, 0], [1, 1], [0, 0]], dtype=torch.bool)
-        wrong = torch.tensor([[0, 0], [0, 0], [1, 1], [0, 0]], dtype=torch.bool)
-        weak = torch.tensor([[1, 0], [1, 0], [1, 1], [0, 0]], dtype=torch.bool)
-        weights = torch.tensor([[0.25, 0.75]]).expand(4, 2)
-        tensors = {"fooled": fooled, "clean_fooled": wrong, "weights": weights}
-        tensors |= {"baseline.fooled": weak, "baseline.weights": weights}
-        spent = torch.tensor([1, 2, 3, 51])
-        tensors |= {"num_forwards": spent, "baseline.num_forwards": 2 * spent}
-        metrics = runs.summarise(["A", "B"], tensors, baseline=True)
-        assert metrics["asr_all"] == 50
-        assert metrics["asr_mean"] == 62.5
-        assert metrics["accuracy"] == {"A": 25.0, "B": 50.0}
-        assert metrics["clean_accuracy"] == {"A": 75.0, "B": 75.0}
-        assert metrics["weights"] == {"A": 0.25, "B": 0.75}
-        assert metrics["evaluations"] == {"total": 57, "per_row": 14.25}
-        assert metrics["baseline"]["evaluations"] == {"total": 114, "per_row": 28.5}
-        assert metrics["baseline"]["asr_all"] == 25
-        assert metrics["lift"] == 100
-        # Row 2 was wrong from the start: of the other three the attack fools the first, the baseline none.
-        assert (metrics["rows"], metrics["rows_correct"]) == (4, 3)
-        assert metrics["asr_all_among_correct"] == pytest.approx(33.3333)
-        assert metrics["baseline"]["asr_all_among_correct"] == 0
-        assert "lift_among_correct" not in metrics
-        # Wilson, 1 of 3: centre (1/3 + z²/6) / (1 + z²/3), half z sqrt(2/27 + z²/36) / (1 + z²/3)
-        low, high = metrics["intervals"]["asr_all_among_correct"]
-        assert (low, high) == pytest.approx((6.1492, 79.2340), abs=1e-3)
-        low, high = metrics["baseline"]["intervals"]["asr_all_among_correct"]
-        assert (low, high) == pytest.approx((0.0, 56.1497), abs=1e-3)
-        # Wilson, 2 of 4, z = 1.96: centre (0.5 + z²/8) / (1 + z²/4) = 0.5
-        low, high = metrics["intervals"]["asr_all"]
-        assert (low, high) == pytest.approx((15.0036, 84.9964), abs=1e-3)
-
-    def test_nothing_can_be_said_where_nothing_was_right(self):
-        yes = torch.ones(3, 2, dtype=torch.bool)
-        tensors = {"fooled": yes, "clean_fooled": yes, "weights": torch.full((3, 2), 0.5)}
-        tensors["num_forwards"] = torch.ones(3, dtype=torch.long)
-        metrics = runs.summarise(["A", "B"], tensors, baseline=False)
-        assert (metrics["asr_all"], metrics["rows_correct"]) == (100, 0)
-        assert "asr_all_among_correct" not in metrics
-        assert "asr_all_among_correct" not in metrics["intervals"]
-
-    def test_both_lifts(self):
-        fooled = torch.tensor([[1], [1], [1], [0]], dtype=torch.bool)
-        wrong = torch.tensor([[1], [0], [0], [0]], dtype=torch.bool)
-        weak = torch.tensor([[1], [1], [0], [0]], dtype=torch.bool)
-        ones = torch.ones(4, 1)
-        tensors = {"fooled": fooled, "clean_fooled": wrong, "weights": ones}
-        tensors |= {"baseline.fooled": weak, "baseline.weights": ones}
-        tensors |= {"num_forwards": ones[:, 0], "baseline.num_forwards": ones[:, 0]}
-        metrics = runs.summarise(["A"], tensors, baseline=True)
-        assert metrics["lift"] == 50  # 3 of 4 against 2 of 4, as in the paper
-        assert metrics["lift_among_correct"] == pytest.approx(
-            100, abs=1e-3
-        )  # 2 of 3 against 1 of 3
-
-    def test_no_lift_over_a_baseline_of_zero(self):
-        assert runs.lift(50, 0) is None
-        assert runs.lift(90.16, 48.17) == pytest.approx(87.17, abs=0.005)  # the paper's Table 1
 
 
 class TestRunning:
@@ -307,26 +246,30 @@ class TestPage:
 
 class TestComparison:
     def test_says_who_wins_and_where_rows_differ(self, ensemble, tmp_path):
-        run, folder = ensemble
-        other = make_run(tmp_path / "average", rule="average", baseline=False)
-        path = report.write_comparison([folder, tmp_path / "average"], tmp_path / "c.html")
-        text = path.read_text()
-        best = max(r.metrics["asr_all_among_correct"] for r in (run, other))
+        _, folder = ensemble
+        make_run(tmp_path / "average", rule="average", baseline=False)
+        board = runs.rank_runs([folder, tmp_path / "average"])
+        text = report.write_comparison(board, tmp_path / "c.html").read_text()
+        best = max(entry.score[0] for entry in board.entries)
         assert f"{best:.1f}" in text
-        assert "same images" in text
+        assert "Which attack on these models is stronger?" in text
         assert "only the second" in text
         assert len(Page(text).all("script")) == 1
 
-    def test_says_what_else_differs(self, ensemble, tmp_path):
+    def test_names_no_winner_between_other_images_and_radii(self, ensemble, tmp_path):
         _, folder = ensemble
         make_run(tmp_path / "b", rows=10, eps=0.2)
-        text = report.write_comparison([folder, tmp_path / "b"], tmp_path / "c.html").read_text()
-        assert "different images" in text
-        assert "radius differs: 0.1, 0.2" in text
+        board = runs.rank_runs([folder, tmp_path / "b"])
+        text = report.write_comparison(board, tmp_path / "c.html").read_text()
+        assert "No two runs are comparable" in text
+        assert "comes first" not in text
+        assert "other images; radius 0.1 instead of 0.2" in text
 
-    def test_needs_two(self, ensemble, tmp_path):
-        with pytest.raises(ValueError, match="at least two"):
-            report.write_comparison([ensemble[1]], tmp_path / "c.html")
+    def test_links_lead_to_the_report_of_every_run(self, ensemble, tmp_path):
+        _, folder = ensemble
+        page = report.write_comparison(runs.rank_runs([folder]), tmp_path / "c.html")
+        (link,) = [a["href"] for a in Page(page.read_text()).all("a")]
+        assert (tmp_path / link).resolve() == (folder / "report.html").resolve()
 
 
 class TestCharts:
@@ -353,31 +296,49 @@ class TestCharts:
 class TestWords:
     def test_headline_names_counts_interval_lift_and_the_hardest(self, ensemble):
         run, _ = ensemble
-        lines = " ".join(words.headline(run))
+        metrics = runs.AttackMetrics.read(run.metrics)
+        lines = " ".join(words.headline(run, metrics))
         assert "of 20 images" in lines
         assert "95 % confidence" in lines
         assert "With average weights instead of min-max" in lines
-        assert f"The hardest model is {words.hardest(run)}" in lines
+        assert f"The hardest model is {words.hardest(run, metrics)}" in lines
 
-    METRICS: ClassVar = {
-        "rows": 64,
-        "rows_correct": 52,
-        "asr_all": 81.25,
-        "asr_all_among_correct": 76.9231,
-        "lift": 60.0,
-        "lift_among_correct": 100.0,
-        "accuracy": {"A": 10.0, "B": 20.0},
-        "weights": {"A": 0.4, "B": 0.6},
-        "intervals": {"asr_all": [70.0, 89.0], "asr_all_among_correct": [63.9, 86.3]},
-        "baseline": {"asr_all": 50.0, "asr_all_among_correct": 38.4615},
-    }
+    @staticmethod
+    def rates(among: float | None, every: float, pair: tuple[float, float]) -> dict[str, Any]:
+        intervals = {"asr_all": (70.0, 89.0), "asr_mean": (70.0, 89.0), "accuracy": {}}
+        return {
+            "rows": 64,
+            "rows_correct": 52,
+            "asr_all": every,
+            "asr_mean": every,
+            "asr_all_among_correct": among,
+            "accuracy": {"A": 10.0, "B": 20.0},
+            "evaluations": Evaluations(total=64, per_row=1.0),
+            "weights": {"A": 0.4, "B": 0.6},
+            "intervals": RateIntervals(
+                **intervals, asr_all_among_correct=None if among is None else pair
+            ),
+        }
 
-    def said(self, kind: str, domains: tuple[str, ...] = ("A", "B"), **changes: object) -> str:
-        config = {"rule": "minmax", "baseline": "average", "norm": "linf", "eps": 0.2}
-        none = runs.Hashes("", {}, "")
-        metrics = {**self.METRICS, **changes}
-        run = runs.Run(kind, "", config, 0, domains, (), 64, none, metrics=metrics)
-        return " ".join(words.headline(run))
+    def said(
+        self,
+        kind: str,
+        domains: tuple[str, ...] = ("A", "B"),
+        among: float | None = 76.9231,
+        every: float = 81.25,
+        **changes: object,
+    ) -> str:
+        settings = {"rule": "minmax", "baseline": "average", "norm": "linf", "eps": 0.2}
+        theirs = self.rates(None if among is None else 38.4615, 50.0, (26.5, 52.0))
+        metrics = runs.AttackMetrics(
+            **{**self.rates(among, every, (63.9, 86.3)), **changes},
+            clean_accuracy={"A": 90.0, "B": 90.0},
+            baseline=runs.Rates(**theirs),
+            lift=60.0,
+            lift_among_correct=100.0,
+        )
+        run = runs.Run(kind, "", settings, 0, domains, (), 64, runs.Hashes("", {}, ""))
+        return " ".join(words.headline(run, metrics))
 
     def test_the_headline_is_about_images_that_were_right(self):
         text = self.said("ensemble")
@@ -409,14 +370,7 @@ class TestWords:
         assert "ASR_all" not in text
 
     def test_where_nothing_was_right_nothing_is_claimed(self):
-        metrics = {k: v for k, v in self.METRICS.items() if "among" not in k}
-        base = {"asr_all": 100.0}
-        config = {"rule": "minmax", "baseline": "average", "norm": "linf", "eps": 0.2}
-        metrics |= {"rows_correct": 0, "baseline": base, "asr_all": 100.0}
-        none = runs.Hashes("", {}, "")
-        run = runs.Run("ensemble", "", config, 0, ("A", "B"), (), 64, none, metrics=metrics)
-        (line,) = words.headline(run)
-        assert line == (
+        assert self.said("ensemble", among=None, every=100.0, rows_correct=0) == (
             "Nothing can be said about the attack: all 64 images were misclassified by at least one model "
             "before it. ASR_all, which counts every image as the paper does, is 100.0 %."
         )
@@ -506,7 +460,7 @@ class TestRightBefore:
         tensors = runs.read_results(folder)[1]
         tensors = {**tensors, "clean_fooled": torch.ones_like(tensors["clean_fooled"])}
         metrics = runs.summarise(run.domains, tensors, baseline=False)
-        text = page.render(run.but(metrics=metrics), tensors)
+        text = page.render(run.but(metrics=metrics.plain()), tensors)
         title = " ".join(re.search(r"<h1>(.*?)</h1>", text, re.S).group(1).split())
         assert title == "No image was right to begin with"
         assert "Nothing can be said about the attack" in text
@@ -514,26 +468,21 @@ class TestRightBefore:
 
     def test_comparison_ranks_by_images_that_were_right(self, digits, tmp_path):
         names = ["trained", "untrained", "mixed"]
-        path = report.write_comparison([digits[n][1] for n in names], tmp_path / "c.html")
+        board = runs.rank_runs([digits[name][1] for name in names])
+        path = report.write_comparison(board, tmp_path / "c.html")
         text = re.sub(r"\s+", " ", path.read_text())
-        rates = {n: digits[n][0].metrics["asr_all_among_correct"] for n in names}
-        best = max(rates, key=rates.__getitem__)
-        title = re.search(r"<h1>(.*?)</h1>", text).group(1)
-        assert f"{rates[best]:.1f}&thinsp;%" in title
-        assert title.endswith(f"by {best}")
         for name in names:
             metrics = digits[name][0].metrics
             low, high = metrics["intervals"]["asr_all_among_correct"]
-            assert f"{low:.1f}\N{EN DASH}{high:.1f}" in text
+            assert f"{low:.1f} to {high:.1f}" in text
             assert f"{metrics['asr_all']:.1f}" in text
 
-    def test_pairs_count_rows_that_were_right_in_both(self, digits, tmp_path):
+    def test_pairs_count_rows_that_were_right_in_both(self, digits):
         folders = [digits[name][1] for name in ("trained", "mixed")]
         one, two = (runs.read_results(folder)[1] for folder in folders)
         right = ~one["clean_fooled"].any(1) & ~two["clean_fooled"].any(1)
         both = int((one["fooled"].all(1) & two["fooled"].all(1) & right).sum())
-        text = report.write_comparison(folders, tmp_path / "c.html").read_text()
-        section = text.partition("The same rows")[2]
-        cells = [int(n) for n in re.findall(r'<td class="num[^"]*">(\d+)</td>', section)]
-        assert sum(cells) == int(right.sum())
-        assert cells[0] == both
+        (ranking,) = runs.rank_runs(folders).rankings
+        (pair,) = ranking.pairs
+        assert sum(pair.rows) == int(right.sum())
+        assert pair.rows[0] == both

@@ -49,8 +49,8 @@ def test_predicted_labels_are_attacked_and_the_truth_is_counted(tmp_path: Path) 
     assert isinstance(rule, sp.MinMax)
     result = sp.apgda(problem, block.ball, rule=rule, steps=4, step_size=block.step_size)
     rates = sp.success_rates(problem, result.delta)
-    assert item.metrics["asr_all"] == pytest.approx(100 * rates.all, abs=1e-3)
-    assert item.metrics["asr_mean"] == pytest.approx(100 * rates.mean, abs=1e-3)
+    assert item.asr_all == pytest.approx(100 * rates.all, abs=1e-3)
+    assert item.asr_mean == pytest.approx(100 * rates.mean, abs=1e-3)
     assert torch.equal(item.tensors()["labels"], problem.truth)
     assert item.source.labels == "predicted"
 
@@ -87,8 +87,8 @@ def test_rows_that_were_right_are_taken_from_the_run_with_true_labels(
         )
         assert one is not None
         assert other is not None
-        assert one.metrics["asr_all"] == other.metrics["asr_all"]
-        assert one.metrics["accuracy"] == other.metrics["accuracy"]
+        assert one.asr_all == other.asr_all
+        assert one.accuracy == other.accuracy
         assert one.evaluations == other.evaluations
         a, b = one.tensors(), other.tensors()
         assert torch.equal(a["fooled"], b["fooled"])
@@ -143,16 +143,16 @@ def test_own_heuristics_follow_the_accuracies_under_the_average(tmp_path: Path) 
     experiments.reproduce(experiment, tmp_path, QUIET)
     found = experiments.collect(experiment, tmp_path)
     items = {item.row.strategy.key: item for item in found.attacks}
-    accuracy = items["avg"].metrics["accuracy"]
+    accuracy = items["avg"].accuracy
     assert len(set(accuracy.values())) > 1  # there is an order to follow
     hardest = sorted("ABCD", key=lambda name: -accuracy[name])
     prior = dict(zip(hardest, (0.4, 0.3, 0.2, 0.1), strict=True))
-    assert items["own-prior"].metrics["weights"] == pytest.approx(prior, abs=1e-6)
+    assert items["own-prior"].weights == pytest.approx(prior, abs=1e-6)
     two = {name: 0.5 if name in hardest[:2] else 0.0 for name in "ABCD"}
-    assert items["own-2"].metrics["weights"] == pytest.approx(two, abs=1e-6)
+    assert items["own-2"].weights == pytest.approx(two, abs=1e-6)
     order, static = found_weights(found)
     assert f"{', '.join(hardest)} (apgda)" in order
-    weights = items["minmax"].metrics["weights"]
+    weights = items["minmax"].weights
     assert ", ".join(f"{weights[name]:.3f}" for name in "ABCD") in static
 
 

@@ -1,11 +1,14 @@
-"""`saddlepoint report`: draw a run's page again, or compare several runs."""
+"""`saddlepoint report`: draw a run's page again, or rank the runs of a folder."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
 from .errors import UsageError, library, usage
+
+if TYPE_CHECKING:
+    from saddlepoint.runs import Run
 
 __all__ = ["report"]
 
@@ -16,68 +19,90 @@ def report(
     max_megabytes: float = 2.0,
     json: Annotated[bool, Parameter(negative=())] = False,
 ) -> int:
-    """Write the report of a run, or one page that compares several.
+    """Draw the report of a run, or one page that ranks the runs of a folder.
+
+    Attacks, evaluations and trainings are ranked only with runs that answer the same question: same kind,
+    images, labels, threats and suite. A rank is claimed only as far as the rows allow; runs that are not
+    comparable stand on their own, with the reason.
 
     Args:
-        runs: Run directories.
-        out: The HTML file of a comparison. [default: comparison.html beside the first run]
+        runs: One run directory: its report. Several, or folders that hold runs at any depth: a leaderboard.
+        out: The HTML file of a leaderboard. [default: leaderboard.html in the folder, comparison.html beside
+            the first of several runs]
         max_megabytes: Size of a report; the gallery shows fewer rows where they would not fit.
-        json: Print the metrics of all runs as JSON.
+        json: Print metrics and rankings as JSON.
     """
     if not runs:
-        raise UsageError("`report` must be given at least one run directory, such as runs/demo.")
+        raise UsageError(
+            "`report` must be given a run directory, such as runs/demo, or a folder of them, such as runs."
+        )
     if max_megabytes < 0.2:
         raise UsageError(f"`--max-megabytes` must be at least 0.2, got {max_megabytes}.")
     from saddlepoint import report as room
     from saddlepoint import runs as store
-    from saddlepoint.report.training import write_training_report
 
-    with usage():
-        records = [store.Run.read(folder) for folder in runs]
-    for folder, record in zip(runs, records, strict=True):
-        if record.status != "complete":
-            raise UsageError(
-                f"`{folder}` must be a finished run, got one that is {record.status}; "
-                f"continue it with: {record.command} --out {folder} --resume"
-            )
-    if len(runs) == 1 and records[0].kind == "train":
-        with usage():
-            print(f"report: {write_training_report(runs[0])}")
-        return 0
-    kinds = {record.kind == store.EVALUATE for record in records}
-    if len(kinds) > 1:
-        shown = ", ".join(f"{f} ({r.kind})" for f, r in zip(runs, records, strict=True))
-        raise UsageError(
-            f"`report` must compare attacks with attacks and evaluations with evaluations, got {shown}."
-        )
-    with library():
-        if len(runs) == 1 and out is None:
-            path = room.write_report(runs[0], max_bytes=int(max_megabytes * 1e6))
-        elif len(runs) == 1:
+    if len(runs) == 1 and (runs[0] / store.RECORD).is_file():
+        if out is not None:
             raise UsageError(
                 "`--out` must be left out for a single run: its report is report.html in it."
             )
-        else:
-            path = room.write_comparison(runs, out or runs[0].parent / "comparison.html")
+        return _one(runs[0], int(max_megabytes * 1e6), as_json=json)
+    with usage():
+        board = store.rank_runs(runs, strict=True)
+    if out is None:
+        folders = [folder for folder in runs if not (folder / store.RECORD).is_file()]
+        out = folders[0] / "leaderboard.html" if folders else runs[0].parent / "comparison.html"
+    with usage():
+        path = room.write_comparison(board, out)
     if json:
-        import json as text
-
-        print(
-            text.dumps(
-                {str(f): dict(r.metrics) for f, r in zip(runs, records, strict=True)}, indent=2
-            )
-        )
-        return 0
+        return _print(board.plain())
     from . import show
 
-    names = [str(folder) for folder in runs]
-    if kinds == {True}:
+    show.board(board)
+    print(f"report: {path}")
+    return 0
+
+
+def _one(folder: Path, max_bytes: int, *, as_json: bool) -> int:
+    """Draw a run again, and say what came out."""
+    from saddlepoint import report as room
+    from saddlepoint import runs as store
+
+    with usage():
+        run = store.Run.read(folder)
+    if run.status != "complete":
+        raise UsageError(
+            f"`{folder}` must be a finished run, got one that is {run.status}; "
+            f"continue it with: {run.command} --out {folder} --resume"
+        )
+    with library():
+        path = room.write_report(folder, max_bytes=max_bytes)
+    if run.kind == store.EVALUATE:
         from .tables import write_tables
 
-        if len(runs) == 1:
-            write_tables(records[0], runs[0])
-        show.evaluations(names, records)
-    else:
-        show.comparison(names, records)
+        write_tables(run, folder)
+    if as_json:
+        return _print({str(folder): dict(run.metrics)})
+    _say(run)
     print(f"report: {path}")
+    return 0
+
+
+def _say(run: "Run") -> None:
+    from saddlepoint.report import words
+
+    from . import show
+
+    if run.kind == "train":
+        print(words.training_text(run))
+    elif run.kind == "evaluate":
+        show.evaluation(run)
+    else:
+        show.summary(run)
+
+
+def _print(values: object) -> int:
+    import json
+
+    print(json.dumps(values, indent=2))
     return 0

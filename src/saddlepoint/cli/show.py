@@ -3,7 +3,7 @@
 import json
 import sys
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -15,14 +15,13 @@ from rich.table import Table
 
 if TYPE_CHECKING:
     from saddlepoint.evaluation import EvaluationProgress
-    from saddlepoint.runs import Run, RunProgress
+    from saddlepoint.runs import Accuracies, AttackOutcome, Board, Rates, Run, RunProgress
 
 __all__ = [
     "attacking",
-    "comparison",
+    "board",
     "evaluating",
     "evaluation",
-    "evaluations",
     "metrics_json",
     "note",
     "summary",
@@ -133,34 +132,35 @@ def warnings_as_notes(*, quiet: bool = False) -> Iterator[None]:
 
 
 def summary(run: "Run") -> None:
-    """The outcome as a table and in words, on stdout."""
+    """The outcome of an attack as a table and in words, on stdout."""
     from saddlepoint.report import words
+    from saddlepoint.runs import AttackMetrics
 
     console = Console(width=None if sys.stdout.isatty() else 100, highlight=False)
-    metrics, base = run.metrics, run.metrics.get("baseline")
+    metrics = AttackMetrics.read(run.metrics)
     names = [words.rule_text(str(run.settings["rule"])).partition(" (")[0]]
-    if base:
-        names.append(words.rule_text(str(run.settings["baseline"])).partition(" (")[0])
+    shown: list[Rates] = [metrics]
+    if metrics.baseline is not None:
+        names.insert(0, words.rule_text(str(run.settings["baseline"])).partition(" (")[0])
+        shown.insert(0, metrics.baseline)
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    for heading in (words.NOUNS[run.kind].domain, "clean", *reversed(names), "mean weight"):
+    for heading in (words.NOUNS[run.kind].domain, "clean", *names, "mean weight"):
         table.add_column(heading, justify="left" if not table.columns else "right")
     for name in run.domains:
-        cells = [f"{metrics['clean_accuracy'][name]:.1f}"]
-        cells += [f"{base['accuracy'][name]:.1f}"] if base else []
-        cells += [f"{metrics['accuracy'][name]:.1f}", f"{metrics['weights'][name]:.2f}"]
-        table.add_row(escape(name), *cells)
+        cells = [metrics.clean_accuracy[name], *(part.accuracy[name] for part in shown)]
+        weight = f"{metrics.weights[name]:.2f}"
+        table.add_row(escape(name), *(f"{cell:.1f}" for cell in cells), weight)
     table.add_section()
-    for label, key in (
-        ("ASR among correct", "asr_all_among_correct"),
-        ("ASR_all", "asr_all"),
-        ("ASR_mean", "asr_mean"),
+    for label, numbers in (
+        ("ASR among correct", [part.asr_all_among_correct for part in shown]),
+        ("ASR_all", [part.asr_all for part in shown]),
+        ("ASR_mean", [part.asr_mean for part in shown]),
+        ("evaluations", [part.evaluations.per_row for part in shown]),
     ):
-        shown = [f"{part[key]:.1f}" if key in part else "-" for part in (base, metrics) if part]
-        table.add_row(label, "", *shown, "")
-    spent = [f"{part['evaluations']['per_row']:.1f}" for part in (base, metrics) if part]
-    table.add_row("evaluations", "", *spent, "")
+        texts = ("-" if number is None else f"{number:.1f}" for number in numbers)
+        table.add_row(label, "", *texts, "")
     console.print("Accuracy under attack and success rates (ASR), percent:", table, sep="\n")
-    for line in words.headline(run):
+    for line in words.headline(run, metrics):
         console.print(escape(line))
 
 
@@ -168,117 +168,86 @@ def evaluation(run: "Run") -> None:
     """What stands, as a table and in words, on stdout."""
     from saddlepoint.report import words
     from saddlepoint.report.evaluation_page import accuracy_text, attack_table, evaluation_headline
+    from saddlepoint.runs import EvaluationMetrics
 
     console = Console(width=None if sys.stdout.isatty() else 120, highlight=False)
-    metrics = run.metrics
+    metrics = EvaluationMetrics.read(run.metrics)
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    several = "domains" in metrics
-    for heading in ("domain" if several else "attack", *([""] if several else [])):
-        table.add_column(
-            heading if heading else "clean", justify="right" if not heading else "left"
-        )
-    for name, radius in metrics["radii"].items():
+    several = len(metrics.domains) > 1
+    table.add_column("domain" if several else "attack")
+    if several:
+        table.add_column("clean", justify="right")
+    for name, radius in metrics.radii.items():
         table.add_column(words.ball_text({"norm": name, "eps": radius}), justify="right")
     table.add_column("union", justify="right")
 
-    def shares(part: "Mapping[str, Any]") -> list[str]:
-        robust = (accuracy_text(part, "robust", threat) for threat in part["robust"])
+    def shares(part: "Accuracies") -> list[str]:
+        robust = (accuracy_text(part, "robust", threat) for threat in part.robust)
         return [*robust, accuracy_text(part, "union")]
 
     if several:
-        for name, part in metrics["domains"].items():
-            table.add_row(escape(name), f"{part['clean']:.1f}", *shares(part))
+        for name, part in metrics.domains.items():
+            table.add_row(escape(name), f"{part.clean:.1f}", *shares(part))
         table.add_section()
-        table.add_row("every one right", f"{metrics['clean']:.1f}", *shares(metrics))
-        joint = [accuracy_text(metrics, "joint", threat) for threat in metrics["joint"]]
+        table.add_row("every one right", f"{metrics.clean:.1f}", *shares(metrics))
+        joint = [accuracy_text(metrics, "joint", threat) for threat in metrics.joint]
         table.add_row("not all fooled at once", "", *joint, "")
-        medians = {name: marks["median"] for name, marks in metrics["eps_min"].items()}
+        medians = {name: marks["median"] for name, marks in metrics.eps_min.items()}
         radii = [
-            ("at most " if f"eps_min.{name}" in metrics["at_most"] else "")
+            ("at most " if f"eps_min.{name}" in metrics.at_most else "")
             + ("inf" if median is None else f"{median:.3g}")
             for name, median in medians.items()
         ]
         table.add_row("median smallest radius", "", *radii, "")
         console.print("Accuracy, percent:", table, sep="\n")
     else:
-        found = attack_table(metrics)
+        (only,) = metrics.domains.values()
+        found = attack_table(only)
         for attack in found["attacks"]:
             cells = [_cell(cell) for cell in found["cells"][attack].values()]
             table.add_row(escape(attack), *cells, "")
         table.add_section()
         table.add_row("accuracy", *shares(metrics))
-        intervals = (*metrics["intervals"]["robust"].values(), metrics["intervals"]["union"])
+        intervals = (*metrics.intervals.robust.values(), metrics.intervals.union)
         table.add_row("95 %", *(f"{low:.1f} to {high:.1f}" for low, high in intervals))
         console.print("Images broken of those attacked, and accuracy in percent:", table, sep="\n")
-    for line in evaluation_headline(run):
+    for line in evaluation_headline(run, metrics):
         console.print(escape(line))
 
 
-def _cell(outcome: "Mapping[str, Any] | None") -> str:
+def _cell(outcome: "AttackOutcome | None") -> str:
     if outcome is None:
         return "-"
-    if outcome["status"] == "not needed":
+    if outcome.status == "not needed":
         return "not needed"
-    flag = "" if outcome["status"] == "complete" else f" {outcome['status']}"
-    return f"{outcome['broken']} of {outcome['attacked']}{flag}"
+    flag = "" if outcome.status == "complete" else f" {outcome.status}"
+    return f"{outcome.broken} of {outcome.attacked}{flag}"
 
 
-def evaluations(names: "list[str]", runs: "list[Run]") -> None:
-    """One line per evaluation, on stdout."""
-    from saddlepoint.report.evaluation_page import accuracy_text
-
-    console = Console(width=None if sys.stdout.isatty() else 120, highlight=False)
-    threats = list(dict.fromkeys(name for run in runs for name in run.metrics["radii"]))
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    for heading in ("run", "models", "suite"):
-        table.add_column(heading)
-    for heading in ("images", "clean", *threats, "union", "95 %"):
-        table.add_column(heading, justify="right")
-    for name, run in zip(names, runs, strict=True):
-        metrics = run.metrics
-        low, high = metrics["intervals"]["union"]
-        cells = [
-            accuracy_text(metrics, "robust", threat) if threat in metrics["robust"] else "-"
-            for threat in threats
-        ]
-        table.add_row(
-            escape(name),
-            escape(", ".join(run.hashes.models)),
-            str(run.settings["suite"]),
-            str(metrics["rows"]),
-            f"{metrics['clean']:.1f}",
-            *cells,
-            accuracy_text(metrics, "union"),
-            f"{low:.1f} to {high:.1f}",
-        )
-    console.print(table)
-
-
-def comparison(names: "list[str]", runs: "list[Run]") -> None:
-    """One line per run, on stdout."""
-    from saddlepoint.report import words
+def board(found: "Board") -> None:
+    """Rankings, runs on their own and runs left out, on stdout."""
+    from saddlepoint.report.compare import (
+        about,
+        outcome,
+        ranking_about,
+        ranking_table,
+        score_text,
+    )
 
     console = Console(width=None if sys.stdout.isatty() else 120, highlight=False)
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    for heading in ("run", "attack", "radius", "rule"):
-        table.add_column(heading)
-    for heading in ("rows", "correct", "ASR among correct", "95 %", "ASR_all", "evaluations"):
-        table.add_column(heading, justify="right")
-    for name, run in zip(names, runs, strict=True):
-        metrics = run.metrics
-        rate = words.rate(metrics)
-        shown = (
-            ("-", "-") if rate is None else (f"{rate[0]:.1f}", f"{rate[1]:.1f} to {rate[2]:.1f}")
-        )
-        table.add_row(
-            escape(name),
-            run.kind,
-            words.ball_text(run.settings),
-            words.rule_text(str(run.settings["rule"])),
-            str(metrics["rows"]),
-            str(metrics["rows_correct"]),
-            *shown,
-            f"{metrics['asr_all']:.1f}",
-            words.evaluations(run),
-        )
-    console.print(table)
+    for ranking in found.rankings:
+        console.print(escape(f"{ranking.question.title} {ranking.question.key}"))
+        console.print(escape(ranking_about(ranking)))
+        headings, lines = ranking_table(ranking)
+        table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+        for index, heading in enumerate(headings):
+            table.add_column(heading, justify="left" if index in (1, 2) else "right")
+        for line in lines:
+            table.add_row(*(escape(cell) for cell in line))
+        console.print(table)
+        console.print(escape(outcome(ranking)), end="\n\n")
+    for each in found.alone:
+        told = f"{each.entry.name}: {score_text(each.entry)}; {about(each.entry)}. {each.reason}"
+        console.print(escape(told))
+    for left in found.left_out:
+        note(f"saddlepoint: note: left out: {left.reason}", quiet=False)

@@ -52,8 +52,8 @@ def train(
 
     Args:
         settings: What decides the parameters.
-        out: Folder for checkpoint.safetensors, model.safetensors, model.json, run.json, history.jsonl and, for
-            methods with threats, report.html; TensorBoard scalars too where it is installed.
+        out: Folder for checkpoint.safetensors, model.safetensors, model.json, run.json, history.jsonl and
+            report.html; with threats TensorBoard scalars too where it is installed.
         resume: Continue from the checkpoint in the folder, if there is one.
         overwrite: Replace the training in the folder.
         checkpoint_every: Write a checkpoint after every so many steps too, for long epochs.
@@ -268,6 +268,7 @@ def _keep(
     """Write the network and its card, and finish the run."""
     from safetensors.torch import save
 
+    from saddlepoint import runs
     from saddlepoint.files import write_atomically
 
     card = _card(settings, work)
@@ -277,28 +278,26 @@ def _keep(
         write_atomically(execution.folder / "model.safetensors", content)
         card = replace(card, sha256=hashlib.sha256(content).hexdigest())
         write_atomically(execution.folder / "model.json", card.to_json().encode())
-    metrics: dict[str, Any] = {"accuracy": card.accuracy, "fgsm_accuracy": card.fgsm_accuracy}
-    if robust:
-        metrics["robust_accuracy"] = robust
-    metrics["history"] = [
-        {**each.stats, **({"validation": each.validation} if each.validation else {})}
-        for each in history
-    ]
-    execution.finish(metrics=metrics, done=work.recipe.epochs, seconds=execution.seconds())
+    metrics = runs.TrainingMetrics(
+        rows=card.test_images,
+        rows_attacked=min(execution.run.settings["test_images"], card.test_images) if robust else 0,
+        accuracy=card.accuracy,
+        fgsm_accuracy=card.fgsm_accuracy,
+        robust_accuracy=robust,
+        history=tuple(
+            runs.Epoch(stats=each.stats, validation=each.validation or {}) for each in history
+        ),
+    )
+    execution.finish(metrics=metrics.plain(), done=work.recipe.epochs, seconds=execution.seconds())
 
 
 def _finish(run: "Run", out: Path) -> int:
     """Draw the report, and say what came out."""
-    from saddlepoint.report.training import write_training_report
+    from saddlepoint import report
+    from saddlepoint.report import words
 
-    metrics, settings = run.metrics, run.settings
-    told = f"{settings['data']} {settings['model']}: accuracy {metrics['accuracy']:.2f} %, "
-    told += f"FGSM {metrics['fgsm_accuracy']:.2f} %"
-    robust = metrics.get("robust_accuracy", {})
-    if robust:
-        write_training_report(out)
-    told += "".join(f", {name} {value:.2f} %" for name, value in robust.items() if name != "clean")
-    print(f"{told}; {out}")
+    report.write_report(out)
+    print(f"{words.training_text(run)}; {out}")
     return 0
 
 

@@ -199,19 +199,18 @@ def _gammas(results: Results, source: Source) -> list[Panel]:
     curves = [_rate_curve("min-max", points, 1)]
     if base is not None and points:
         ends = (points[0][0], points[-1][0])
-        level = base.metrics["asr_all"]
+        level = base.asr_all
         curves.append(Curve("average", ends, (level, level), style="reference"))
     return _panel("gamma", source, curves)
 
 
 def _rate_curve(label: str, points: Sequence[tuple[float, Attacked]], colour: int) -> Curve:
-    metrics = [item.metrics for _, item in points]
     return Curve(
         label,
         tuple(x for x, _ in points),
-        tuple(m["asr_all"] for m in metrics),
-        tuple(m["intervals"]["asr_all"][0] for m in metrics),
-        tuple(m["intervals"]["asr_all"][1] for m in metrics),
+        tuple(item.asr_all for _, item in points),
+        tuple(item.interval[0] for _, item in points),
+        tuple(item.interval[1] for _, item in points),
         colour=colour,
     )
 

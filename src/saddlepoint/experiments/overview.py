@@ -56,10 +56,9 @@ def _paper(block: Block, row: Row) -> str | None:
 
 
 def _ours(results: Results, item: Attacked) -> str:
-    metrics = item.metrics
-    low, high = metrics["intervals"]["asr_all"]
-    mean = f"{metrics['asr_mean']:.1f} / " if _shows_mean(item.block) else ""
-    rate = f"{metrics['asr_all']:.1f} [{low:.1f}, {high:.1f}]"
+    low, high = item.interval
+    mean = f"{item.asr_mean:.1f} / " if _shows_mean(item.block) else ""
+    rate = f"{item.asr_all:.1f} [{low:.1f}, {high:.1f}]"
     return f"{mean}{rate}{_lift(results.lift(item))}"
 
 

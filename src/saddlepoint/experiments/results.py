@@ -18,7 +18,7 @@ from saddlepoint.experiments.plan import (
     Measurement,
     Row,
 )
-from saddlepoint.runs import RECORD, Run, lift, read_results
+from saddlepoint.runs import RECORD, AttackMetrics, Run, lift, read_results
 
 __all__ = ["Attacked", "Measured", "Results", "Source", "collect"]
 
@@ -57,7 +57,10 @@ class Attacked:
         seed: Of groups, random transformations and random starts.
         domains: Names.
         rule: The weight rule as text; with the weights where they were found from other rows.
-        metrics: In percent: "asr_all", "asr_mean", "accuracy", "weights" and "intervals".
+        asr_all: Success rate over all rows, percent, and `interval`, its 95 % interval.
+        asr_mean: Mean over rows and domains, percent.
+        accuracy: Per domain, percent.
+        weights: Mean final weight per domain.
         evaluations: Of all domains, mean over rows.
         folder: Where its tensors are; None if it was read from a stored summary.
     """
@@ -69,7 +72,11 @@ class Attacked:
     seed: int
     domains: tuple[str, ...]
     rule: str
-    metrics: Mapping[str, Any]
+    asr_all: float
+    interval: tuple[float, float]
+    asr_mean: float
+    accuracy: Mapping[str, float]
+    weights: Mapping[str, float]
     evaluations: float
     folder: Path | None = field(default=None, compare=False)
 
@@ -119,7 +126,7 @@ class Results:
         base = self.one(item.block, AVERAGE.key, item.source)
         if base is None or base is item:
             return None
-        return lift(item.metrics["asr_all"], base.metrics["asr_all"])
+        return lift(item.asr_all, base.asr_all)
 
     @property
     def sources(self) -> tuple[Source, ...]:
@@ -183,6 +190,7 @@ def _place(folder: Path, source: Source) -> Path:
 
 
 def _attacked(block: Block, row: Row, source: Source, run: Run, folder: Path) -> Attacked:
+    metrics = AttackMetrics.read(run.metrics)
     return Attacked(
         block=block,
         row=row,
@@ -191,7 +199,11 @@ def _attacked(block: Block, row: Row, source: Source, run: Run, folder: Path) ->
         seed=run.seed,
         domains=run.domains,
         rule=run.settings["rule"],
-        metrics=run.metrics,
-        evaluations=float(run.metrics["evaluations"]["per_row"]),
+        asr_all=metrics.asr_all,
+        interval=metrics.intervals.asr_all,
+        asr_mean=metrics.asr_mean,
+        accuracy=metrics.accuracy,
+        weights=metrics.weights,
+        evaluations=metrics.evaluations.per_row,
         folder=folder,
     )

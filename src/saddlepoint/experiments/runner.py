@@ -189,7 +189,8 @@ class _Runner:
                 self._row(block, row)
             folders = [self.target / block.key / row.strategy.key for row in block.rows]
             if self.setup.reports and self.first and len(folders) > 1:
-                report.write_comparison(folders, self.target / block.key / "compare.html")
+                page = self.target / block.key / "compare.html"
+                report.write_comparison(runs.rank_runs(folders), page)
         for measurement in measurements:
             self._measurement(measurement)
 
@@ -301,9 +302,10 @@ class _Runner:
         if isinstance(rule, AbstractWeightRule):
             return rule
         other = runs.Run.read(self.target / block.key / rule.strategy)
+        metrics = runs.AttackMetrics.read(other.metrics)
         if isinstance(rule, Ordered):
-            return Fixed(rule.of([other.metrics["accuracy"][name] for name in other.domains]))
-        return Fixed(tuple(other.metrics["weights"][name] for name in other.domains))
+            return Fixed(rule.of([metrics.accuracy[name] for name in other.domains]))
+        return Fixed(tuple(metrics.weights[name] for name in other.domains))
 
     def _twin(self, record: runs.Run, block: Block, row: Row) -> dict[str, Tensor] | None:
         """Tensors of the same row with true labels, for a row about predicted ones; None if there are none."""

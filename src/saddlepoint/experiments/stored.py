@@ -116,7 +116,6 @@ def _content(experiment: Experiment, store: Path) -> dict[str, Any]:
 
 
 def _row(item: Attacked, run: Run) -> dict[str, Any]:
-    metrics = item.metrics
     groups = isinstance(item.block.domains, Groups)
     raw: dict[str, Any] = {
         "block": item.block.key,
@@ -129,12 +128,12 @@ def _row(item: Attacked, run: Run) -> dict[str, Any]:
         "seed": item.seed,
         "rule": item.rule,
         "evaluations": item.evaluations,
-        "asr_all": metrics["asr_all"],
-        "asr_all_interval": metrics["intervals"]["asr_all"],
-        "asr_avg": metrics["asr_mean"],
+        "asr_all": item.asr_all,
+        "asr_all_interval": list(item.interval),
+        "asr_avg": item.asr_mean,
         # The position of an image in its group means nothing.
-        "accuracy": {} if groups else metrics["accuracy"],
-        "weights": {} if groups else metrics["weights"],
+        "accuracy": {} if groups else item.accuracy,
+        "weights": {} if groups else item.weights,
     }
     return {**raw, "settings": _settings(item.block, item.row, raw)}
 
@@ -155,13 +154,11 @@ def _attacked(block: Block, row: Row, raw: dict[str, Any]) -> Attacked:
         seed=raw["seed"],
         domains=tuple(raw["accuracy"]),
         rule=raw["rule"],
-        metrics={
-            "asr_all": raw["asr_all"],
-            "asr_mean": raw["asr_avg"],
-            "accuracy": raw["accuracy"],
-            "weights": raw["weights"],
-            "intervals": {"asr_all": raw["asr_all_interval"]},
-        },
+        asr_all=raw["asr_all"],
+        interval=tuple(raw["asr_all_interval"]),
+        asr_mean=raw["asr_avg"],
+        accuracy=raw["accuracy"],
+        weights=raw["weights"],
         evaluations=raw["evaluations"],
     )
 

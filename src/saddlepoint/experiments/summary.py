@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from saddlepoint.experiments.building import domain_names
 from saddlepoint.experiments.image_groups import IMAGE_GROUPS
@@ -86,7 +85,7 @@ def found_weights(results: Results) -> list[str]:
         for source in results.sources:
             average = results.one(block, AVERAGE.key, source)
             if average is not None and any(isinstance(rule, Ordered) for rule in rules):
-                accuracy = [average.metrics["accuracy"][name] for name in average.domains]
+                accuracy = [average.accuracy[name] for name in average.domains]
                 order = [average.domains[k] for k in Ordered.order(accuracy)]
                 orders.append(f"{', '.join(order)} ({source.name})")
         for item in results.attacks:
@@ -113,18 +112,16 @@ def _paper_line(block: Block, row: Row, domains: int) -> tuple[Cell, ...]:
 
 
 def _our_line(results: Results, item: Attacked, names: Sequence[str]) -> tuple[Cell, ...]:
-    metrics: dict[str, Any] = dict(item.metrics)
-    low, high = metrics["intervals"]["asr_all"]
     return (
         item.block.label,
         item.row.strategy.label,
         item.source.method_name,
         item.source.labels,
         item.images,
-        *(metrics["accuracy"][name] for name in names),
-        metrics["asr_mean"],
-        metrics["asr_all"],
-        (low, high),
+        *(item.accuracy[name] for name in names),
+        item.asr_mean,
+        item.asr_all,
+        item.interval,
         results.lift(item),
         item.evaluations,
     )

@@ -2,16 +2,29 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import torch
 from markupsafe import Markup
 from torch import Tensor
 
-__all__ = ["PALETTE", "boxplot", "interval_bars", "share_bars", "survival_chart", "weights_chart"]
+__all__ = [
+    "PALETTE",
+    "Bar",
+    "boxplot",
+    "epoch_chart",
+    "interval_bars",
+    "share_bars",
+    "survival_chart",
+    "weights_chart",
+]
 
 PALETTE = 8
 """Number of colours; domain k has colour k modulo this, and a dash pattern from the ninth on."""
+
+Bar = tuple[str, float, float, float]
+"""Name, value and the ends of its interval, percent."""
 
 _W, _H = 440, 260
 _LEFT, _RIGHT, _TOP, _BOTTOM = 40, 12, 12, 40
@@ -88,7 +101,7 @@ def boxplot(weights: Tensor, names: Sequence[str]) -> Markup:
     return _svg("Final weights per domain. " + "; ".join(spoken) + ".", parts)
 
 
-def interval_bars(rows: Sequence[tuple[str, float, float, float]]) -> Markup:
+def interval_bars(rows: Sequence[Bar]) -> Markup:
     """Percentages with intervals, one horizontal bar each: (name, value, low, high).
 
     Example:
@@ -158,6 +171,31 @@ def survival_chart(
     parts.append(_tag("path", "zero", d=f"M{x:.1f} {_TOP}V{_H - _BOTTOM}"))
     parts.append(_text((_LEFT + _W - _RIGHT) / 2, _H - 5, "radius", "middle"))
     return _svg(f"Share of images still right over the radius. {'; '.join(spoken)}.", parts + lines)
+
+
+def epoch_chart(series: Sequence[Tensor], names: Sequence[str], label: str) -> Markup:
+    """Numbers over epochs, one line per name.
+
+    Args:
+        series: K tensors, (T,) for epochs 1 to T; each may have a T of its own.
+        names: K names.
+        label: What the chart shows, for readers who do not see it.
+
+    Example:
+        >>> series = [torch.tensor([0.1, 0.2, 0.3]), torch.tensor([0.2, 0.4])]
+        >>> str(epoch_chart(series, ["linf", "l2"], "Accuracy")).count("<polyline")
+        2
+    """
+    count = max(len(values) for values in series)
+    top = _ceiling(max(values.max().item() for values in series))
+    parts = [_axes(top, 1, count, "epoch")]
+    spoken = []
+    for k, (values, name) in enumerate(zip(series, names, strict=True)):
+        xs = [_x(epoch, count) for epoch in range(1, len(values) + 1)]
+        spoken.append(f"{name}: {values[0]:.2f} to {values[-1]:.2f}")
+        line = _tag("polyline", _class(k, "line"), points=_points(xs, values.double(), top))
+        parts.append(Markup("<g><title>{}</title>{}</g>").format(spoken[-1], line))
+    return _svg(f"{label}. {'; '.join(spoken)}.", parts)
 
 
 def share_bars(
@@ -265,7 +303,8 @@ def _y(value: float, top: float) -> float:
 
 
 def _ceiling(value: float) -> float:
-    return next((c for c in (0.1, 0.2, 0.4, 0.6, 0.8, 1.0) if value <= c + 1e-6), 1.0)
+    marks = (0.1, 0.2, 0.4, 0.6, 0.8, 1.0)
+    return next((c for c in marks if value <= c + 1e-6), float(math.ceil(value)))
 
 
 def _short(name: str, length: int) -> str:

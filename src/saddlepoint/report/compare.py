@@ -1,188 +1,237 @@
-"""Several runs side by side: rates with intervals, and row by row where the rows are the same."""
+"""Several runs side by side: ranked where they are comparable, on their own where they are not."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
-from itertools import combinations
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
+
+import torch
+from markupsafe import Markup
 
 from saddlepoint.files import write_atomically
 from saddlepoint.report import charts, words
-from saddlepoint.report.evaluation_page import accuracy_text, bar_name
+from saddlepoint.report.evaluation_page import accuracy_text
 from saddlepoint.report.template import render_template
-from saddlepoint.runs.execute import read_results
-from saddlepoint.runs.record import EVALUATE, Run
+from saddlepoint.runs import (
+    AttackMetrics,
+    Board,
+    Entry,
+    EvaluationMetrics,
+    Ranking,
+    TrainingMetrics,
+)
+from saddlepoint.runs.comparable import differing
 
-__all__ = ["differences", "write_comparison"]
+__all__ = [
+    "about",
+    "outcome",
+    "ranking_about",
+    "ranking_table",
+    "score_text",
+    "write_comparison",
+]
+
+_MARK = b"saddlepoint</title>"
 
 
-def write_comparison(folders: Sequence[Path], path: Path) -> Path:
-    """Write one page that compares finished runs.
+def write_comparison(board: Board, path: Path) -> Path:
+    """Write one page with all rankings, the runs that are on their own, and those left out.
 
     Args:
-        folders: Two or more run directories.
+        board: From `saddlepoint.runs.rank_runs`.
         path: The HTML file to write.
 
     Raises:
-        ValueError: Fewer than two, one is not a finished run, or attacks and evaluations are mixed.
+        ValueError: There is something at the path that is no page of ours.
     """
-    if len(folders) < 2:
-        raise ValueError(f"`folders` must name at least two runs, got {len(folders)}.")
-    runs = [Run.read(folder) for folder in folders]
-    for folder, run in zip(folders, runs, strict=True):
-        if not run.metrics or (run.kind == EVALUATE and run.status != "complete"):
-            raise ValueError(
-                f"`{folder}` must be a run with results, got one that is {run.status}."
-            )
-    labels = _labels(folders)
-    if all(run.kind == EVALUATE for run in runs):
-        html = _evaluations(labels, runs)
-        write_atomically(path, html.encode())
-        return path
-    if any(run.kind == EVALUATE for run in runs):
-        shown = ", ".join(f"{name} ({run.kind})" for name, run in zip(labels, runs, strict=True))
+    if path.exists() and not (path.is_file() and _MARK in path.read_bytes()[:4096]):
         raise ValueError(
-            f"`folders` must be all attacks or all evaluations, which count different things, got {shown}."
+            f"`{path}` must be free, got something that saddlepoint did not write; choose another --out."
         )
-    bars = [
-        (label, *rate)
-        for label, run in zip(labels, runs, strict=True)
-        if (rate := words.rate(run.metrics)) is not None
-    ]
+    count = len(board.entries)
     html = render_template(
         "compare.html",
-        title=f"{len(runs)} runs compared",
-        entries=[_entry(label, run) for label, run in zip(labels, runs, strict=True)],
-        domains=_domains(runs),
-        bars=charts.interval_bars(bars) if bars else None,
-        pairs=_pairs(folders, labels, runs),
-        differences=differences(runs),
-        best=max(bars, key=lambda bar: bar[1], default=None),
+        title=f"{count} run{'' if count == 1 else 's'} compared",
+        heading=_heading(board),
+        rankings=[_ranking(ranking) for ranking in board.rankings],
+        alone=[
+            {"entry": each.entry, "score": score_text(each.entry), "about": about(each.entry)}
+            | {"reason": each.reason}
+            for each in board.alone
+        ],
+        left_out=board.left_out,
+        commands=[{"label": e.name, "command": e.run.command} for e in board.entries],
+        links={e.folder: _link(e.folder, path) for e in board.entries},
     )
     write_atomically(path, html.encode())
     return path
 
 
-def differences(runs: Sequence[Run]) -> list[str]:
-    """What, besides the rule, is not the same in all runs, in words.
-
-    Example:
-        >>> differences([])
-        []
-    """
-    notes = []
-    if len({run.hashes.data for run in runs}) > 1:
-        notes.append("The runs are on different images: their rates are not about the same rows.")
-    if len({tuple(sorted(run.hashes.models.items())) for run in runs}) > 1:
-        notes.append("The runs attack different models.")
-    for key, name in (
-        ("norm", "norm"),
-        ("eps", "radius"),
-        ("steps", "number of steps"),
-        ("loss", "loss"),
-    ):
-        values = list(dict.fromkeys(str(run.settings.get(key)) for run in runs))
-        if len(values) > 1:
-            notes.append(f"The {name} differs: {', '.join(values)}.")
-    return notes
+def about(entry: Entry) -> str:
+    """What a run is about, besides its results: kind, data, models, threats, how many rows."""
+    run, metrics = entry.run, entry.metrics
+    parts = [str(run.settings.get("data", ""))]
+    if isinstance(metrics, AttackMetrics):
+        nouns = words.NOUNS[run.kind]
+        parts = [nouns.title, *parts, words.ball_text(run.settings)]
+        parts.append(f"{metrics.rows} {nouns.rows}")
+        if run.settings.get("labels") == "predicted":
+            parts.append("the models' own answers attacked")
+    elif isinstance(metrics, EvaluationMetrics):
+        balls = [words.ball_text({"norm": n, "eps": eps}) for n, eps in metrics.radii.items()]
+        parts = ["Evaluation", *parts, ", ".join(balls), f"{metrics.rows} images"]
+        parts.append(f"suite {run.settings.get('suite')}")
+    elif isinstance(metrics, TrainingMetrics):
+        threats = ", ".join(run.settings.get("threat", ())) or "without threats"
+        rows = metrics.rows_attacked or metrics.rows
+        parts = ["Training", *parts, threats, f"{rows} test images"]
+    return " · ".join(parts)
 
 
-def _evaluations(labels: Sequence[str], runs: Sequence[Run]) -> str:
-    """The page that compares evaluations."""
-    notes = []
-    if len({run.hashes.data for run in runs}) > 1:
-        notes.append("The evaluations are on different images: read the intervals, not the order.")
-    if len({tuple(run.metrics["radii"].items()) for run in runs}) > 1:
-        notes.append("The threats or their radii differ: fewer or smaller ones are easier.")
-    for key in ("suite", "budget"):
-        values = list(dict.fromkeys(str(run.settings.get(key)) for run in runs))
-        if len(values) > 1:
-            notes.append(f"The {key} differs: {', '.join(values)}.")
-    pairs = list(zip(labels, runs, strict=True))
-    unions = [
-        (
-            bar_name(run.metrics, label, "union"),
-            run.metrics["union"],
-            *run.metrics["intervals"]["union"],
-        )
-        for label, run in pairs
-    ]
-    return render_template(
-        "evaluations.html",
-        title=f"{len(runs)} evaluations compared",
-        entries=[
-            {
-                "label": label,
-                "models": ", ".join(run.hashes.models),
-                "data": run.settings.get("data", ""),
-                "suite": run.settings.get("suite", ""),
-                "metrics": run.metrics,
-                "command": run.command,
-            }
-            for label, run in pairs
-        ],
-        threats=list(dict.fromkeys(name for run in runs for name in run.metrics["radii"])),
-        notes=notes,
-        # What is but an upper bound comes last: attacks failed, so that nobody knows how high it is.
-        best=max(pairs, key=lambda p: (not p[1].metrics["failures"], float(p[1].metrics["union"]))),
-        bars=charts.interval_bars(unions),
-        share=accuracy_text,
-    )
+def ranking_about(ranking: Ranking) -> str:
+    """What is the same in all runs of a ranking."""
+    first, parts = ranking.entries[0], [about(ranking.entries[0])]
+    if ranking.question.models is True:
+        parts.append(f"models {', '.join(first.run.hashes.models)}")
+    elif ranking.question.models is False:
+        rule = words.rule_text(str(first.run.settings["rule"]))
+        parts.append(f"{rule}, {first.run.settings.get('steps')} steps")
+    return " · ".join(parts)
 
 
-def _labels(folders: Sequence[Path]) -> list[str]:
-    names = [folder.resolve().name for folder in folders]
-    return [str(f) if names.count(n) > 1 else n for f, n in zip(folders, names, strict=True)]
+def outcome(ranking: Ranking) -> str:
+    """Who comes first, or that nobody does."""
+    names = [entry.name for entry in ranking.first]
+    if len(names) == 1:
+        return f"{names[0]} comes first: {score_text(ranking.first[0])}."
+    listed = f"{', '.join(names[:-1])} and {names[-1]}"
+    return f"Not separable: {listed} may each be first."
 
 
-def _entry(label: str, run: Run) -> dict[str, Any]:
+def score_text(entry: Entry) -> str:
+    """The number a run is ranked by, with its interval."""
+    if entry.score is None:
+        return "no rate"
+    value, low, high = entry.score
+    return f"{'at most ' if entry.bound else ''}{value:.1f} % ({low:.1f} to {high:.1f})"
+
+
+def ranking_table(ranking: Ranking) -> tuple[list[str], list[list[str]]]:
+    """Headings and one line per run: rank, run, what is its own, score, interval, and other numbers."""
+    others = [_numbers(entry) for entry in ranking.entries]
+    names = list(dict.fromkeys(name for each in others for name in each))
+    own = {"ensemble": "success", "universal": "success", "transform": "success"}
+    score = own.get(ranking.entries[0].run.kind, "union")
+    own_settings = differing(ranking.entries)
+    lines = []
+    for place, numbers in zip(ranking.places, others, strict=True):
+        entry = place.entry
+        value, low, high = entry.score or (0.0, 0.0, 0.0)
+        cells = [place.rank, entry.name, _own(ranking, entry, own_settings)]
+        cells += [f"{'at most ' if entry.bound else ''}{value:.1f}", f"{low:.1f} to {high:.1f}"]
+        lines.append([*cells, *(numbers.get(name, "-") for name in names)])
+    return ["rank", "run", "", f"{score}, %", "95 %", *names], lines
+
+
+def _numbers(entry: Entry) -> dict[str, str]:
+    """What stands beside the score."""
+    metrics = entry.metrics
+    if isinstance(metrics, AttackMetrics):
+        return {
+            "ASR_all": f"{metrics.asr_all:.1f}",
+            "ASR_mean": f"{metrics.asr_mean:.1f}",
+            "evaluations": f"{metrics.evaluations.per_row:.1f}",
+            "seconds": f"{entry.run.seconds:.1f}",
+        }
+    if isinstance(metrics, EvaluationMetrics):
+        robust = {name: accuracy_text(metrics, "robust", name) for name in metrics.robust}
+        return {"clean": f"{metrics.clean:.1f}", **robust}
+    assert isinstance(metrics, TrainingMetrics)
+    tested = {n: f"{v:.1f}" for n, v in metrics.robust_accuracy.items() if n != "union"}
     return {
-        "label": label,
-        "kind": words.NOUNS[run.kind].title,
-        "data": run.settings.get("data", ""),
-        "ball": words.ball_text(run.settings),
-        "rule": words.rule_text(str(run.settings.get("rule", ""))),
-        "method": run.settings.get("method", ""),
-        "rows": run.metrics["rows"],
-        "rows_correct": run.metrics["rows_correct"],
-        "rate": words.rate(run.metrics),
-        "metrics": run.metrics,
-        "evaluations": words.evaluations(run),
-        "seconds": run.seconds,
-        "command": run.command,
+        **({"clean": f"{metrics.accuracy:.1f}"} | tested),
+        "seconds": f"{entry.run.seconds:.1f}",
     }
 
 
-def _domains(runs: Sequence[Run]) -> list[str]:
-    return list(dict.fromkeys(name for run in runs for name in run.domains))
+def _own(ranking: Ranking, entry: Entry, names: Sequence[str]) -> str:
+    """What the runs of a ranking differ in."""
+    settings, base = entry.run.settings, ", ".join(entry.run.hashes.models)
+    if ranking.question.models:
+        base = words.rule_text(str(settings["rule"]))
+    elif entry.run.kind == "train":
+        base = f"{settings['method']}, network {settings['model']}"
+    said = ("rule", "method", "model") if entry.run.kind == "train" else ("rule",)
+    more = [f"{name} {settings.get(name)}" for name in names if name not in said]
+    return " · ".join([base, *(text for text in more if len(text) < 60)])
 
 
-def _pairs(
-    folders: Sequence[Path], labels: Sequence[str], runs: Sequence[Run]
-) -> list[dict[str, Any]]:
-    """For runs on the same rows: how many only one of the two fools completely, of those right in both."""
-    tables = [
-        read_results(folder)[1] if run.status == "complete" else None
-        for folder, run in zip(folders, runs, strict=True)
+def _heading(board: Board) -> str:
+    if len(board.rankings) == 1 and not board.alone:
+        return outcome(board.rankings[0])
+    if not board.rankings:
+        return "No two runs are comparable, so none is better than another"
+    count = len(board.rankings)
+    many = "One ranking" if count == 1 else f"{count} rankings"
+    return f"{many} of comparable runs, and no winner between others"
+
+
+def _ranking(ranking: Ranking) -> dict[str, Any]:
+    headings, lines = ranking_table(ranking)
+    bars = [
+        (f"{e.name} (at most)" if e.bound else e.name, *e.score)
+        for e in ranking.entries
+        if e.score is not None
     ]
-    pairs = []
-    for i, j in combinations(range(len(runs)), 2):
-        first, second = tables[i], tables[j]
-        if first is None or second is None or runs[i].hashes.data != runs[j].hashes.data:
-            continue
-        if len(first["fooled"]) != len(second["fooled"]):
-            continue
-        right = ~(first["clean_fooled"].any(dim=1) | second["clean_fooled"].any(dim=1))
-        one, other = (table["fooled"][right].all(dim=1) for table in (first, second))
-        pairs.append(
-            {
-                "one": labels[i],
-                "other": labels[j],
-                "both": int((one & other).sum()),
-                "only_one": int((one & ~other).sum()),
-                "only_other": int((~one & other).sum()),
-                "neither": int((~one & ~other).sum()),
-            }
-        )
-    return pairs
+    return {
+        "question": ranking.question,
+        "about": ranking_about(ranking),
+        "outcome": outcome(ranking),
+        "headings": headings,
+        "lines": lines,
+        "entries": ranking.entries,
+        "bars": charts.interval_bars(bars),
+        "curves": _curves(ranking.entries),
+        "pairs": ranking.pairs,
+        "paired": any(pair.rows for pair in ranking.pairs),
+        "accuracy": _accuracy(ranking.entries),
+        "notes": [
+            (e.name, note)
+            for e in ranking.entries
+            if isinstance(e.metrics, EvaluationMetrics)
+            for note in e.metrics.notes
+        ],
+    }
+
+
+def _accuracy(entries: Sequence[Entry]) -> list[tuple[str, str]]:
+    """Domain by domain, for attacks whose domains have names of their own."""
+    return [
+        (e.name, ", ".join(f"{name} {value:.1f}" for name, value in e.metrics.accuracy.items()))
+        for e in entries
+        if isinstance(e.metrics, AttackMetrics) and e.run.kind != "universal"
+    ]
+
+
+def _curves(entries: Sequence[Entry]) -> Markup | None:
+    """Held-out accuracy over the epochs of trainings, under every threat where there are some."""
+    series = {
+        e.name: torch.tensor([each.validation["union"] for each in e.metrics.history])
+        for e in entries
+        if isinstance(e.metrics, TrainingMetrics)
+        and all("union" in each.validation for each in e.metrics.history)
+    }
+    if not series:
+        return None
+    return charts.epoch_chart(list(series.values()), list(series), "Accuracy on held-out images")
+
+
+def _link(folder: Path, page: Path) -> str:
+    """From the page to the report of a run; empty if there is none."""
+    report = folder / "report.html"
+    if not report.is_file():
+        return ""
+    return quote(Path(os.path.relpath(report.resolve(), page.resolve().parent)).as_posix())

@@ -10,19 +10,16 @@ import torch
 from markupsafe import Markup
 from torch import Tensor
 
-from saddlepoint.evaluation import Failure
 from saddlepoint.report import charts, words
 from saddlepoint.report.pictures import picture, sign_picture
 from saddlepoint.report.template import render_template
+from saddlepoint.runs import Accuracies, DomainMetrics, EvaluationMetrics, Run
 from saddlepoint.runs.evaluations import prefix_of
-from saddlepoint.runs.record import Run
 
 __all__ = [
     "accuracy_text",
     "attack_table",
-    "bar_name",
     "evaluation_headline",
-    "failure_texts",
     "render_evaluation",
 ]
 
@@ -37,27 +34,25 @@ def render_evaluation(run: Run, tensors: Mapping[str, Tensor], *, max_bytes: int
         tensors: What `tensors.safetensors` holds.
         max_bytes: The gallery stops growing before the page exceeds this.
     """
-    metrics = run.metrics
-    parts = metrics.get("domains") or {run.domains[0]: metrics}
-    threats = list(metrics["radii"])
-    doctor = metrics.get("doctor", {})
+    metrics = EvaluationMetrics.read(run.metrics)
+    parts, threats, doctor = metrics.domains, list(metrics.radii), metrics.doctor
     return render_template(
         "evaluation.html",
         run=run,
         metrics=metrics,
         title=f"Evaluation of {', '.join(run.hashes.models)} on {run.settings.get('data', 'data')}",
-        several="domains" in metrics,
+        several=len(parts) > 1,
         nouns=_domains(run),
         everyone=_all(run),
         threats=threats,
-        balls={name: _ball(name, radius) for name, radius in metrics["radii"].items()},
-        lines=evaluation_headline(run),
+        balls={name: _ball(name, radius) for name, radius in metrics.radii.items()},
+        lines=evaluation_headline(run, metrics),
         share=accuracy_text,
-        failures=failure_texts(metrics),
-        cut=any("cut short" in note for note in metrics["notes"]),
-        bars=_bars(run),
-        curves=[_curve(run, tensors, name, parts) for name in threats],
-        joint=[_joint(run, tensors, name) for name in threats] if "joint" in metrics else [],
+        failures=[str(failure) for failure in metrics.failures],
+        cut=any("cut short" in note for note in metrics.notes),
+        bars=_bars(metrics),
+        curves=[_curve(metrics, tensors, name) for name in threats],
+        joint=[_joint(metrics, tensors, name) for name in metrics.joint],
         tables=[{"name": name, **attack_table(part)} for name, part in parts.items()],
         broke=[{"name": name, **_broke(part)} for name, part in parts.items()],
         gallery=_gallery(run, tensors, threats, max_bytes),
@@ -70,68 +65,50 @@ def render_evaluation(run: Run, tensors: Mapping[str, Tensor], *, max_bytes: int
     )
 
 
-def accuracy_text(part: Mapping[str, Any], name: str, threat: str = "") -> str:
+def accuracy_text(part: Accuracies, name: str, threat: str = "") -> str:
     """A number in percent, with "at most" before it if an attack that counts for it failed.
 
     Args:
         part: The metrics of an evaluation, or of one of its domains.
         name: "clean", "union", "robust" or "joint".
         threat: For the last two.
-
-    Example:
-        >>> accuracy_text({"union": 27.5, "at_most": ["union"]}, "union")
-        'at most 27.5'
     """
-    value = part[name][threat] if threat else part[name]
+    value = getattr(part, name)[threat] if threat else getattr(part, name)
     return f"{_bound(part, name, threat)}{value:.1f}"
 
 
-def bar_name(part: Mapping[str, Any], name: str, number: str) -> str:
-    """The name of a bar, and whether it is too long if what failed would have succeeded.
-
-    Example:
-        >>> bar_name({"at_most": ["union"]}, "every threat", "union")
-        'every threat (at most)'
-    """
-    return f"{name} (at most)" if number in part["at_most"] else name
-
-
-def failure_texts(metrics: Mapping[str, Any]) -> list[str]:
-    """Which attacks failed on how many images, without the reasons, which are among the notes."""
-    return [str(Failure(**failure)) for failure in metrics["failures"]]
-
-
-def evaluation_headline(run: Run) -> list[str]:
+def evaluation_headline(run: Run, metrics: EvaluationMetrics) -> list[str]:
     """The outcome in two or three sentences, the most important one first.
 
     Args:
-        run: A record with metrics.
+        run: The record.
+        metrics: Its results.
     """
-    metrics = run.metrics
-    count, several = metrics["rows"], "domains" in metrics
-    balls = _and([_ball(name, radius) for name, radius in metrics["radii"].items()])
-    low, high = metrics["intervals"]["union"]
+    count, several = metrics.rows, len(metrics.domains) > 1
+    balls = _and([_ball(name, radius) for name, radius in metrics.radii.items()])
+    low, high = metrics.intervals.union
     who = f"{_all(run).capitalize()} classify" if several else "The model classifies"
     bound = _bound(metrics, "union")
     sure = f"with 95 % confidence between {low:.1f} and {high:.1f} %"
     if bound:
-        sure = f"because not every attack could be run: {', '.join(failure_texts(metrics))}"
+        failed = ", ".join(str(failure) for failure in metrics.failures)
+        sure = f"because not every attack could be run: {failed}"
     lines = [
-        f"{who} {bound}{_count(metrics['union'], count)} of {count} images correctly under every attack within "
-        f"{balls}: {bound}{metrics['union']:.1f} %, {sure}. Without attack it is {metrics['clean']:.1f} %."
+        f"{who} {bound}{_count(metrics.union, count)} of {count} images correctly under every attack within "
+        f"{balls}: {bound}{metrics.union:.1f} %, {sure}. Without attack it is {metrics.clean:.1f} %."
     ]
-    if len(metrics["robust"]) > 1:
-        worst = min(metrics["robust"], key=lambda name: metrics["robust"][name])
+    if len(metrics.robust) > 1:
+        worst = min(metrics.robust, key=lambda name: metrics.robust[name])
         shares = "; ".join(
-            f"{_ball(name, metrics['radii'][name])}: {accuracy_text(metrics, 'robust', name)} %"
-            for name in metrics["robust"]
+            f"{_ball(name, metrics.radii[name])}: {accuracy_text(metrics, 'robust', name)} %"
+            for name in metrics.robust
         )
-        hardest = _ball(worst, metrics["radii"][worst])
+        hardest = _ball(worst, metrics.radii[worst])
         lines.append(f"Threat by threat it is {shares}. The one that breaks most is {hardest}.")
-    if several:
+    if metrics.joint:
         shares = ", ".join(
             f"{name} {'at least ' if _bound(metrics, 'joint', name) else ''}{100 - value:.1f} %"
-            for name, value in metrics["joint"].items()
+            for name, value in metrics.joint.items()
         )
         lines.append(
             f"One perturbation that fools {_all(run)} at once was found for this share of images: {shares}."
@@ -139,7 +116,7 @@ def evaluation_headline(run: Run) -> list[str]:
     return lines
 
 
-def attack_table(part: Mapping[str, Any]) -> dict[str, Any]:
+def attack_table(part: DomainMetrics) -> dict[str, Any]:
     """Attacks by threats: what each attack did under each threat, and what is left.
 
     Args:
@@ -148,52 +125,48 @@ def attack_table(part: Mapping[str, Any]) -> dict[str, Any]:
     Returns:
         `attacks`, names in the order they ran; `cells`, by attack and threat, None where it did not run.
     """
-    names = list(dict.fromkeys(each["attack"] for each in part["attacks"]))
-    found = {(each["attack"], each["threat"]): each for each in part["attacks"]}
+    names = list(dict.fromkeys(each.attack for each in part.attacks))
+    found = {(each.attack, each.threat): each for each in part.attacks}
     return {
         "metrics": part,
         "attacks": names,
-        "cells": {a: {t: found.get((a, t)) for t in part["radii"]} for a in names},
+        "cells": {a: {t: found.get((a, t)) for t in part.radii} for a in names},
     }
 
 
-def _bars(run: Run) -> Markup:
-    metrics = run.metrics
-    intervals = metrics["intervals"]
-    rows = [("without attack", metrics["clean"], *intervals["clean"])]
+def _bars(metrics: EvaluationMetrics) -> Markup:
+    def bar(name: str, key: str, value: float, ends: tuple[float, float]) -> charts.Bar:
+        return (f"{name} (at most)" if key in metrics.at_most else name, value, *ends)
+
+    intervals = metrics.intervals
+    rows = [bar("without attack", "clean", metrics.clean, intervals.clean)]
     rows += [
-        (
-            bar_name(metrics, _ball(name, radius), f"robust.{name}"),
-            value,
-            *intervals["robust"][name],
-        )
-        for (name, value), radius in zip(
-            metrics["robust"].items(), metrics["radii"].values(), strict=True
-        )
+        bar(_ball(name, metrics.radii[name]), f"robust.{name}", value, intervals.robust[name])
+        for name, value in metrics.robust.items()
     ]
-    if len(metrics["robust"]) > 1:
-        every = bar_name(metrics, "every attack of every threat", "union")
-        rows.append((every, metrics["union"], *intervals["union"]))
+    if len(metrics.robust) > 1:
+        rows.append(bar("every attack of every threat", "union", metrics.union, intervals.union))
     return charts.interval_bars(rows)
 
 
 def _curve(
-    run: Run, tensors: Mapping[str, Tensor], threat: str, parts: Mapping[str, Any]
+    metrics: EvaluationMetrics, tensors: Mapping[str, Tensor], threat: str
 ) -> dict[str, Any]:
     """Accuracy over the radius under one threat, one line per domain."""
-    prefixes = [prefix_of(name) for name in parts] if "domains" in run.metrics else [""]
+    parts = metrics.domains
+    prefixes = [prefix_of(name) for name in parts] if len(parts) > 1 else [""]
     distances = [tensors[f"{prefix}{threat}/distance"] for prefix in prefixes]
     # For how many images, that are right, an attack has looked for the nearest wrong one.
-    right = sum(_count(part["clean"], part["rows"]) for part in parts.values())
+    right = sum(_count(part.clean, part.rows) for part in parts.values())
     sought = 0
     for prefix, part in zip(prefixes, parts.values(), strict=True):
         tables = [
-            tensors[f"{prefix}{threat}/{each['attack']}/attacked"]
-            for each in part["attacks"]
-            if each["threat"] == threat and each["minimal"]
+            tensors[f"{prefix}{threat}/{each.attack}/attacked"]
+            for each in part.attacks
+            if each.threat == threat and each.minimal
         ]
         sought += int(torch.stack(tables).any(dim=0).sum()) if tables else 0
-    minimal, radius = sought > 0, run.metrics["radii"][threat]
+    minimal, radius = sought > 0, metrics.radii[threat]
     return {
         "threat": threat,
         "sought": sought,
@@ -208,9 +181,11 @@ def _curve(
     }
 
 
-def _joint(run: Run, tensors: Mapping[str, Tensor], threat: str) -> dict[str, Any]:
+def _joint(
+    metrics: EvaluationMetrics, tensors: Mapping[str, Tensor], threat: str
+) -> dict[str, Any]:
     """The smallest radius at which all domains fall, under one threat."""
-    radii, radius = tensors[f"joint/{threat}/eps_min"], run.metrics["radii"][threat]
+    radii, radius = tensors[f"joint/{threat}/eps_min"], metrics.radii[threat]
     chart = charts.survival_chart([radii], ["all at once"], radius, _until([radii], radius), False)
     return {"threat": threat, "chart": chart}
 
@@ -224,25 +199,25 @@ def _until(distances: Sequence[Tensor], radius: float) -> float:
     return math.ceil(end / digit - 1e-9) * digit
 
 
-def _broke(part: Mapping[str, Any]) -> dict[str, Any]:
+def _broke(part: DomainMetrics) -> dict[str, Any]:
     """Which attack broke each image first, as bars."""
-    count = part["rows"]
-    attacks = list(dict.fromkeys(each["attack"] for each in part["attacks"] if each["first"]))
+    attacks = list(dict.fromkeys(each.attack for each in part.attacks if each.first))
+    wrong = part.rows - _count(part.clean, part.rows)
     rows = []
-    for threat, robust in part["robust"].items():
-        first = {
-            each["attack"]: each["first"] for each in part["attacks"] if each["threat"] == threat
-        }
+    for threat, robust in part.robust.items():
         pieces = [
-            (f"bar d{attacks.index(name) % charts.PALETTE}", f"broken by {name}", broken)
-            for name, broken in first.items()
-            if broken
+            (
+                f"bar d{attacks.index(each.attack) % charts.PALETTE}",
+                f"broken by {each.attack}",
+                each.first,
+            )
+            for each in part.attacks
+            if each.threat == threat and each.first
         ]
-        wrong = count - _count(part["clean"], count)
         pieces.append(("wrong", "wrong without attack", wrong))
-        pieces.append(("stand", "still right", _count(robust, count)))
-        rows.append((_ball(threat, part["radii"][threat]), pieces))
-    ends = [f"{accuracy_text(part, 'robust', threat)} %" for threat in part["robust"]]
+        pieces.append(("stand", "still right", _count(robust, part.rows)))
+        rows.append((_ball(threat, part.radii[threat]), pieces))
+    ends = [f"{accuracy_text(part, 'robust', threat)} %" for threat in part.robust]
     return {"attacks": attacks, "chart": charts.share_bars(rows, ends)}
 
 
@@ -292,9 +267,9 @@ def _card(run: Run, tensors: Mapping[str, Tensor], position: int) -> dict[str, A
     }
 
 
-def _bound(part: Mapping[str, Any], name: str, threat: str = "") -> str:
+def _bound(part: Accuracies, name: str, threat: str = "") -> str:
     """The words before a number that is too high if what failed would have succeeded."""
-    return "at most " if (f"{name}.{threat}" if threat else name) in part["at_most"] else ""
+    return "at most " if (f"{name}.{threat}" if threat else name) in part.at_most else ""
 
 
 def _worst(findings: Sequence[Mapping[str, str]]) -> str:

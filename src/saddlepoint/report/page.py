@@ -14,8 +14,8 @@ from saddlepoint.report import charts, words
 from saddlepoint.report.evaluation_page import render_evaluation
 from saddlepoint.report.gallery import picture_row, scales
 from saddlepoint.report.template import render_template
-from saddlepoint.runs.execute import read_results
-from saddlepoint.runs.record import EVALUATE, Run
+from saddlepoint.report.training import render_training
+from saddlepoint.runs import EVALUATE, AttackMetrics, Run, read_results
 
 __all__ = ["MAX_BYTES", "render", "write_report"]
 
@@ -26,7 +26,7 @@ _OVERHEAD = 90_000  # style, script, charts and text
 
 
 def write_report(folder: Path, *, max_bytes: int = MAX_BYTES) -> Path:
-    """Draw `report.html` of a finished run from its `run.json` and `tensors.safetensors`.
+    """Draw `report.html` of a finished run of any kind from its `run.json` and `tensors.safetensors`.
 
     Args:
         folder: The run directory.
@@ -38,8 +38,11 @@ def write_report(folder: Path, *, max_bytes: int = MAX_BYTES) -> Path:
     Raises:
         ValueError: Not a run directory, or an unfinished run.
     """
-    run, tensors = read_results(folder)
-    html = render(run, tensors, max_bytes=max_bytes)
+    run = Run.read(folder)
+    if run.kind == "train" and run.status == "complete":
+        html = render_training(run)
+    else:
+        html = render(*read_results(folder), max_bytes=max_bytes)
     path = folder / "report.html"
     write_atomically(path, html.encode())
     return path
@@ -55,22 +58,22 @@ def render(run: Run, tensors: Mapping[str, Tensor], *, max_bytes: int = MAX_BYTE
     """
     if run.kind == EVALUATE:
         return render_evaluation(run, tensors, max_bytes=max_bytes)
-    nouns = words.NOUNS[run.kind]
+    nouns, metrics = words.NOUNS[run.kind], AttackMetrics.read(run.metrics)
     rows = _rows(run, tensors, max_bytes)
     return render_template(
         "report.html",
         run=run,
+        metrics=metrics,
         nouns=nouns,
-        lines=words.headline(run),
-        rate=words.rate(run.metrics),
-        figure=words.figure(run),
+        lines=words.headline(run, metrics),
+        figure=words.figure(run, metrics),
         title=f"{nouns.title} on {run.settings.get('data', 'data')}",
         ball=words.ball_text(run.settings),
         rule=words.rule_text(str(run.settings.get("rule", ""))).partition(" (")[0],
         baseline=words.rule_text(str(run.settings.get("baseline") or "")).partition(" (")[0],
-        hardest=words.hardest(run),
-        bars=_bars(run),
-        table=_table(run),
+        hardest=words.hardest(run, metrics),
+        bars=_bars(run, metrics),
+        table=_table(run, metrics),
         weights_chart=charts.weights_chart(tensors["history.weights"], run.domains),
         boxplot=charts.boxplot(tensors["weights"], run.domains),
         rows=rows,
@@ -95,27 +98,28 @@ def _rows(run: Run, tensors: Mapping[str, Tensor], max_bytes: int) -> list[dict[
     return rows
 
 
-def _bars(run: Run) -> Markup | None:
-    metrics = run.metrics
-    shown = [(words.rule_text(str(run.settings.get("rule", ""))), metrics)]
-    if "baseline" in metrics:
-        shown.append((words.rule_text(str(run.settings.get("baseline"))), metrics["baseline"]))
-    rows = [(name, *rate) for name, m in shown if (rate := words.rate(m)) is not None]
+def _bars(run: Run, metrics: AttackMetrics) -> Markup | None:
+    shown = {"rule": metrics.rate}
+    if metrics.baseline is not None:
+        shown["baseline"] = metrics.baseline.rate
+    rows = [
+        (words.rule_text(str(run.settings[key])), *rate)
+        for key, rate in shown.items()
+        if rate is not None
+    ]
     return charts.interval_bars(rows) if rows else None
 
 
-def _table(run: Run) -> list[dict[str, Any]]:
-    metrics = run.metrics
-    base = metrics.get("baseline")
+def _table(run: Run, metrics: AttackMetrics) -> list[dict[str, Any]]:
     return [
         {
             "index": index,
             "name": name,
-            "clean": metrics["clean_accuracy"][name],
-            "baseline": base["accuracy"][name] if base else None,
-            "accuracy": metrics["accuracy"][name],
-            "interval": metrics["intervals"]["accuracy"][name],
-            "weight": metrics["weights"][name],
+            "clean": metrics.clean_accuracy[name],
+            "baseline": metrics.baseline and metrics.baseline.accuracy[name],
+            "accuracy": metrics.accuracy[name],
+            "interval": metrics.intervals.accuracy[name],
+            "weight": metrics.weights[name],
         }
         for index, name in enumerate(run.domains)
     ]

@@ -6,19 +6,18 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, final
 
-from saddlepoint.runs.record import Run
+from saddlepoint.runs import AttackMetrics, Run, TrainingMetrics
 
 __all__ = [
     "NOUNS",
     "Nouns",
     "ball_text",
     "class_name",
-    "evaluations",
     "figure",
     "hardest",
     "headline",
-    "rate",
     "rule_text",
+    "training_text",
 ]
 
 _NORMS = {"linf": "ℓ∞", "l2": "ℓ2", "l1": "ℓ1", "l0": "ℓ0"}  # noqa: RUF001
@@ -79,40 +78,17 @@ def class_name(run: Run, index: int) -> str:
     return run.classes[index] if 0 <= index < len(run.classes) else str(index)
 
 
-def evaluations(run: Run) -> str:
-    """Gradient evaluations per row, in words; empty if nothing was counted."""
-    count = run.metrics.get("evaluations", {}).get("per_row")
-    return "" if count is None else f"{count:.1f}"
-
-
-def hardest(run: Run) -> str | None:
+def hardest(run: Run, metrics: AttackMetrics) -> str | None:
     """The domain with the highest remaining accuracy, the larger weight deciding ties."""
-    accuracy, weights = run.metrics.get("accuracy"), run.metrics.get("weights")
-    if not accuracy or not weights or run.kind == "universal":
+    if run.kind == "universal":  # the place of an image in its group means nothing
         return None
-    return str(max(accuracy, key=lambda name: (accuracy[name], weights[name])))
+    return max(metrics.accuracy, key=lambda name: (metrics.accuracy[name], metrics.weights[name]))
 
 
-def rate(metrics: Mapping[str, Any]) -> tuple[float, float, float] | None:
-    """The success rate that headlines and rankings are about, with its 95 % interval, in percent.
-
-    It counts rows that every domain had right before the attack; None where there was none.
-
-    Example:
-        >>> interval = {"asr_all_among_correct": [40.0, 60.0]}
-        >>> rate({"asr_all": 75.0, "asr_all_among_correct": 50.0, "intervals": interval}), rate({})
-        ((50.0, 40.0, 60.0), None)
-    """
-    if "asr_all_among_correct" not in metrics:
-        return None
-    low, high = metrics["intervals"]["asr_all_among_correct"]
-    return metrics["asr_all_among_correct"], low, high
-
-
-def figure(run: Run) -> str:
+def figure(run: Run, metrics: AttackMetrics) -> str:
     """What the number at the head of a report is a share of, and what it says."""
     nouns = NOUNS[run.kind]
-    if rate(run.metrics) is None:
+    if metrics.rate is None:
         return f"No {nouns.row} was right to begin with"
     if run.kind == "universal":
         return f"of the groups {_right(run)} are fooled as a whole"
@@ -120,37 +96,36 @@ def figure(run: Run) -> str:
     return f"of the images {_right(run)} fool {several if len(run.domains) > 1 else 'it'}"
 
 
-def headline(run: Run) -> list[str]:
+def headline(run: Run, metrics: AttackMetrics) -> list[str]:
     """The outcome in a few sentences, the most important one first.
 
     Args:
-        run: A record with metrics.
+        run: The record.
+        metrics: Its results.
     """
-    nouns, metrics = NOUNS[run.kind], run.metrics
-    if not metrics:
-        return [f"No {nouns.row} has been attacked yet."]
-    found = rate(metrics)
+    nouns = NOUNS[run.kind]
     every = (
-        f"ASR_all, which counts every {nouns.row} as the paper does, is {metrics['asr_all']:.1f} %."
+        f"ASR_all, which counts every {nouns.row} as the paper does, is {metrics.asr_all:.1f} %."
     )
-    if found is None:
-        return [f"Nothing can be said about the attack: all {_wrong(run)} before it. {every}"]
-    share, low, high = found
-    count, wrong = metrics["rows_correct"], metrics["rows"] - metrics["rows_correct"]
+    if metrics.rate is None:
+        start = f"Nothing can be said about the attack: all {_wrong(run, metrics.rows)} before it."
+        return [f"{start} {every}"]
+    share, low, high = metrics.rate
+    count, wrong = metrics.rows_correct, metrics.rows - metrics.rows_correct
     lines = [
         f"For {round(share * count / 100)} of the {count} {nouns.rows} {_right(run)}, one perturbation within "
         f"{ball_text(run.settings)} {_whole(run)}: {share:.1f} %, with 95 % confidence between {low:.1f} and "
         f"{high:.1f} %."
     ]
     if wrong:
-        lines.append(f"{wrong} of {_wrong(run)} before any attack; {every}")
+        lines.append(f"{wrong} of {_wrong(run, metrics.rows)} before any attack; {every}")
     else:
         lines.append("No image was misclassified before the attack.")
-    if "baseline" in metrics:
-        lines.append(_against(run))
-    name, domains = hardest(run), len(run.domains)
+    if metrics.baseline is not None and metrics.baseline.rate is not None:
+        lines.append(_against(run, share, metrics.baseline.rate[0], metrics.lift_among_correct))
+    name, domains = hardest(run, metrics), len(run.domains)
     if name is not None and domains > 1:
-        kept, weight = metrics["accuracy"][name], metrics["weights"][name]
+        kept, weight = metrics.accuracy[name], metrics.weights[name]
         lines.append(
             f"The hardest {nouns.domain} is {name}: it still classifies {kept:.1f} % correctly under attack"
             f" and held a mean weight of {weight:.2f}, where equal shares would be {1 / domains:.2f}."
@@ -158,14 +133,20 @@ def headline(run: Run) -> list[str]:
     return lines
 
 
-def _against(run: Run) -> str:
+def training_text(run: Run) -> str:
+    """What a training came to, in one line."""
+    metrics, settings = TrainingMetrics.read(run.metrics), run.settings
+    told = f"{settings['data']} {settings['model']}: accuracy {metrics.accuracy:.2f} %, "
+    told += f"FGSM {metrics.fgsm_accuracy:.2f} %"
+    robust = metrics.robust_accuracy.items()
+    return told + "".join(f", {name} {value:.2f} %" for name, value in robust if name != "clean")
+
+
+def _against(run: Run, ours: float, theirs: float, gain: float | None) -> str:
     """The baseline, by the same rate as the headline."""
-    metrics = run.metrics
     rule, other = (
         rule_text(str(run.settings[key])).partition(" (")[0] for key in ("rule", "baseline")
     )
-    ours, theirs = (m["asr_all_among_correct"] for m in (metrics, metrics["baseline"]))
-    gain = metrics.get("lift_among_correct")
     start = f"With {other} weights instead of {rule} it is {theirs:.1f} %"
     if gain is None:
         return f"{start}."
@@ -187,9 +168,8 @@ def _right(run: Run) -> str:
     return f"that the model had right in {_all(count)} views"
 
 
-def _wrong(run: Run) -> str:
+def _wrong(run: Run, count: int) -> str:
     """How many rows there are, and what happened to those that the headline does not count."""
-    count = run.metrics["rows"]
     if run.kind == "universal":
         return f"{count} groups had an image that was misclassified"
     where = "by at least one model" if run.kind == "ensemble" else "in at least one view"

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
-from dataclasses import asdict
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -15,6 +14,13 @@ from saddlepoint.evaluation.results import DomainAccuracy
 from saddlepoint.losses import fooled
 from saddlepoint.problems import AbstractProblem
 from saddlepoint.runs.execute import Execution
+from saddlepoint.runs.metrics import (
+    AccuracyIntervals,
+    AttackOutcome,
+    DomainMetrics,
+    EvaluationMetrics,
+    Interval,
+)
 from saddlepoint.runs.record import Run
 
 __all__ = [
@@ -53,63 +59,66 @@ def finish_evaluation(
         evaluation_tensors(result, problem),
         done=execution.run.rows,
         seconds=round(execution.store.seconds(), 3),
-        metrics={**evaluation_metrics(result), **execution.run.metrics},
+        metrics={**evaluation_metrics(result, problem.names).plain(), **execution.run.metrics},
     )
 
 
-def evaluation_metrics(result: Result) -> dict[str, Any]:
-    """The numbers of an evaluation for `run.json`, accuracies in percent.
+def evaluation_metrics(result: Result, domains: Sequence[str]) -> EvaluationMetrics:
+    """The numbers of an evaluation, accuracies in percent.
 
-    `robust` is per threat, `union` over all threats, `intervals` are Wilson score intervals. Every one of
-    `attacks` says on how many images it ran to the end (`attacked`), how many it broke (`broken`) and broke
-    first (`first`), the accuracy that is left after it and all attacks before it (`after`), and the accuracy
-    after it alone (`accuracy`), None unless it ran on every image that was right. `failures` are attacks that
-    raised, and `at_most` names the numbers that are upper bounds because of them, such as "robust.linf". With
-    several domains there are `domains`, each with the same numbers, `joint`, the share of images for which not
-    all domains could be fooled at once, and quantiles of `eps_min`; None stands for infinity.
+    Args:
+        result: Of one domain, or of several.
+        domains: Their names.
 
     Example:
         >>> from saddlepoint.evaluation import Outcome
         >>> from saddlepoint.projections import LpBall
         >>> correct, broken = torch.tensor([True, True, False]), torch.tensor([True, False, False])
         >>> outcome = Outcome("linf", "pgd", correct, broken, torch.full((3,), 0.1))
-        >>> metrics = evaluation_metrics(
-        ...     RobustAccuracy({"linf": LpBall(math.inf, 0.3)}, correct, (outcome,))
-        ... )
-        >>> metrics["robust"], metrics["attacks"][0]["accuracy"], metrics["attacks"][0]["first"]
+        >>> result = RobustAccuracy({"linf": LpBall(math.inf, 0.3)}, correct, (outcome,))
+        >>> metrics = evaluation_metrics(result, ["A"])
+        >>> metrics.robust, metrics.domains["A"].attacks[0].accuracy, metrics.domains["A"].attacks[0].first
         ({'linf': 33.3333}, 33.3333, 1)
     """
-    tables = {name: result.standing(name) for name in result.balls}
-    whole = {"clean": result.correct, "union": result.standing()}
-    metrics: dict[str, Any] = {
-        "rows": result.count,
-        "radii": {name: float(ball.eps) for name, ball in result.balls.items()},
-        **{name: _percent(table) for name, table in whole.items()},
-        "robust": {name: _percent(table) for name, table in tables.items()},
-        "intervals": {
-            "clean": _percents(wilson(int(result.correct.sum()), result.count)),
-            "union": _percents(result.interval()),
-            "robust": {name: _percents(result.interval(name)) for name in result.balls},
-        },
-        "notes": list(result.notes),
-        "failures": [asdict(failure) for failure in result.failures],
-        "at_most": sorted(result.at_most),
-    }
     if isinstance(result, RobustAccuracy):
-        return {**metrics, "attacks": _attacks(result)}
-    standing = {name: ~table for name, table in result.fooled.items()}
-    metrics["intervals"]["joint"] = {
-        name: _percents(result.joint_interval(name)) for name in result.balls
-    }
-    return {
-        **metrics,
-        "joint": {name: _percent(table) for name, table in standing.items()},
-        "eps_min": {name: _quantiles(radii) for name, radii in result.eps_min.items()},
-        "weights": {
+        (name,) = domains
+        part = DomainMetrics(**_accuracies(result), attacks=_attacks(result))
+        return EvaluationMetrics(**_accuracies(result), domains={name: part})
+    return EvaluationMetrics(
+        **_accuracies(result),
+        joint={name: _percent(~table) for name, table in result.fooled.items()},
+        eps_min={name: _quantiles(radii) for name, radii in result.eps_min.items()},
+        weights={
             name: dict(zip(result.per_domain, _means(weights), strict=True))
             for name, weights in result.weights.items()
         },
-        "domains": {name: evaluation_metrics(each) for name, each in result.per_domain.items()},
+        domains={
+            name: DomainMetrics(**_accuracies(each), attacks=_attacks(each))
+            for name, each in result.per_domain.items()
+        },
+    )
+
+
+def _accuracies(result: Result) -> dict[str, Any]:
+    """The fields of `Accuracies`."""
+    joint = {}
+    if isinstance(result, DomainAccuracy):
+        joint = {name: _percents(result.joint_interval(name)) for name in result.balls}
+    return {
+        "rows": result.count,
+        "radii": {name: float(ball.eps) for name, ball in result.balls.items()},
+        "clean": _percent(result.correct),
+        "union": _percent(result.standing()),
+        "robust": {name: _percent(result.standing(name)) for name in result.balls},
+        "intervals": AccuracyIntervals(
+            clean=_percents(wilson(int(result.correct.sum()), result.count)),
+            union=_percents(result.interval()),
+            robust={name: _percents(result.interval(name)) for name in result.balls},
+            joint=joint,
+        ),
+        "notes": tuple(result.notes),
+        "failures": tuple(result.failures),
+        "at_most": tuple(sorted(result.at_most)),
     }
 
 
@@ -198,7 +207,7 @@ def _gallery(
     }
 
 
-def _attacks(result: RobustAccuracy) -> list[dict[str, Any]]:
+def _attacks(result: RobustAccuracy) -> tuple[AttackOutcome, ...]:
     standing = {name: result.correct.clone() for name in result.balls}
     rows = []
     for each in result.outcomes:
@@ -207,22 +216,22 @@ def _attacks(result: RobustAccuracy) -> list[dict[str, Any]]:
         standing[each.threat] = before & ~each.broken
         whole = bool((each.attacked == result.correct).all()) and each.status == "complete"
         rows.append(
-            {
-                "threat": each.threat,
-                "attack": each.attack,
-                "attacked": int(each.attacked.sum()),
-                "broken": int(each.broken.sum()),
-                "first": int(first.sum()),
-                "after": _percent(standing[each.threat]),
-                "accuracy": _percent(result.correct & ~each.broken) if whole else None,
-                "seconds": round(each.seconds, 3),
-                "queries": each.queries,
-                "status": each.status,
-                "minimal": each.minimal,
-                "notes": list(each.notes),
-            }
+            AttackOutcome(
+                threat=each.threat,
+                attack=each.attack,
+                attacked=int(each.attacked.sum()),
+                broken=int(each.broken.sum()),
+                first=int(first.sum()),
+                after=_percent(standing[each.threat]),
+                accuracy=_percent(result.correct & ~each.broken) if whole else None,
+                seconds=round(each.seconds, 3),
+                queries=each.queries,
+                status=each.status,
+                minimal=each.minimal,
+                notes=tuple(each.notes),
+            )
         )
-    return rows
+    return tuple(rows)
 
 
 def _quantiles(radii: Tensor) -> dict[str, float | None]:
@@ -240,5 +249,5 @@ def _percent(table: Tensor) -> float:
     return round(100 * table.double().mean().item(), 4)
 
 
-def _percents(ends: tuple[float, float]) -> list[float]:
-    return [round(100 * end, 4) for end in ends]
+def _percents(ends: tuple[float, float]) -> Interval:
+    return round(100 * ends[0], 4), round(100 * ends[1], 4)

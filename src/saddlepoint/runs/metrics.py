@@ -1,125 +1,304 @@
-"""The numbers of a run, in percent, with 95 % intervals."""
+"""The numbers of a run, typed: what `metrics` in `run.json` holds, in percent, with 95 % intervals."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping, Sequence
-from typing import Any
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, is_dataclass
+from typing import Any, ClassVar, Self, final
 
-import torch
-from torch import Tensor
+from saddlepoint.evaluation import Failure
 
-from saddlepoint.evaluation import SuccessRates, wilson
+__all__ = [
+    "Accuracies",
+    "AccuracyIntervals",
+    "AttackMetrics",
+    "AttackOutcome",
+    "DomainMetrics",
+    "Epoch",
+    "EvaluationMetrics",
+    "Evaluations",
+    "Interval",
+    "Metrics",
+    "RateIntervals",
+    "Rates",
+    "TrainingMetrics",
+]
 
-__all__ = ["lift", "summarise"]
-
-_Z95 = 1.959963984540054
-
-
-def summarise(
-    domains: Sequence[str], tensors: Mapping[str, Tensor], *, baseline: bool
-) -> dict[str, Any]:
-    """Metrics of a finished (or partly finished) run.
-
-    `asr_all_among_correct` counts the `rows_correct` rows that every domain had right before the attack, and is
-    left out where there is none; `asr_all` counts all rows, as the paper does. Both and the accuracies come
-    with Wilson score intervals; ASR_mean, a mean over rows of means over domains, with the normal interval of
-    the row means. `lift` is the relative gain in ASR_all over the baseline, as in the paper, and
-    `lift_among_correct` that in the other rate; they are left out where there is no baseline or the baseline
-    never succeeds.
-
-    Args:
-        domains: K names.
-        tensors: Tables `fooled`, `clean_fooled` (B, K), boolean, `weights` (B, K) and `num_forwards` (B,),
-            evaluations of all domains; with `baseline` also `baseline.fooled`, `baseline.weights` and
-            `baseline.num_forwards`.
-        baseline: Whether a baseline ran.
-
-    Returns:
-        A dictionary for `run.json`.
-
-    Example:
-        >>> table = torch.tensor([[True, True], [True, False]])
-        >>> tensors = {"fooled": table, "clean_fooled": ~table & False, "weights": torch.full((2, 2), 0.5)}
-        >>> tensors["num_forwards"] = torch.tensor([3, 51])
-        >>> result = summarise(["A", "B"], tensors, baseline=False)
-        >>> result["asr_all"], result["accuracy"], result["weights"]
-        (50.0, {'A': 0.0, 'B': 50.0}, {'A': 0.5, 'B': 0.5})
-    """
-    correct = ~tensors["clean_fooled"]
-    result = _one(domains, tensors, "", correct)
-    result["clean_accuracy"] = _named(domains, SuccessRates(~correct, correct).clean_accuracy)
-    if baseline:
-        other = _one(domains, tensors, "baseline.", correct)
-        result["baseline"] = other
-        for name, rate in (("lift", "asr_all"), ("lift_among_correct", "asr_all_among_correct")):
-            gain = lift(result[rate], other[rate]) if rate in result else None
-            if gain is not None:
-                result[name] = gain
-    return result
+Interval = tuple[float, float]
+"""Low and high end, percent."""
 
 
-def lift(asr_all: float, baseline: float) -> float | None:
-    """Relative gain in percent, or None over a baseline of zero.
+@dataclass(frozen=True, kw_only=True)
+class _Part:
+    """A part of the metrics of a run. Fields that may be left out are None or empty then."""
+
+    __pydantic_config__: ClassVar[Any] = {"extra": "forbid"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Metrics(_Part):
+    """What a run came to; its subclasses are for attacks, evaluations and trainings.
 
     Example:
-        >>> lift(90.0, 60.0)
-        50.0
+        >>> plain = {"rows": 200, "rows_attacked": 0, "accuracy": 97.5, "fgsm_accuracy": 40.0}
+        >>> plain["history"] = [{"stats": {"loss": 0.1}}]
+        >>> training = TrainingMetrics.read(plain)
+        >>> training.accuracy, training.history[0].stats["loss"], training.plain() == plain
+        (97.5, 0.1, True)
+        >>> TrainingMetrics.read({"rows": 200, "rows_attacked": 0, "accuracy": 97.5, "history": []})
+        Traceback (most recent call last):
+        ...
+        ValueError: `metrics` must be those of a training, got no `fgsm_accuracy`; repeat the run.
     """
-    return round(100 * (asr_all / baseline - 1), 4) if baseline > 0 else None
+
+    of: ClassVar[str]
+
+    def plain(self) -> dict[str, Any]:
+        """For `run.json`: dictionaries, lists, numbers and words."""
+        found: dict[str, Any] = _plain(self)
+        return found
+
+    @classmethod
+    def read(cls, plain: Mapping[str, Any]) -> Self:
+        """What `plain` gave.
+
+        Raises:
+            ValueError: A key is missing, unknown, or holds something else.
+        """
+        from pydantic import TypeAdapter, ValidationError
+
+        try:
+            return TypeAdapter(cls).validate_json(json.dumps(plain), strict=True)
+        except ValidationError as error:
+            first = error.errors()[0]
+            key = ".".join(str(part) for part in first["loc"])
+            got = {
+                "missing": f"no `{key}`",
+                "unexpected_keyword_argument": f"an unknown `{key}`",
+            }.get(first["type"], f"{first['input']!r} as `{key}`")
+            raise ValueError(
+                f"`metrics` must be those of {cls.of}, got {got}; repeat the run."
+            ) from error
 
 
-def _one(
-    domains: Sequence[str], tensors: Mapping[str, Tensor], prefix: str, correct: Tensor
-) -> dict[str, Any]:
-    fooled, weights, spent = (
-        tensors[f"{prefix}{name}"] for name in ("fooled", "weights", "num_forwards")
-    )
-    rates = SuccessRates(fooled, correct)
-    right = correct.all(dim=1)
-    result: dict[str, Any] = {
-        "rows": rates.count,
-        "rows_correct": int(right.sum()),
-        "asr_all": _percent(rates.all),
-        "asr_mean": _percent(rates.mean),
-        "accuracy": _named(domains, [1 - rate for rate in rates.per_domain]),
-        "evaluations": {
-            "total": int(spent.sum()),
-            "per_row": round(spent.double().mean().item(), 4),
-        },
-        "weights": {
-            name: round(value, 6)
-            for name, value in zip(domains, weights.double().mean(dim=0).tolist(), strict=True)
-        },
-    }
-    accuracies = [wilson(int((~column).sum()), rates.count) for column in fooled.T]
-    result["intervals"] = {
-        "asr_all": _pair(rates.interval()),
-        "asr_mean": _pair(_interval_of_mean(fooled)),
-        "accuracy": {name: _pair(pair) for name, pair in zip(domains, accuracies, strict=True)},
-    }
-    if bool(right.any()):
-        hits = int(fooled[right].all(dim=1).sum())
-        result["asr_all_among_correct"] = _percent(rates.among_correct)
-        result["intervals"]["asr_all_among_correct"] = _pair(wilson(hits, int(right.sum())))
-    return result
+@final
+@dataclass(frozen=True, kw_only=True)
+class Evaluations(_Part):
+    """Gradient evaluations of all domains, in all and per row."""
+
+    total: int
+    per_row: float
 
 
-def _interval_of_mean(fooled: Tensor) -> tuple[float, float]:
-    means = fooled.double().mean(dim=1)
-    if bool((means == means[0]).all()):  # no spread to go by: as if every row were one trial
-        return wilson(round(float(means.sum())), len(means))
-    half = _Z95 * torch.std(means).item() / math.sqrt(len(means))
-    return max(0.0, means.mean().item() - half), min(1.0, means.mean().item() + half)
+@final
+@dataclass(frozen=True, kw_only=True)
+class RateIntervals(_Part):
+    """Of the rates of the same names."""
+
+    asr_all: Interval
+    asr_mean: Interval
+    accuracy: Mapping[str, Interval]
+    asr_all_among_correct: Interval | None = None
 
 
-def _named(domains: Sequence[str], fractions: Sequence[float]) -> dict[str, float]:
-    return {name: _percent(value) for name, value in zip(domains, fractions, strict=True)}
+@dataclass(frozen=True, kw_only=True)
+class Rates(Metrics):
+    """What one weight rule achieved.
+
+    Attributes:
+        rows: How many there are.
+        rows_correct: Those that every domain had right before the attack.
+        asr_all: Success rate over all rows, as in the paper.
+        asr_mean: Mean over rows and domains.
+        accuracy: Per domain, under attack.
+        evaluations: What it cost.
+        weights: Mean final weight per domain.
+        intervals: Wilson score intervals; of ASR_mean the normal interval of the row means.
+        asr_all_among_correct: Success rate over `rows_correct`; None where there is no such row.
+    """
+
+    of: ClassVar[str] = "an attack"
+
+    rows: int
+    rows_correct: int
+    asr_all: float
+    asr_mean: float
+    accuracy: Mapping[str, float]
+    evaluations: Evaluations
+    weights: Mapping[str, float]
+    intervals: RateIntervals
+    asr_all_among_correct: float | None = None
+
+    @property
+    def rate(self) -> tuple[float, float, float] | None:
+        """The rate that headlines and rankings are about, among rows that were right, with its interval."""
+        pair = self.intervals.asr_all_among_correct
+        if self.asr_all_among_correct is None or pair is None:
+            return None
+        return self.asr_all_among_correct, *pair
 
 
-def _pair(pair: tuple[float, float]) -> list[float]:
-    return [_percent(value) for value in pair]
+@final
+@dataclass(frozen=True, kw_only=True)
+class AttackMetrics(Rates):
+    """An attack, and the baseline it is compared with.
+
+    Attributes:
+        clean_accuracy: Per domain, without attack.
+        baseline: What the baseline achieved; None where none ran.
+        lift: Relative gain in ASR_all over the baseline, as in the paper; None where there is no baseline or
+            it never succeeds.
+        lift_among_correct: The same for the other rate.
+    """
+
+    clean_accuracy: Mapping[str, float]
+    baseline: Rates | None = None
+    lift: float | None = None
+    lift_among_correct: float | None = None
 
 
-def _percent(fraction: float) -> float:
-    return round(100 * fraction, 4)
+@final
+@dataclass(frozen=True, kw_only=True)
+class AccuracyIntervals(_Part):
+    """Of the accuracies of the same names."""
+
+    clean: Interval
+    union: Interval
+    robust: Mapping[str, Interval]
+    joint: Mapping[str, Interval] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Accuracies(Metrics):
+    """Accuracy under attack.
+
+    Attributes:
+        rows: Images.
+        radii: Per threat.
+        clean: Without attack.
+        union: Under every attack of every threat.
+        robust: Under every attack of a threat.
+        intervals: Wilson score intervals.
+        notes: What is to be known about the attacks.
+        failures: Attacks that raised.
+        at_most: Numbers that are upper bounds because of them, such as "union" or "robust.linf".
+    """
+
+    of: ClassVar[str] = "an evaluation"
+
+    rows: int
+    radii: Mapping[str, float]
+    clean: float
+    union: float
+    robust: Mapping[str, float]
+    intervals: AccuracyIntervals
+    notes: tuple[str, ...]
+    failures: tuple[Failure, ...]
+    at_most: tuple[str, ...]
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class AttackOutcome(_Part):
+    """One attack under one threat.
+
+    Attributes:
+        attacked: Images it ran on to the end.
+        broken: Images it broke; `first` of them no attack before it had broken.
+        after: Accuracy after it and all attacks before it.
+        accuracy: Accuracy after it alone; None unless it ran on every image that was right.
+        seconds: Time it took.
+        queries: Images shown to the model.
+        status: "complete", "not needed", "cut short", "failed".
+        minimal: Whether it looks for the nearest wrong image.
+    """
+
+    threat: str
+    attack: str
+    attacked: int
+    broken: int
+    first: int
+    after: float
+    accuracy: float | None
+    seconds: float
+    queries: int
+    status: str
+    minimal: bool
+    notes: tuple[str, ...]
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class DomainMetrics(Accuracies):
+    """One domain, attack by attack, in the order they ran."""
+
+    attacks: tuple[AttackOutcome, ...]
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class EvaluationMetrics(Accuracies):
+    """An evaluation. Its own accuracies count images that every domain has right; one domain is no exception.
+
+    Attributes:
+        domains: Each alone.
+        joint: Images that no single perturbation was found for that fools all domains, per threat; this and
+            what follows is empty for one domain, for which nothing was searched.
+        eps_min: Quantiles of the smallest radius at which all domains fall, per threat; None for infinity.
+        weights: Mean weights of the domains in this search, per threat.
+        doctor: What the doctor found, per model: `name`, `status`, `saw`, `means`, `do`.
+    """
+
+    domains: Mapping[str, DomainMetrics]
+    joint: Mapping[str, float] = field(default_factory=dict)
+    eps_min: Mapping[str, Mapping[str, float | None]] = field(default_factory=dict)
+    weights: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    doctor: Mapping[str, tuple[Mapping[str, str], ...]] = field(default_factory=dict)
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Epoch(_Part):
+    """Means over the images of an epoch, such as "loss" and "weight/linf", and held-out accuracy, fractions."""
+
+    stats: Mapping[str, float]
+    validation: Mapping[str, float] = field(default_factory=dict)
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class TrainingMetrics(Metrics):
+    """A training.
+
+    Attributes:
+        rows: Test images; `rows_attacked` of them, the first ones, were attacked in the end.
+        accuracy: On all test images.
+        fgsm_accuracy: On all test images under FGSM.
+        robust_accuracy: On those that were attacked, under PGD: "clean", every threat, "union"; empty where
+            there were no threats.
+        history: One entry per epoch.
+    """
+
+    of: ClassVar[str] = "a training"
+
+    rows: int
+    rows_attacked: int
+    accuracy: float
+    fgsm_accuracy: float
+    robust_accuracy: Mapping[str, float] = field(default_factory=dict)
+    history: tuple[Epoch, ...]
+
+
+def _plain(value: Any) -> Any:
+    if is_dataclass(value):
+        shown = ((item, getattr(value, item.name)) for item in fields(value))
+        return {
+            item.name: _plain(found)
+            for item, found in shown
+            if not (found is None and item.default is None)
+            and not (item.default_factory is dict and not found)
+        }
+    if isinstance(value, Mapping):
+        return {key: _plain(each) for key, each in value.items()}
+    return [_plain(each) for each in value] if isinstance(value, tuple | list) else value

@@ -15,8 +15,8 @@ from saddlepoint.evaluation import Page
 from saddlepoint.losses import fooled as is_fooled
 from saddlepoint.problems import AbstractProblem
 from saddlepoint.rules import AbstractWeightRule
+from saddlepoint.runs.counting import summarise
 from saddlepoint.runs.execute import Execution, in_pages
-from saddlepoint.runs.metrics import summarise
 from saddlepoint.runs.record import Run
 from saddlepoint.runs.shown import keep_for_gallery
 from saddlepoint.solver import AttackResult, Progress
@@ -87,7 +87,7 @@ def attack_rows(
     tensors, seconds = in_pages(execution, total, job.chunk, compute, tell)
     metrics = summarise(execution.run.domains, tensors, baseline=job.baseline is not None)
     tensors |= keep_for_gallery(job.problem, tensors)
-    return execution.finish(tensors, done=total, seconds=round(seconds, 3), metrics=metrics)
+    return execution.finish(tensors, done=total, seconds=round(seconds, 3), metrics=metrics.plain())
 
 
 def fooled_rows(fooled: Tensor, before: Tensor) -> int:

@@ -1,0 +1,262 @@
+"""Which finished runs answer the same question, so that one of them can be better than another."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from pathlib import Path
+from typing import final
+
+from torch import Tensor
+
+from saddlepoint.evaluation import wilson
+from saddlepoint.runs.execute import read_results
+from saddlepoint.runs.metrics import AttackMetrics, EvaluationMetrics, Metrics, TrainingMetrics
+from saddlepoint.runs.record import EVALUATE, RECORD, TENSORS, Run
+
+__all__ = [
+    "QUESTIONS",
+    "Entry",
+    "Question",
+    "differences",
+    "differing",
+    "facts",
+    "find_runs",
+    "read_entry",
+]
+
+# Where images come from does not matter: the hash of images and labels does.
+_SOURCE = frozenset({"data", "split", "limit", "size", "classes", "kind", "models"})
+# These change no number that is ranked.
+_IDLE = frozenset({"baseline", "batch_size", "device", "every_attack"})
+_ATTACK = frozenset({"rule", "loss", "steps", "method", "restarts", "step_size"})
+_TEST = frozenset({"test_images", "test_steps", "test_restarts"})
+_NAMES = {"eps": "radius", "labels": "attacked labels", "kind": "kind of run"}
+
+
+@final
+@dataclass(frozen=True)
+class Entry:
+    """A finished run and the number it is ranked by.
+
+    Attributes:
+        name: What it is called beside others.
+        folder: Where it is.
+        run: The record.
+        metrics: Its results.
+        score: Value and the ends of its 95 % interval, percent; None where nothing can be said.
+        bound: Whether the value is an upper bound, because attacks failed.
+        counted: Rows that count for the value, (N,), and `yes`, those of them it is the share of; None where
+            rows are not stored.
+    """
+
+    name: str
+    folder: Path
+    run: Run
+    metrics: Metrics
+    score: tuple[float, float, float] | None
+    bound: bool = False
+    counted: Tensor | None = None
+    yes: Tensor | None = None
+
+
+@final
+@dataclass(frozen=True)
+class Question:
+    """What can be asked of several runs.
+
+    Attributes:
+        title: The question.
+        key: What the score is, and which direction is better.
+        kinds: Of runs that answer it.
+        higher: Whether a higher score is better.
+        free: Settings that may differ, because they are what is compared or do not matter.
+        models: Whether the models have to be the same (True), must not all be the same (False), or neither.
+    """
+
+    title: str
+    key: str
+    kinds: tuple[str, ...]
+    higher: bool
+    free: frozenset[str]
+    models: bool | None = None
+
+
+_ATTACKS = ("ensemble", "universal", "transform")
+_SCORE = "Success rate among rows that every domain had right before the attack"
+QUESTIONS = (
+    Question(
+        "Which attack on these models is stronger?",
+        f"{_SCORE}: higher is a stronger attack.",
+        _ATTACKS,
+        True,
+        _SOURCE | _IDLE | _ATTACK,
+        models=True,
+    ),
+    Question(
+        "Which models are safer under this attack?",
+        f"{_SCORE}: lower is a safer model or ensemble.",
+        _ATTACKS,
+        False,
+        _SOURCE | _IDLE,
+        models=False,
+    ),
+    Question(
+        "Which model is more robust?",
+        "Accuracy under every attack of every threat: higher is a more robust model.",
+        (EVALUATE,),
+        True,
+        _SOURCE | _IDLE | {"threat"},
+    ),
+    Question(
+        "Which training gives a more robust network?",
+        "Accuracy on test images under every threat, or without attack where there is none: higher is better.",
+        ("train",),
+        True,
+        frozenset(),
+    ),
+)
+
+
+def facts(question: Question, entry: Entry) -> dict[str, str]:
+    """What has to be the same in two runs for the question to have an answer, by name.
+
+    A setting that is not known to be free has to be the same, so that a new one keeps runs apart.
+    """
+    run, settings = entry.run, dict(entry.run.settings)
+    found = {"kind": run.kind, "images": run.hashes.data}
+    if question.models:
+        found["models"] = ", ".join(sorted(run.hashes.models.values()))
+        if not all(run.hashes.models.values()):  # of which nobody can say whether they are the same
+            found["models"] = str(entry.folder.resolve())
+    if isinstance(entry.metrics, EvaluationMetrics):
+        found["threats"] = ", ".join(f"{n} {eps:g}" for n, eps in entry.metrics.radii.items())
+        found["number of models"] = str(len(entry.metrics.domains))
+    if isinstance(entry.metrics, TrainingMetrics):
+        found["threats"] = ", ".join(_threat(text) for text in settings.get("threat", ()))
+        tested = _TEST if entry.metrics.robust_accuracy else frozenset()
+        settings = {name: value for name, value in settings.items() if name in tested}
+    # The seed decides which images are a group, and what a view is.
+    free = question.free | ({"seed"} if run.kind not in ("universal", "transform") else set())
+    found |= {name: str(value) for name, value in settings.items() if name not in free}
+    return {_NAMES.get(name, name): value for name, value in found.items()}
+
+
+def differences(one: Entry, other: Entry) -> list[str] | None:
+    """What keeps two runs apart, in words; None if no question is about both kinds."""
+    shown = []
+    for question in QUESTIONS:
+        if one.run.kind in question.kinds and other.run.kind in question.kinds:
+            here, there = facts(question, one), facts(question, other)
+            names = [n for n in here | there if here.get(n) != there.get(n)]
+            shown.append([_difference(name, here, there) for name in names])
+    return min(shown, key=len, default=None)
+
+
+def differing(entries: Sequence[Entry]) -> list[str]:
+    """Names of settings that are not the same in all runs and may change a number."""
+    settings = [entry.run.settings for entry in entries]
+    names = dict.fromkeys(name for each in settings for name in each)
+    return [
+        name
+        for name in names
+        if name not in _SOURCE | _IDLE | {"threat"}
+        and len({str(each.get(name)) for each in settings}) > 1
+    ]
+
+
+def find_runs(folders: Sequence[Path]) -> list[tuple[str, Path]]:
+    """Run folders and what to call them: those given, and those inside folders that are no runs themselves.
+
+    Raises:
+        ValueError: One is neither a run nor holds any.
+    """
+    found: dict[Path, tuple[str, Path]] = {}
+    for folder in folders:
+        if (folder / RECORD).is_file():
+            found.setdefault(folder.resolve(), (folder.resolve().name, folder))
+            continue
+        records = sorted(folder.rglob(RECORD))
+        if not records:
+            raise ValueError(f"`{folder}` must be a run or hold some, got no {RECORD} in it.")
+        for path in records:
+            name = str(path.parent.relative_to(folder))
+            found.setdefault(path.parent.resolve(), (name, path.parent))
+    names = [name for name, _ in found.values()]
+    return [(str(path) if names.count(n) > 1 else n, path) for n, path in found.values()]
+
+
+def read_entry(name: str, folder: Path) -> Entry:
+    """A finished run.
+
+    Raises:
+        ValueError: It is damaged, unfinished, or of a kind that has nothing to rank.
+    """
+    run = Run.read(folder)
+    if run.status != "complete":
+        raise ValueError(
+            f"`{folder}` must be a finished run, got one that is {run.status} after {run.done} of {run.rows} "
+            f"rows; continue it with: {run.command} --out {folder} --resume"
+        )
+    if run.kind not in _READERS:
+        raise ValueError(f"`{folder}` must be an attack, evaluation or training, got {run.kind}.")
+    try:
+        metrics = _READERS[run.kind].read(run.metrics)
+    except ValueError as error:
+        raise ValueError(f"`{folder}` must be a readable run: {error}") from error
+    tensors = read_results(folder)[1] if TENSORS in run.files else {}
+    if isinstance(metrics, AttackMetrics):
+        right = ~tensors["clean_fooled"].any(dim=1)
+        hit = tensors["fooled"].all(dim=1)
+        return Entry(name, folder, run, metrics, metrics.rate, counted=right, yes=hit & right)
+    if isinstance(metrics, EvaluationMetrics):
+        score = (metrics.union, *metrics.intervals.union)
+        kept = _kept(tensors)
+        bound = "union" in metrics.at_most
+        return Entry(name, folder, run, metrics, score, bound, kept.new_ones(len(kept)), kept)
+    assert isinstance(metrics, TrainingMetrics)
+    return Entry(name, folder, run, metrics, _training_score(metrics))
+
+
+_READERS: Mapping[str, type[Metrics]] = {
+    **dict.fromkeys(_ATTACKS, AttackMetrics),
+    EVALUATE: EvaluationMetrics,
+    "train": TrainingMetrics,
+}
+
+
+def _kept(tensors: Mapping[str, Tensor]) -> Tensor:
+    """Images that every domain has right under every attack of its own, (N,)."""
+    kept = tensors["correct"].clone()
+    for name, table in tensors.items():
+        if name.endswith("/broken") and not name.startswith("joint/"):
+            kept &= ~table
+    return kept
+
+
+def _training_score(metrics: TrainingMetrics) -> tuple[float, float, float]:
+    value, count = metrics.accuracy, metrics.rows
+    if metrics.robust_accuracy:
+        value, count = metrics.robust_accuracy["union"], metrics.rows_attacked
+    low, high = wilson(round(value * count / 100), count)
+    return value, round(100 * low, 4), round(100 * high, 4)
+
+
+def _threat(text: str) -> str:
+    """Norm and radius of a threat; the step size of the training does not matter."""
+    norm, radius = text.split(":")[:2]
+    return f"{norm.lower()} {float(Fraction(radius)):g}"
+
+
+def _difference(name: str, here: Mapping[str, str], there: Mapping[str, str]) -> str:
+    if name in ("images", "models"):  # hashes say nothing to a reader
+        return f"other {name}"
+    return f"{name} {_readable(here.get(name))} instead of {_readable(there.get(name))}"
+
+
+def _readable(value: str | None) -> str:
+    try:
+        return f"{float(value or 'none'):.4g}"
+    except ValueError:
+        return value or "none"

@@ -1,0 +1,118 @@
+"""From tables of what was fooled to the metrics of an attack."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from saddlepoint.evaluation import SuccessRates, wilson
+from saddlepoint.runs.metrics import AttackMetrics, Evaluations, Interval, RateIntervals, Rates
+
+__all__ = ["lift", "summarise"]
+
+_Z95 = 1.959963984540054
+
+
+def summarise(
+    domains: Sequence[str], tensors: Mapping[str, Tensor], *, baseline: bool
+) -> AttackMetrics:
+    """Metrics of a finished attack.
+
+    Args:
+        domains: K names.
+        tensors: Tables `fooled`, `clean_fooled` (B, K), boolean, `weights` (B, K) and `num_forwards` (B,),
+            evaluations of all domains; with `baseline` also `baseline.fooled`, `baseline.weights` and
+            `baseline.num_forwards`.
+        baseline: Whether a baseline ran.
+
+    Example:
+        >>> table = torch.tensor([[True, True], [True, False]])
+        >>> tensors = {"fooled": table, "clean_fooled": ~table & False, "weights": torch.full((2, 2), 0.5)}
+        >>> tensors["num_forwards"] = torch.tensor([3, 51])
+        >>> result = summarise(["A", "B"], tensors, baseline=False)
+        >>> result.asr_all, result.accuracy, result.weights
+        (50.0, {'A': 0.0, 'B': 50.0}, {'A': 0.5, 'B': 0.5})
+    """
+    correct = ~tensors["clean_fooled"]
+    ours = _rates(domains, tensors, "", correct)
+    theirs = Rates(**_rates(domains, tensors, "baseline.", correct)) if baseline else None
+    clean = SuccessRates(~correct, correct).clean_accuracy
+    return AttackMetrics(
+        **ours,
+        clean_accuracy=_named(domains, clean),
+        baseline=theirs,
+        lift=_gain(ours["asr_all"], theirs.asr_all if theirs else None),
+        lift_among_correct=_gain(
+            ours["asr_all_among_correct"], theirs.asr_all_among_correct if theirs else None
+        ),
+    )
+
+
+def lift(asr_all: float, baseline: float) -> float | None:
+    """Relative gain in percent, or None over a baseline of zero.
+
+    Example:
+        >>> lift(90.0, 60.0)
+        50.0
+    """
+    return round(100 * (asr_all / baseline - 1), 4) if baseline > 0 else None
+
+
+def _gain(rate: float | None, baseline: float | None) -> float | None:
+    return None if rate is None or baseline is None else lift(rate, baseline)
+
+
+def _rates(
+    domains: Sequence[str], tensors: Mapping[str, Tensor], prefix: str, correct: Tensor
+) -> dict[str, Any]:
+    """The fields of `Rates`."""
+    fooled, weights, spent = (
+        tensors[f"{prefix}{name}"] for name in ("fooled", "weights", "num_forwards")
+    )
+    rates = SuccessRates(fooled, correct)
+    right = correct.all(dim=1)
+    count, hits = int(right.sum()), int(fooled[right].all(dim=1).sum())
+    accuracies = [wilson(int((~column).sum()), rates.count) for column in fooled.T]
+    means = [round(value, 6) for value in weights.double().mean(dim=0).tolist()]
+    return {
+        "rows": rates.count,
+        "rows_correct": count,
+        "asr_all": _percent(rates.all),
+        "asr_mean": _percent(rates.mean),
+        "accuracy": _named(domains, [1 - rate for rate in rates.per_domain]),
+        "evaluations": Evaluations(
+            total=int(spent.sum()), per_row=round(spent.double().mean().item(), 4)
+        ),
+        "weights": dict(zip(domains, means, strict=True)),
+        "intervals": RateIntervals(
+            asr_all=_pair(rates.interval()),
+            asr_mean=_pair(_interval_of_mean(fooled)),
+            accuracy={n: _pair(pair) for n, pair in zip(domains, accuracies, strict=True)},
+            asr_all_among_correct=_pair(wilson(hits, count)) if count else None,
+        ),
+        "asr_all_among_correct": _percent(rates.among_correct) if count else None,
+    }
+
+
+def _interval_of_mean(fooled: Tensor) -> tuple[float, float]:
+    means = fooled.double().mean(dim=1)
+    if bool((means == means[0]).all()):  # no spread to go by: as if every row were one trial
+        return wilson(round(float(means.sum())), len(means))
+    half = _Z95 * torch.std(means).item() / math.sqrt(len(means))
+    return max(0.0, means.mean().item() - half), min(1.0, means.mean().item() + half)
+
+
+def _named(domains: Sequence[str], fractions: Sequence[float]) -> dict[str, float]:
+    return {name: _percent(value) for name, value in zip(domains, fractions, strict=True)}
+
+
+def _pair(pair: tuple[float, float]) -> Interval:
+    return _percent(pair[0]), _percent(pair[1])
+
+
+def _percent(fraction: float) -> float:
+    return round(100 * fraction, 4)

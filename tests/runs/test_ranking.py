@@ -1,0 +1,299 @@
+"""Rankings: real runs of the command line, in one folder; ranked only where they answer the same question."""
+
+from __future__ import annotations
+
+import json
+import math
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+import saddlepoint as sp
+from run_factory import execute, make_evaluation, make_run, network
+from saddlepoint import cli, runs
+from saddlepoint.runs.comparable import QUESTIONS, Entry, facts, read_entry
+from saddlepoint.runs.ranking import mcnemar
+
+ATTACK = "attack ensemble --limit 24 --steps 5 --quiet --data mnist-sample"
+EVALUATE = "evaluate --limit 12 --threat linf:0.1 --no-doctor --quiet --data mnist-sample"
+TRAIN = "train --data mnist-sample --model C --limit 40 --epochs 2 --steps 1 --test-steps 1"
+LINES = {
+    "mnist-1": f"{ATTACK} --models A,C --eps 0.1 --rule minmax",
+    "mnist-1-average": f"{ATTACK} --models A,C --eps 0.1 --rule average",
+    "mnist-1-one": f"{ATTACK} --models A --eps 0.1 --rule minmax",
+    "mnist-2": f"{ATTACK} --models A,C --eps 0.2 --rule minmax",
+    "deep/er/cifar": "attack ensemble --limit 8 --steps 3 --quiet --data cifar10-sample --models A --eps 1/255",
+    "evaluated-a": f"{EVALUATE} A",
+    "evaluated-c": f"{EVALUATE} C",
+    "evaluated-more": f"{EVALUATE} A --threat l2:1.0",
+    "trained": f"{TRAIN} --threat linf:0.1 --test-restarts 1",
+    "trained-max": f"{TRAIN} --threat linf:0.1 --test-restarts 1 --method max",
+    "trained-clean": TRAIN,
+}
+
+
+def inside(*words: object) -> int:
+    with pytest.raises(SystemExit) as caught:
+        cli.main([str(word) for word in words])
+    return int(caught.value.code or 0)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory) -> Path:
+    """Runs of every kind, a folder that is no run, a damaged run, and one that was stopped."""
+    folder = tmp_path_factory.mktemp("runs")
+    for name, line in LINES.items():
+        assert inside(*line.split(), "--out", folder / name) == 0
+    (folder / "foreign").mkdir()
+    (folder / "foreign" / "notes.txt").write_text("not ours")
+    (folder / "damaged").mkdir()
+    text = (folder / "mnist-1" / "run.json").read_text()
+    (folder / "damaged" / "run.json").write_text(text.replace('"rows": 24', '"rows": 25'))
+    runs.Run.read(folder / "mnist-1").but(status="interrupted", done=3).write(_made(folder / "cut"))
+    return folder
+
+
+def _made(folder: Path) -> Path:
+    folder.mkdir()
+    return folder
+
+
+@pytest.fixture(scope="module")
+def board(folder) -> runs.Board:
+    return runs.rank_runs([folder])
+
+
+def test_only_runs_that_answer_one_question_are_ranked_together(board):
+    found = {
+        (ranking.question.title, frozenset(entry.name for entry in ranking.entries))
+        for ranking in board.rankings
+    }
+    assert found == {
+        (
+            "Which attack on these models is stronger?",
+            frozenset({"mnist-1", "mnist-1-average"}),
+        ),
+        ("Which models are safer under this attack?", frozenset({"mnist-1", "mnist-1-one"})),
+        ("Which model is more robust?", frozenset({"evaluated-a", "evaluated-c"})),
+        (
+            "Which training gives a more robust network?",
+            frozenset({"trained", "trained-max"}),
+        ),
+    }
+
+
+def test_the_others_are_on_their_own_with_the_reason(board):
+    reasons = {each.entry.name: each.reason for each in board.alone}
+    assert set(reasons) == {"mnist-2", "deep/er/cifar", "evaluated-more", "trained-clean"}
+    assert "radius 0.2 instead of 0.1" in reasons["mnist-2"]
+    assert "other images" in reasons["deep/er/cifar"]
+    assert "threats linf 0.1, l2 1 instead of linf 0.1" in reasons["evaluated-more"]
+    assert "threats none instead of linf 0.1" in reasons["trained-clean"]
+
+
+def test_damaged_and_unfinished_runs_are_named_and_foreign_folders_passed_over(board, folder):
+    reasons = {each.folder.name: each.reason for each in board.left_out}
+    assert set(reasons) == {"damaged", "cut"}
+    assert "damaged or was edited" in reasons["damaged"]
+    assert "interrupted after 3 of 24 rows" in reasons["cut"]
+    assert "--resume" in reasons["cut"]
+    assert len(board.entries) == len(LINES)
+
+
+def test_the_best_score_comes_first_whichever_direction_is_better(board):
+    for ranking in board.rankings:
+        scores = [entry.score[0] for entry in ranking.entries]
+        assert scores == sorted(scores, reverse=ranking.question.higher)
+    safer = next(each for each in board.rankings if "safer" in each.question.title)
+    assert not safer.question.higher
+    # One perturbation for both is harder to find than one for A alone.
+    assert [entry.name for entry in safer.entries] == ["mnist-1", "mnist-1-one"]
+
+
+def test_a_score_is_the_share_of_its_rows(board):
+    for entry in board.entries:
+        if entry.run.kind == "train":
+            robust = entry.metrics.robust_accuracy
+            assert entry.score[0] == (robust["union"] if robust else entry.metrics.accuracy)
+            continue
+        share = entry.yes[entry.counted].double().mean().item()
+        assert entry.score[0] == pytest.approx(100 * share, abs=1e-3)
+        assert entry.score[1] <= entry.score[0] <= entry.score[2]
+
+
+def test_the_command_says_the_same_on_console_and_page(folder, capsys):
+    assert inside("report", folder) == 0
+    out, err = capsys.readouterr()
+    page = (folder / "leaderboard.html").read_text()
+    for text in (out, page):
+        assert "Which model is more robust?" in text
+        assert "deep/er/cifar" in text
+    assert "· models A, C" in out
+    assert "· min-max (gamma=1, step_size=0.05), 5 steps" in " ".join(out.split())
+    assert err.count("left out") == 2
+    assert "damaged or was edited" in err
+    assert "damaged or was edited" in page
+    assert "2 left out" in page
+    assert "notes.txt" not in page + out + err
+    assert str(folder / "leaderboard.html") in "".join(out.split())
+
+
+def test_incomparable_runs_by_name_have_no_winner_either(folder, capsys):
+    names = [folder / name for name in ("mnist-1", "mnist-2", "deep/er/cifar")]
+    assert inside("report", *names, "--out", folder / "named.html") == 0
+    out = capsys.readouterr().out
+    assert "comes first" not in out
+    assert out.count("Not comparable") == 3
+    assert "No two runs are comparable" in (folder / "named.html").read_text()
+
+
+def test_a_damaged_run_by_name_is_an_error(folder, capsys):
+    assert inside("report", folder / "mnist-1", folder / "damaged") == 2
+    assert "damaged or was edited" in capsys.readouterr().err
+    assert inside("report", folder / "mnist-1", folder / "foreign") == 2
+    assert "must be a run or hold some" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", ["trained", "trained-clean"])
+def test_a_training_alone_has_its_report(folder, name, capsys):
+    (folder / name / "report.html").unlink()
+    assert inside("report", folder / name) == 0
+    assert "accuracy" in capsys.readouterr().out
+    metrics = runs.TrainingMetrics.read(runs.Run.read(folder / name).metrics)
+    page = (folder / name / "report.html").read_text()
+    value = metrics.robust_accuracy.get("union", metrics.accuracy)
+    assert f'<span class="figure">{value:.1f}&thinsp;%</span>' in page
+    assert page.count("<polyline") == (3 if name == "trained" else 1)  # linf, clean, union; loss
+
+
+def test_as_json(folder, capsys):
+    assert inside("report", folder, "--json") == 0
+    found = json.loads(capsys.readouterr().out)
+    assert len(found["runs"]) == len(LINES)
+    assert set(found["alone"]) == {"mnist-2", "deep/er/cifar", "evaluated-more", "trained-clean"}
+    places = {place["run"]: place["rank"] for place in found["rankings"][0]["places"]}
+    assert set(places) == {"mnist-1", "mnist-1-average"}
+
+
+@pytest.mark.parametrize(("one", "other"), [(0, 0), (6, 0), (1, 8), (3, 3), (40, 11), (700, 600)])
+def test_mcnemar_is_the_exact_binomial_test(one, other):
+    total = one + other
+    logs = [
+        math.lgamma(total + 1) - math.lgamma(k + 1) - math.lgamma(total - k + 1)
+        for k in range(min(one, other) + 1)
+    ]
+    tail = sum(math.exp(log - total * math.log(2)) for log in logs)
+    assert mcnemar(one, other) == pytest.approx(min(1.0, 2 * tail), rel=1e-9)
+
+
+class TestSeparable:
+    """Two attacks on the same rows, which rows they fool made up."""
+
+    @staticmethod
+    def ranking(tmp_path, monkeypatch, *tables: list[int]) -> runs.Ranking:
+        folders = []
+        found: dict[Path, torch.Tensor] = {}
+        for index, table in enumerate(tables):
+            folders.append(tmp_path / f"run{index}")
+            run = make_run(folders[-1], rows=4, domains=1, baseline=False, eps=0.1)
+            run.but(seed=index).write(folders[-1])
+            found[folders[-1]] = torch.tensor(table, dtype=torch.bool)
+
+        def made(name: str, folder: Path) -> Entry:
+            entry = read_entry(name, folder)
+            yes = found[folder]
+            score = (100 * yes.double().mean().item(), 0.0, 100.0)
+            return Entry(name, folder, entry.run, entry.metrics, score, False, yes | True, yes)
+
+        monkeypatch.setattr("saddlepoint.runs.ranking.read_entry", made)
+        (ranking,) = runs.rank_runs(folders).rankings
+        return ranking
+
+    def test_six_rows_of_one_sort_decide_between_two(self, tmp_path, monkeypatch):
+        ranking = self.ranking(tmp_path, monkeypatch, [0] * 6 + [1] * 4, [1] * 10)
+        assert [(place.entry.name, place.rank) for place in ranking.places] == [
+            ("run1", "1"),
+            ("run0", "2"),
+        ]
+        (pair,) = ranking.pairs
+        assert (pair.rows, pair.p, pair.separable) == ((4, 6, 0, 0), 0.03125, True)
+        assert [entry.name for entry in ranking.first] == ["run1"]
+
+    def test_five_do_not(self, tmp_path, monkeypatch):
+        ranking = self.ranking(tmp_path, monkeypatch, [0] * 5 + [1] * 5, [1] * 10)
+        assert [place.rank for place in ranking.places] == ["1-2", "1-2"]
+        assert len(ranking.first) == 2
+
+    def test_with_three_runs_more_is_asked_for(self, tmp_path, monkeypatch):
+        few, more, all_ = [0] * 6 + [1] * 6, [0] * 3 + [1] * 9, [1] * 12
+        ranking = self.ranking(tmp_path, monkeypatch, few, more, all_)
+        # 6 against 0 is p = 0.031, above 0.05 / 3 pairs.
+        assert [place.rank for place in ranking.places] == ["1-3", "1-3", "1-3"]
+        few = [0] * 8 + [1] * 4  # p = 0.0078 to the best, 0.0625 to the middle
+        ranking = self.ranking(tmp_path / "again", monkeypatch, few, more, all_)
+        assert [place.rank for place in ranking.places] == ["1-2", "1-3", "2-3"]
+
+
+def test_an_upper_bound_never_wins(tmp_path):
+    make_evaluation(tmp_path / "sound", rows=4)
+    shutil.copytree(tmp_path / "sound", tmp_path / "bound")
+    run = runs.Run.read(tmp_path / "bound")
+    run.but(metrics={**run.metrics, "union": 100.0, "at_most": ["union"]}).write(tmp_path / "bound")
+    (ranking,) = runs.rank_runs([tmp_path]).rankings
+    assert [entry.name for entry in ranking.entries] == ["sound", "bound"]
+    assert not any(pair.separable for pair in ranking.pairs)
+
+
+def test_a_flipped_byte_in_the_tensors_is_a_damaged_run(tmp_path):
+    make_run(tmp_path / "run", rows=4, domains=1)
+    path = tmp_path / "run" / "tensors.safetensors"
+    content = bytearray(path.read_bytes())
+    content[-20] ^= 1
+    path.write_bytes(content)
+    board = runs.rank_runs([tmp_path])
+    assert board.entries == ()
+    (left,) = board.left_out
+    assert "tensors.safetensors" in left.reason
+
+
+def test_without_a_row_that_was_right_there_is_no_rate_to_rank(tmp_path):
+    model = network(0, 36, 4)
+    x = torch.rand(4, 1, 6, 6, generator=torch.Generator().manual_seed(1))
+    right = model(x).argmax(dim=1)
+    for name, labels in (("right", right), ("also", right), ("wrong", (right + 1) % 4)):
+        execute(tmp_path / name, "ensemble", sp.Ensemble([model], x, labels))
+    board = runs.rank_runs([tmp_path])
+    assert [{entry.name for entry in each.entries} for each in board.rankings] == [
+        {"right", "also"}
+    ]
+    (alone,) = board.alone
+    assert alone.entry.name == "wrong"
+    assert alone.reason.startswith("No row was right before the attack")
+
+
+def test_nothing_is_written_over_that_is_not_ours(folder, tmp_path, capsys):
+    page = tmp_path / "mine.html"
+    page.write_text("<title>mine</title>")
+    for path in (page, tmp_path):
+        assert inside("report", folder, "--out", path) == 2
+        assert "did not write" in capsys.readouterr().err
+    assert page.read_text() == "<title>mine</title>"
+    for _ in range(2):  # our own page is drawn again
+        assert inside("report", folder, "--out", tmp_path / "ours.html") == 0
+
+
+def test_models_that_cannot_be_hashed_are_never_taken_for_the_same(tmp_path):
+    for name in ("one", "two"):
+        run = make_run(tmp_path / name, rows=4, domains=1, baseline=False)
+        assert run.hashes.models == {"net": "0"}
+    assert len(runs.rank_runs([tmp_path]).rankings) == 1
+    entry = read_entry("one", tmp_path / "one")
+    unknown = runs.Hashes(entry.run.hashes.settings, {"net": ""}, entry.run.hashes.data)
+    one, two = (
+        replace(entry, folder=tmp_path / name, run=entry.run.but(hashes=unknown))
+        for name in ("one", "two")
+    )
+    assert facts(QUESTIONS[0], one) != facts(QUESTIONS[0], two)
