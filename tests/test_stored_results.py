@@ -281,7 +281,7 @@ def test_the_tables_of_the_results_are_those_of_the_stored_summaries() -> None:
         "write the tables again: saddlepoint reproduce --summary docs/RESULTS.md"
     )
     stored = {path.stem for path in STORE.glob("*.json")}
-    assert stored == set(named)
+    assert stored - {"peers"} == set(named)  # its own page: docs/BENCHMARKS.md
 
 
 def test_the_stored_summaries_are_of_the_shipped_networks() -> None:

@@ -1,0 +1,61 @@
+"""Finished measurements in one JSON file: each is written at once, and none is used under other settings."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from .measure import Cell
+
+SCHEMA = 1
+
+
+class Store:
+    """Cases by key, each with settings, the machine's state when it began, missing peers, and cells by name.
+
+    A case that was measured under other settings begins anew: the cells of one table are always of one kind.
+
+    Args:
+        path: Of the file; it is made with the first cell.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.content: dict[str, Any] = {"schema": SCHEMA, "networks": {}, "cases": {}}
+        if path.exists():
+            self.content = json.loads(path.read_text(encoding="utf-8"))
+            if self.content.get("schema") != SCHEMA:
+                raise ValueError(
+                    f"`--store` must be a file of this command (schema {SCHEMA}), got {path}; name another one."
+                )
+
+    def open(
+        self, key: str, settings: Mapping[str, Any], about: Mapping[str, Any]
+    ) -> dict[str, Cell]:
+        """The cells a case has already under these settings; none if they differ.
+
+        Args:
+            key: Of the case.
+            settings: What the numbers depend on.
+            about: What is said about the case beside them, kept from when it began.
+        """
+        case = self.content["cases"].get(key)
+        if case is None or case["settings"] != settings:
+            case = {"settings": dict(settings), **about, "cells": {}}
+            self.content["cases"][key] = case
+        cells: dict[str, Cell] = case["cells"]
+        return cells
+
+    def add(self, key: str, name: str, cell: Cell) -> None:
+        """Keep a cell, in the file too."""
+        self.content["cases"][key]["cells"][name] = cell
+        self.save()
+
+    def save(self) -> None:
+        """Write the file beside its place and move it there: a reader never sees half of it."""
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        beside = self.path.with_suffix(".part")
+        beside.write_text(json.dumps(self.content, indent=1) + "\n", encoding="utf-8")
+        beside.replace(self.path)

@@ -1,0 +1,248 @@
+"""docs/BENCHMARKS.md from the stored cells: the ratio to ours comes first in every table."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import median
+from typing import Any
+
+from saddlepoint.evaluation.rates import wilson
+
+from .measure import Cell
+
+SMALL = 50
+"""Images below which a page says that it compares nothing yet."""
+
+HEADINGS = {
+    "a": "One perturbation against all models",
+    "b": "One model, equal evaluations",
+    "c": "Projections",
+    "d": "Robust accuracy: suite `quick` beside AutoAttack",
+}
+_INTRODUCTION = """# Beside other libraries
+
+Written by `python -m benchmarks.peers` from `{store}`; edit neither by hand. Ratios come first and compare
+what ran in the same run on the same machine: images are divided into parts, on each part every method runs in
+turn, and the ratio of times is the median over the parts.
+
+Every success is counted by our judge: the candidate is in the box, in the ball up to rounding (1e-4 of the
+radius), and misclassified by all models when they are asked again. "Not counted" are candidates that all models
+misclassify but that are outside ball or box, and candidates that are not numbers. Evaluations are images shown
+to a model, per image and model, counted by the same wrapper for all. Other libraries attack several models by
+the mean of their logits.
+
+Peers: `pip install -e .[peers]`, then `pip install --no-deps torchattacks adv-lib`. These two name torchvision
+among what they need, and torchattacks an old version of requests; what is used of them here needs neither, and
+a torchvision that does not fit the installed torch breaks other libraries.
+"""
+_ROOMS = {
+    "a": "ASR_all is the share of images that all models misclassify. Above 1, the first ratio says that ours "
+    "fools more, the second that ours takes less time.",
+    "b": "ASR is the share of images that are misclassified; ours takes one restart. Above 1, the first ratio "
+    "says that ours fools more, the second that ours takes less time.",
+    "c": "The worst error is the largest distance of an entry from the optimum, a bisection in float64. "
+    "Farther is how much farther than the optimum the returned point is from the given one, at worst; "
+    "negative if it is outside ball or box. The ratio of our own line to itself is the noise of the "
+    "measurement. cvxpy is compared on three rows. Of adv-lib there is no l2 projection. AutoAttack rescales "
+    "and clamps for l2, which is not the projection onto ball and box together.",
+    "d": "Robust accuracy is the share of images that are right after everything; lower is the stronger "
+    "attack. Above 1, the ratio says that ours takes less time; negative points say that ours breaks more.",
+}
+
+
+@dataclass(frozen=True)
+class Line:
+    """What a method did on all parts of a case."""
+
+    method: str
+    images: int
+    fooled: int
+    lost: int
+    evaluations: float
+    seconds: float
+    time_ratio: float  # over the first method
+
+    @property
+    def share(self) -> float:
+        return self.fooled / self.images
+
+
+def lines(cells: Mapping[str, Cell], first: str) -> list[Line]:
+    """One line per method, in the order of the first part that has them all; times relative to `first`."""
+    by_method: dict[str, dict[str, Cell]] = {}
+    for name, cell in cells.items():
+        method, _, part = name.rpartition("/")
+        by_method.setdefault(method, {})[part] = cell
+    ours = by_method.get(first, {})
+    found = []
+    for method, parts in by_method.items():
+        images = sum(cell["images"] for cell in parts.values())
+        shared = [parts[part]["seconds"] / ours[part]["seconds"] for part in parts if part in ours]
+        found.append(
+            Line(
+                method,
+                images,
+                sum(cell["fooled"] for cell in parts.values()),
+                sum(cell["outside"] + cell["unusable"] for cell in parts.values()),
+                sum(cell["evaluations"] * cell["images"] for cell in parts.values()) / images,
+                sum(cell["seconds"] for cell in parts.values()),
+                median(shared) if shared else float("nan"),
+            )
+        )
+    return found
+
+
+def render(content: Mapping[str, Any], store: str) -> str:
+    """The whole page."""
+    cases: Mapping[str, Any] = content["cases"]
+    blocks = [_INTRODUCTION.format(store=store)]
+    counts = [case["settings"]["images"] for case in cases.values()]
+    if counts and max(counts) < SMALL:
+        blocks.append(
+            f"**A run of {max(counts)} images at most: it shows that the command works, no more.**\n"
+        )
+    blocks += [_machine(cases), _summary(cases)]
+    for room, heading in HEADINGS.items():
+        chosen = {key: case for key, case in cases.items() if key.startswith(f"{room}: ")}
+        skipped = {
+            key: why for key, why in content["skipped"].items() if key.startswith(f"{room}: ")
+        }
+        if not chosen and not skipped:
+            continue
+        blocks.append(f"## {heading}\n\n{_ROOMS[room]}\n")
+        blocks += [_rules(chosen)] if room in "ab" else []
+        for key, case in chosen.items():
+            table = _projections(case) if room == "c" else _attacks(case, room)
+            blocks.append(f"### {key[3:]}\n\n{table}\n{_about(case)}\n")
+        blocks += [f"Skipped: {key[3:]} ({why}).\n" for key, why in skipped.items()]
+    return "\n".join(block for block in blocks if block).rstrip() + "\n"
+
+
+def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """A Markdown table; all columns but that of the method are numbers."""
+    marks = ["---" if name in ("Method", "Case", "Best of the others") else "---:" for name in head]
+    return "".join(f"| {' | '.join(row)} |\n" for row in (head, marks, *rows))
+
+
+def _attacks(case: Mapping[str, Any], room: str) -> str:
+    found = _in_order(lines(case["cells"], case["methods"][0]), case["methods"])
+    ours = next((line for line in found if line.method == case["methods"][0]), None)
+    name = {"a": "ASR_all", "b": "ASR", "d": "Robust accuracy"}[room]
+    ratios = [f"{name}, ours / theirs", "Time, theirs / ours"]
+    if room == "d":
+        ratios = ["Time, theirs / ours", f"{name}, ours - theirs"]
+    head = [*ratios, "Method", f"{name}, %", "Evaluations", "Seconds", "Not counted"]
+    rows = []
+    for line in found:
+        time = _number(line.time_ratio)
+        if ours is None:
+            first = ["-", "-"]
+        elif room == "d":
+            first = [time, f"{100 * (line.share - ours.share):+.1f}"]
+        else:
+            first = [_number(ours.share / line.share if line.share else float("inf")), time]
+        right = line.images - line.fooled if room == "d" else line.fooled
+        low, high = wilson(right, line.images)
+        share = f"{100 * right / line.images:.1f} [{100 * low:.1f}, {100 * high:.1f}]"
+        numbers = [f"{line.evaluations:.1f}", f"{line.seconds:.1f}", str(line.lost)]
+        rows.append([*first, line.method, share, *numbers])
+    return table(head, rows)
+
+
+def _projections(case: Mapping[str, Any]) -> str:
+    head = ["Time, theirs / ours", "Worst error, theirs / ours", "Method", "Worst error"]
+    head += ["Farther", "Shape", "ms"]
+    rows = [
+        [
+            _number(cell["ratio"]),
+            _number(cell["error"] / cell["ours"] if cell["ours"] else float("inf")),
+            name,
+            f"{cell['error']:.1e}",
+            f"{cell['farther']:+.1e}",
+            f"{cell['rows']} x {cell['entries']}",
+            f"{1000 * cell['seconds']:.2f}",
+        ]
+        for name, cell in case["cells"].items()
+    ]
+    return table(head, rows)
+
+
+def _summary(cases: Mapping[str, Any]) -> str:
+    rows = []
+    for key, case in cases.items():
+        if key.startswith("c: "):
+            continue
+        found = lines(case["cells"], case["methods"][0])
+        ours = [line for line in found if line.method == case["methods"][0]]
+        others = [line for line in found if line.method in case["peers"]]
+        if not ours or not others:
+            continue
+        best = max(others, key=lambda line: (line.share, -line.seconds))
+        gain = 100 * (ours[0].share - best.share)
+        asked = best.evaluations / ours[0].evaluations
+        rows.append(
+            [_number(best.time_ratio), f"{gain:+.1f}", _number(asked), key[3:], best.method]
+        )
+    if not rows:
+        return ""
+    head = ["Time, theirs / ours", "Broken by ours - by theirs, points"]
+    head += ["Evaluations, theirs / ours", "Case", "Best of the others"]
+    return "## In short\n\nOurs beside the method of another library that breaks most.\n\n" + table(
+        head, rows
+    )
+
+
+def _in_order(found: list[Line], methods: Sequence[str]) -> list[Line]:
+    return sorted(found, key=lambda line: methods.index(line.method))
+
+
+def _rules(cases: Mapping[str, Any]) -> str:
+    rules = {name: rule for case in cases.values() for name, rule in case["rules"].items()}
+    return "Step sizes: " + "; ".join(f"{name}: {rule}" for name, rule in rules.items()) + ".\n"
+
+
+def _about(case: Mapping[str, Any]) -> str:
+    settings = case["settings"]
+    words = [f"{settings['images']} images" if "evaluations" in settings else "Rows as given"]
+    if settings.get("evaluations"):
+        words.append(f"at most {settings['evaluations']} gradients each")
+    words += [f"seed {settings['seed']}", f"begun {case['begun']}", f"load average {case['load']}"]
+    notes = ["", ", ".join(words) + "."]
+    notes += [f"Skipped: {name} ({why})." for name, why in case["missing"].items()]
+    done, wanted = len(case["cells"]), case["wanted"]
+    if done < wanted:
+        notes.append(f"**Unfinished: {done} of {wanted} cells.**")
+    return "\n".join(notes)
+
+
+def _machine(cases: Mapping[str, Any]) -> str:
+    def values(read: Any) -> str:
+        return "; ".join(dict.fromkeys(str(read(case)) for case in cases.values()))
+
+    loads = [case["load"] for case in cases.values()] or [0.0]
+    rows: Iterator[tuple[str, str]] = iter(
+        [
+            ("CPU", values(lambda case: case["settings"]["cpu"])),
+            ("Cores", values(lambda case: case["cores"])),
+            ("Threads used", values(lambda case: case["settings"]["threads"])),
+            ("Load average when cases began", f"{min(loads)} to {max(loads)}"),
+            ("Code", values(lambda case: f"{case['settings']['code']} ({case['commit']})")),
+            ("Versions", values(lambda case: _pairs(case["settings"]["versions"]))),
+        ]
+    )
+    body = "".join(f"| {name} | {value} |\n" for name, value in rows)
+    return (
+        "The load average counts processes that wanted a core when a case began, "
+        "a benchmark that already ran among them.\n\n| Machine | |\n|---|---|\n" + body
+    )
+
+
+def _pairs(versions: Mapping[str, str]) -> str:
+    return ", ".join(f"{name} {version}" for name, version in versions.items())
+
+
+def _number(value: float) -> str:
+    if value != value:
+        return "-"
+    return "inf" if value == float("inf") else f"{value:.3g}" if value < 1000 else f"{value:.0f}"

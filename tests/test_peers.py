@@ -1,0 +1,279 @@
+"""The comparison with other libraries: what is counted, stored, skipped and written; no peer is run here."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from benchmarks.peers import __main__ as command
+from benchmarks.peers import machine, page, projections
+from benchmarks.peers.cases import CASES, Case
+from benchmarks.peers.cells import Store
+from benchmarks.peers.measure import in_turn, measure, parts
+from benchmarks.peers.methods import METHODS, MeanLogits, Method, Work
+from torch import Tensor, nn
+
+import oracles
+import saddlepoint as sp
+
+ROOT = Path(__file__).parent.parent
+ABOUT = {
+    "begun": "2026-01-01 00:00",
+    "cores": 2,
+    "load": 0.5,
+    "commit": "abc",
+    "methods": ["ours", "theirs"],
+    "peers": ["theirs"],
+    "rules": {"theirs": "step = 1"},
+    "missing": {},
+    "wanted": 4,
+}
+SETTINGS = {
+    "images": 100,
+    "evaluations": 5,
+    "seed": 0,
+    "threads": 1,
+    "cpu": "chip",
+    "code": "123",
+    "versions": {"torch": "2"},
+}
+
+
+def cell(fooled: int, seconds: float, **others: float) -> dict[str, Any]:
+    plain = {"images": 50, "outside": 0, "unusable": 0, "evaluations": 5.0}
+    return {**plain, "fooled": fooled, "seconds": seconds, **others}
+
+
+def stored(room: str = "a") -> dict[str, Any]:
+    cells = {
+        "ours/0": cell(40, 1.0),
+        "theirs/0": cell(20, 3.0, outside=2),
+        "theirs/1": cell(10, 5.0, unusable=1, evaluations=7.0),
+        "ours/1": cell(20, 1.0),
+    }
+    case = {"settings": SETTINGS, **ABOUT, "cells": cells}
+    return {"schema": 1, "networks": {}, "skipped": {}, "cases": {f"{room}: nets": case}}
+
+
+# ------------------------------------------------------------------------------- measuring
+
+
+def test_only_candidates_in_ball_and_box_that_fool_every_model_count() -> None:
+    # Class 0 while the first entry is larger; the second model asks for 0.1 more.
+    first, second = nn.Identity(), nn.Linear(2, 2)
+    with torch.no_grad():
+        second.weight.copy_(torch.eye(2))
+        second.bias.copy_(torch.tensor([0.1, 0.0]))
+    x = torch.tensor([[0.6, 0.5]]).repeat(6, 1)
+    candidates = torch.tensor(
+        [
+            [0.45, 0.65],  # fools both inside 0.2
+            [0.55, 0.56],  # fools the first only
+            [0.60, 0.50],  # fools none
+            [0.10, 0.90],  # fools both, outside the ball
+            [0.50, math.nan],
+            [0.40 - 1e-6, 0.70],  # outside by rounding: counts
+        ]
+    )
+
+    def run(work: Work) -> Tensor:
+        with torch.no_grad():
+            work.model(work.x)
+            work.models[0](work.x[:3])
+        return candidates
+
+    work = Work([first, second.eval()], x, torch.zeros(6, dtype=torch.long), sp.linf(0.2), 5, 0)
+    found = measure(Method("mine", "torch", run, ""), work)
+    assert found.pop("seconds") > 0
+    assert found == {
+        "images": 6,
+        "fooled": 2,
+        "outside": 1,
+        "unusable": 1,
+        "evaluations": (2 * 6 + 3) / (2 * 6),
+    }
+
+
+def test_the_mean_of_logits_is_what_libraries_of_one_model_attack() -> None:
+    mean = MeanLogits([nn.Identity(), nn.Flatten()])
+    assert mean(torch.tensor([[1.0, 3.0]])).tolist() == [[1.0, 3.0]]
+    assert not mean.training
+
+
+def test_every_part_runs_every_method_in_another_order() -> None:
+    assert parts(10) == [slice(0, 2), slice(2, 5), slice(5, 7), slice(7, 10)]
+    assert parts(2) == [slice(0, 1), slice(1, 2)]
+    methods = list(METHODS["a"])
+    orders = [[method.name for method in in_turn(methods, part)] for part in range(4)]
+    assert all(sorted(order) == sorted(orders[0]) for order in orders)
+    assert len({tuple(order) for order in orders}) == 4
+    ours = methods[0].name
+    before = [order.index(ours) for order in orders]
+    assert len(set(before)) > 1  # being first is nobody's privilege
+
+
+def test_cases_are_named_and_unique() -> None:
+    keys = [case.key for case in CASES]
+    assert len(set(keys)) == len(keys)
+    assert keys[0] == "a: MNIST {A, C, D}, linf 0.2"
+    case = next(case for case in CASES if case.deep)
+    assert case.key == "a: CIFAR-10 {ResNet-18, A, C, D}, linf 1/255"
+    assert case.ball.eps == pytest.approx(1 / 255)
+    with pytest.raises(ValueError, match=r"`--images` must be from 1 to 200 for cifar10, got 201"):
+        case.images(201)
+
+
+@pytest.mark.parametrize("p", [1.0, 2.0])
+def test_the_optimum_of_projections_is_that_of_an_independent_bisection(p: float) -> None:
+    onto = projections.problem("mnist", p, 3, 0)
+    best = projections.optimum(onto)
+    for row in range(3):
+        v, lower, upper = (t[row].double().numpy() for t in (onto.v, onto.lower, onto.upper))
+        expected = oracles.project_by_bisection(v, p, onto.eps, lower, upper)
+        assert np.abs(best[row].numpy() - expected.astype(float)).max() < 1e-12
+    inside = replace(onto, v=torch.zeros_like(onto.v))
+    assert not projections.optimum(inside).any()
+
+
+def test_a_projection_that_forgets_the_box_is_found_out() -> None:
+    onto = projections.problem("mnist", 2.0, 4, 0)
+
+    def rescaled(onto: projections.Onto) -> Tensor:
+        return onto.v / onto.v.norm(dim=1, keepdim=True) * onto.eps
+
+    wrong = projections.compare(projections.Projector("x", "torch", rescaled, (2.0,)), onto)
+    right = projections.compare(projections.PROJECTORS[0], onto)
+    assert wrong["error"] > 0.05
+    assert right["error"] == right["ours"] < 1e-6
+    assert abs(right["farther"]) < 1e-6
+    assert (wrong["rows"], wrong["entries"]) == (4, 784)
+
+
+# ------------------------------------------------------------------------------- skipping and storing
+
+
+def tiny(monkeypatch: pytest.MonkeyPatch, methods: tuple[Method, ...]) -> Case:
+    case = Case("b", "mnist", ("mnist-a",), sp.linf(0.1), "0.1")
+    monkeypatch.setattr(command, "CASES", (case,))
+    monkeypatch.setattr(command, "METHODS", {"b": methods})
+    return case
+
+
+def test_a_run_skips_what_is_missing_keeps_what_is_done_and_writes_the_page(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ran: list[int] = []
+
+    def shifted(work: Work) -> Tensor:
+        ran.append(work.evaluations)
+        return (work.x + 0.05).clamp(0, 1)
+
+    ours = Method("ours", "saddlepoint", shifted, "")
+    gone = Method("PGD", "a_library_nobody_has", shifted, "")
+    case = tiny(monkeypatch, (ours, gone))
+    store, out = tmp_path / "deep" / "peers.json", tmp_path / "PAGE.md"
+    words = ["--images", "3", "--rooms", "b", "--store", str(store), "--out", str(out)]
+    assert command.main(words) == 0
+    reason = "PGD (ModuleNotFoundError: No module named 'a_library_nobody_has')"
+    assert f"{case.key}  skipped {reason}" in capsys.readouterr().out
+    assert ran == [50, 50, 50]
+    page_text = out.read_text(encoding="utf-8")
+    assert f"Skipped: {reason}." in page_text
+    assert "**A run of 3 images at most" in page_text
+    content = json.loads(store.read_text(encoding="utf-8"))
+    assert content["networks"] == {"mnist-a": sp.models.card("mnist-a").sha256}
+    cells = content["cases"][case.key]["cells"]
+    assert list(cells) == ["ours/0", "ours/1", "ours/2"]
+    assert [each["images"] for each in cells.values()] == [1, 1, 1]
+    assert command.main(words) == 0
+    assert len(ran) == 3  # nothing again under the same settings
+    assert command.main([*words, "--evaluations", "7"]) == 0
+    assert ran[3:] == [7, 7, 7]
+    out.unlink()
+    assert command.main([*words, "--render"]) == 0
+    assert len(ran) == 6
+    assert "at most 7 gradients each" in out.read_text(encoding="utf-8")
+    assert command.main(["--rooms", "x"]) == 2
+
+
+def test_finished_cells_survive_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fine = Method("fine", "saddlepoint", lambda work: work.x, "")
+
+    def stop(work: Work) -> Tensor:
+        raise KeyboardInterrupt
+
+    case = tiny(monkeypatch, (fine, Method("stops", "torch", stop, "")))
+    store = tmp_path / "peers.json"
+    words = ["--images", "2", "--rooms", "b", "--store", str(store), "--out", str(tmp_path / "p")]
+    with pytest.raises(KeyboardInterrupt):
+        command.main(words)
+    assert list(Store(store).content["cases"][case.key]["cells"]) == ["fine/0"]
+
+
+def test_networks_that_cannot_be_had_are_said_to_be_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    third = Case("b", "cifar10", ("resnet18",), sp.linf(0.1), "0.1")
+    monkeypatch.setattr(command, "CASES", (third,))
+    monkeypatch.setattr(command, "missing", lambda name: "gone" if "auto" in name else None)
+    store, out = tmp_path / "peers.json", tmp_path / "PAGE.md"
+    words = ["--images", "2", "--rooms", "b", "--store", str(store), "--out", str(out)]
+    assert command.main(words) == 0
+    assert "Skipped: CIFAR-10 {ResNet-18}, linf 0.1 (gone)." in out.read_text(encoding="utf-8")
+
+
+def test_a_store_of_something_else_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "x.json").write_text('{"schema": 7}')
+    with pytest.raises(ValueError, match="`--store` must be a file of this command"):
+        Store(tmp_path / "x.json")
+
+
+def test_comments_do_not_make_numbers_stale() -> None:
+    commented = 'def f(x):  # why\n    """What."""\n    return  x'
+    assert machine._instructions(commented) == machine._instructions("def f(x):\n    return x")
+    assert machine._instructions(commented) != machine._instructions("def f(x):\n    return -x")
+    assert len(machine.code()) == 12
+
+
+# ------------------------------------------------------------------------------- the page
+
+
+def test_ratios_come_first() -> None:
+    ours, theirs = page.lines(stored()["cases"]["a: nets"]["cells"], "ours")
+    assert (ours.share, theirs.share) == (0.6, 0.3)
+    assert (theirs.time_ratio, theirs.lost, theirs.evaluations) == (4.0, 3, 6.0)
+    text = page.render(stored(), "peers.json")
+    assert "| ASR_all, ours / theirs | Time, theirs / ours | Method |" in text
+    assert "| 2 | 4 | theirs | 30.0 [21.9, 39.6] | 6.0 | 8.0 | 3 |" in text
+    assert "| 4 | +30.0 | 1.2 | nets | theirs |" in text
+    assert "Step sizes: theirs: step = 1." in text
+    assert "compares nothing" not in text
+    assert "| CPU | chip |" in text
+    assert "torch 2" in text
+
+
+def test_robust_accuracy_is_what_is_left() -> None:
+    text = page.render(stored("d"), "peers.json")
+    assert "| 4 | -30.0 | theirs | 70.0 [60.4, 78.1] | 6.0 | 8.0 | 3 |" in text
+
+
+def test_an_unfinished_table_says_so() -> None:
+    content = stored()
+    del content["cases"]["a: nets"]["cells"]["ours/1"]
+    assert "**Unfinished: 3 of 4 cells.**" in page.render(content, "peers.json")
+
+
+@pytest.mark.skipif(
+    not (ROOT / "docs" / "BENCHMARKS.md").exists(), reason="the page is not written yet"
+)
+def test_the_page_is_that_of_the_stored_cells() -> None:
+    path = Path("docs/results/peers.json")
+    content = json.loads((ROOT / path).read_text(encoding="utf-8"))
+    written = (ROOT / "docs" / "BENCHMARKS.md").read_text(encoding="utf-8")
+    assert page.render(content, path.as_posix()) == written, "python -m benchmarks.peers --render"
