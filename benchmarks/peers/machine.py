@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import hashlib
 import importlib.metadata
 import os
@@ -44,6 +45,7 @@ def versions() -> dict[str, str]:
     return found
 
 
+@functools.cache
 def code() -> str:
     """A digest of what numbers depend on: the library and the methods here, without comments and docstrings."""
     root = Path(sp.__file__).parent
