@@ -142,7 +142,7 @@ def _attacks(case: Mapping[str, Any], room: str) -> str:
         elif room == "d":
             first = [time, f"{100 * (line.share - ours.share):+.1f}"]
         else:
-            first = [_number(ours.share / line.share if line.share else float("inf")), time]
+            first = [_number(_over(ours.share, line.share)), time]
         right = line.images - line.fooled if room == "d" else line.fooled
         low, high = wilson(right, line.images)
         share = f"{100 * right / line.images:.1f} [{100 * low:.1f}, {100 * high:.1f}]"
@@ -157,7 +157,7 @@ def _projections(case: Mapping[str, Any]) -> str:
     rows = [
         [
             _number(cell["ratio"]),
-            _number(cell["error"] / cell["ours"] if cell["ours"] else float("inf")),
+            _number(_over(cell["error"], cell["ours"])),
             name,
             f"{cell['error']:.1e}",
             f"{cell['farther']:+.1e}",
@@ -241,6 +241,11 @@ def _machine(cases: Mapping[str, Any]) -> str:
 
 def _pairs(versions: Mapping[str, str]) -> str:
     return ", ".join(f"{name} {version}" for name, version in versions.items())
+
+
+def _over(one: float, other: float) -> float:
+    """The ratio; nothing over nothing is none."""
+    return one / other if other else float("inf") if one else float("nan")
 
 
 def _number(value: float) -> str:
