@@ -106,6 +106,27 @@ def test_the_mean_of_logits_is_what_libraries_of_one_model_attack() -> None:
     assert not mean.training
 
 
+@pytest.mark.parametrize(
+    "method",
+    [method for method in (*METHODS["a"], METHODS["d"][0]) if method.library == "saddlepoint"],
+    ids=lambda method: method.name,
+)
+def test_half_an_attack_is_no_cell(method: Method) -> None:
+    class Stopped(nn.Module):
+        calls = 0
+
+        def forward(self, images: Tensor) -> Tensor:
+            self.calls += 1
+            if self.calls > 25:  # after the first looks at the model
+                raise KeyboardInterrupt
+            return images * torch.tensor([2.0, 1.0])
+
+    x, y = torch.tensor([[0.9, 0.1], [0.8, 0.2]]), torch.tensor([0, 0])
+    work = Work([Stopped().eval()], x, y, sp.linf(0.1), 50, 0)
+    with pytest.raises(KeyboardInterrupt):
+        measure(method, work)
+
+
 def test_every_part_runs_every_method_and_the_order_is_turned_round() -> None:
     assert parts(10) == [slice(0, 2), slice(2, 5), slice(5, 7), slice(7, 10)]
     assert parts(2) == [slice(0, 1), slice(1, 2)]

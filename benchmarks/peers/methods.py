@@ -115,7 +115,7 @@ def _attack(rule: sp.AbstractWeightRule, loss: sp.Loss = sp.cw_margin) -> Callab
 
 def _apgda(work: Work) -> Tensor:
     problem = sp.Ensemble(work.models, work.x, work.y)
-    return sp.apgda(problem, work.ball, steps=work.evaluations - 1).adversarial
+    return sp.apgda(problem, work.ball, steps=work.evaluations - 1).finished().adversarial
 
 
 def _quick(work: Work) -> Tensor:

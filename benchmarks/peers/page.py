@@ -70,7 +70,7 @@ class Line:
 
 
 def lines(cells: Mapping[str, Cell], first: str) -> list[Line]:
-    """One line per method, in the order of the first part that has them all; times relative to `first`."""
+    """One line per method, in the order of the cells; times relative to those of `first`."""
     by_method: dict[str, dict[str, Cell]] = {}
     for name, cell in cells.items():
         method, _, part = name.rpartition("/")
