@@ -205,7 +205,7 @@ def _rules(cases: Mapping[str, Any]) -> str:
 
 def _about(case: Mapping[str, Any]) -> str:
     settings = case["settings"]
-    words = [f"{settings['images']} images" if "evaluations" in settings else "Rows as given"]
+    words = [f"{settings['images']} images"]
     if settings.get("evaluations"):
         words.append(f"at most {settings['evaluations']} gradients each")
     words += [f"seed {settings['seed']}", f"begun {case['begun']}", f"load average {case['load']}"]

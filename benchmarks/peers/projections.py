@@ -128,7 +128,8 @@ def problems() -> Iterator[tuple[str, str, float]]:
     """The cases: key, data and norm."""
     for data, radii in _DATA.items():
         for p, eps in radii.items():
-            yield f"c: {data}, l{p:g} {eps:g}", data, p
+            name = {"mnist": "MNIST", "cifar10": "CIFAR-10"}[data]
+            yield f"c: {name}, l{p:g} {eps:g}", data, p
 
 
 def problem(data: str, p: float, count: int, seed: int, *, box: bool = True) -> Onto:
