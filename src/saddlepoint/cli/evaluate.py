@@ -1,6 +1,5 @@
 """`saddlepoint evaluate`: how many images does a model still classify correctly under every attack?"""
 
-import shlex
 import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
@@ -39,10 +38,10 @@ class EvaluateRunning(Running):
     """raise ends the evaluation with an error if an attack fails; note goes on, says "at most" where an
     attack is missing, and ends with exit code 1."""
 
-    def words(self) -> list[str]:
-        """Flags for the line that repeats the evaluation."""
-        noted = ["--on-failure", self.on_failure] if self.on_failure != "raise" else []
-        return noted if self.doctor else [*noted, "--no-doctor"]
+    def flags(self) -> dict[str, object]:
+        """Those that the line names which repeats the evaluation."""
+        noted = None if self.on_failure == "raise" else self.on_failure
+        return {"on_failure": noted, "no_doctor": not self.doctor}
 
 
 @takes(EvaluateSettings)
@@ -83,7 +82,7 @@ def evaluate(
         models = materials.load_models(loaded.models, images)
         x, y, there = build.placed(loaded.device, images, models)
         problem = build.evaluated_problem(loaded, x, y, there)
-    command = loaded.command(None, *running.words())
+    command, again = (loaded.command(place, **running.flags()) for place in (None, folder))
     batch_size, notes = _look(loaded, problem)
     loaded = loaded.model_copy(update={"batch_size": batch_size})
     run = build.record_of(loaded, problem, images, models, command)
@@ -95,48 +94,42 @@ def evaluate(
                 models, problem, images, balls, running
             )
         except KeyboardInterrupt:
-            return folders.stopped("nothing is saved yet", folder, _again(command, folder))
+            return folders.stopped("nothing is saved yet", folder, again)
         _refuse(findings)
         run = run.but(metrics={"doctor": findings})
-    return _run(run, loaded, folder, running, problem, balls)
+    job = _Job(loaded, problem, balls, running.on_failure)
+    return _run(job, run, folder, running, again)
 
 
-def _run(
-    run: "Run",
-    settings: EvaluateSettings,
-    folder: Path,
-    running: EvaluateRunning,
-    problem: "Ensemble | Product",
-    balls: "dict[str, LpBall]",
-) -> int:
+@dataclass(frozen=True)
+class _Job:
+    """What to evaluate, and how."""
+
+    settings: EvaluateSettings
+    problem: "Ensemble | Product"
+    balls: "dict[str, LpBall]"
+    on_failure: "OnFailure"
+
+
+def _run(job: _Job, run: "Run", folder: Path, running: Running, again: str) -> int:
     """Evaluate into the folder, and show what came out."""
     from saddlepoint import runs
 
     from . import folders, show
 
-    title = f"evaluate {settings.data}"
+    title = f"evaluate {job.settings.data}"
     try:
         with folders.opened(run, folder, running, quiet=running.quiet) as execution:
-            done = execution.run
+            run = execution.run
             if not execution.complete:
                 with library(), show.evaluating(title, quiet=running.quiet) as callback:
-                    done = runs.finish_evaluation(
-                        execution,
-                        lambda ledger: _evaluate(
-                            settings, running.on_failure, problem, balls, ledger, callback
-                        ),
-                        problem,
+                    run = runs.finish_evaluation(
+                        execution, lambda ledger: _evaluate(job, ledger, callback), job.problem
                     )
     except runs.Interrupted as stop:
         saved = len(runs.Store(folder, stop.run.hashes.fingerprint))
-        return folders.stopped(
-            f"{saved} finished batches are saved", folder, _again(run.command, folder)
-        )
-    return finish(done, folder, quiet=running.quiet, as_json=running.json)
-
-
-def _again(command: str, folder: Path) -> str:
-    return f"{command} --out {shlex.quote(str(folder))}"
+        return folders.stopped(f"{saved} finished batches are saved", folder, again)
+    return finish(run, folder, quiet=running.quiet, as_json=running.json)
 
 
 def _settings(model: str | None, flags: dict[str, Any]) -> EvaluateSettings:
@@ -213,20 +206,16 @@ def _look(settings: EvaluateSettings, problem: "Ensemble | Product") -> tuple[in
 
 
 def _evaluate(
-    settings: EvaluateSettings,
-    on_failure: "OnFailure",
-    problem: "Ensemble | Product",
-    balls: "dict[str, LpBall]",
-    ledger: "Ledger",
-    callback: "Callable[[EvaluationProgress], None]",
+    job: _Job, ledger: "Ledger", callback: "Callable[[EvaluationProgress], None]"
 ) -> "Result":
     from saddlepoint import robust_accuracy
     from saddlepoint.evaluation import AttackFailedError
     from saddlepoint.evaluation.domains import domain_models, robust_domains
 
+    settings, problem, balls = job.settings, job.problem, job.balls
     names = ("every_attack", "batch_size", "budget", "seed")
     options: Any = {name: getattr(settings, name) for name in names}
-    options |= {"ledger": ledger, "callback": callback, "on_failure": on_failure}
+    options |= {"ledger": ledger, "callback": callback, "on_failure": job.on_failure}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # `_look` has collected them
         try:

@@ -1,9 +1,8 @@
 """`saddlepoint reproduce`: an experiment of the paper, with our numbers beside the paper's."""
 
-import shlex
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -12,13 +11,12 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from cyclopts import Parameter
 
 from .errors import UsageError, usage
+from .flags import Flag
 
 if TYPE_CHECKING:
     from saddlepoint.experiments import Experiment, Labels, Method, Setup, Step
 
 __all__ = ["reproduce"]
-
-Flag = Annotated[bool, Parameter(negative=())]
 
 
 def reproduce(
@@ -68,6 +66,7 @@ def reproduce(
     if weights is not None and not weights.is_dir():
         raise UsageError(f"`--weights` must be a folder that exists, got {str(weights)!r}.")
     from saddlepoint import experiments as room
+    from saddlepoint.runs import texts
 
     if summary is not None:
         return _write_tables(summary, summary.parent / "results" if store is None else store)
@@ -86,9 +85,10 @@ def reproduce(
         try:
             _run(part, folder, setup, resume=resume, quiet=quiet)
         except KeyboardInterrupt:
-            given = {"method": method, "labels": labels, "out": folder, "seed": seed or None}
-            given |= {"limit": None if full else limit, "weights": weights, "store": store}
-            again = shlex.join(_words(name, {**given, "figures": figures}, full=full, only=only))
+            given: dict[str, object] = {"method": method, "labels": labels, "out": folder}
+            given |= {"seed": seed or None, "limit": None if full else limit, "weights": weights}
+            given |= {"store": store, "figures": figures, "full": full, "only": only}
+            again = texts.line(["reproduce", name], given)
             print(f"stopped; continue with: {again} --resume", file=sys.stderr)
             return 130
     tables, files = room.publish(experiment, folder, figures=figures, skipped=reasons)
@@ -192,14 +192,3 @@ def _images(experiment: "Experiment") -> str:
 
 def _minutes(minutes: float) -> str:
     return "-" if minutes == 0 else f"{minutes:.1f}" if minutes < 100 else f"{minutes:.0f}"
-
-
-def _words(
-    name: str, given: "Mapping[str, object]", *, full: bool, only: tuple[str, ...]
-) -> list[str]:
-    """The command line of this run; what is None was not given."""
-    words = ["saddlepoint", "reproduce", name]
-    for flag, value in given.items():
-        words += [] if value is None else [f"--{flag}", str(value)]
-    words += ["--full"] if full else []
-    return words + [word for label in only for word in ("--only", label)]

@@ -12,8 +12,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from saddlepoint.experiments.catalogue import find
+from saddlepoint.experiments.finished import Results
 from saddlepoint.experiments.overview import overview
-from saddlepoint.experiments.results import Results
 from saddlepoint.experiments.stored import read_lines, read_summary
 from saddlepoint.experiments.summary import found_weights, summarise
 from saddlepoint.report.tables import Table, to_markdown

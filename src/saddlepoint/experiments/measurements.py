@@ -11,17 +11,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from saddlepoint import MinMax
 from saddlepoint.evaluation.libraries import MissingLibraryError
-from saddlepoint.experiments.building import loss_of
 from saddlepoint.experiments.distances import (
     carlini_wagner_distance,
     smallest_radius,
 )
-from saddlepoint.experiments.methods import solver
 from saddlepoint.experiments.plan import Measurement, Method
 from saddlepoint.experiments.stationarity import log_log_slope, residuals
 from saddlepoint.problems import AbstractProblem, Universal
-from saddlepoint.weights import AbstractWeightRule, MinMax
+from saddlepoint.runs import build, texts
 
 __all__ = ["FIT_FROM", "Tell", "measure"]
 
@@ -64,7 +63,7 @@ def _distances(
         raise TypeError(f"`problem` must be Universal, got {type(problem).__name__}.")
     network: Any = problem.models[0]
     x, y = problem.groups.flatten(0, 1), problem.labels.flatten()
-    radii = smallest_radius(network, x, y, steps=measurement.block.steps, seed=seed)
+    radii = smallest_radius(network, x, y, steps=measurement.block.settings.steps, seed=seed)
     tell(0.2)
     note = ""
     try:
@@ -84,14 +83,14 @@ def _distances(
 
 def _residuals(measurement: Measurement, problem: AbstractProblem, tell: Tell) -> dict[str, Any]:
     """S(T) for every T, the mean over rows of the smallest squared residual so far, and its slope."""
-    block = measurement.block
+    settings = measurement.block.settings
+    ball, step_size = build.ball_of(settings), settings.step_size
     rule = _only_rule(measurement)
+    assert step_size is not None  # blocks are settings of `apgda`
     parts = []
     for rows in torch.arange(len(problem)).split(_ROWS):
         part = problem.take(rows)
-        parts.append(
-            residuals(part, block.ball, rule, steps=block.steps, step_size=block.step_size)
-        )
+        parts.append(residuals(part, ball, rule, steps=settings.steps, step_size=step_size))
         tell((int(rows[-1]) + 1) / len(problem))
     squares = torch.cat(parts, dim=1)
     best = squares.sum(dim=-1).cummin(dim=0).values.mean(dim=1).tolist()
@@ -116,13 +115,14 @@ def _times(
     for turn in range(rounds):
         for row in block.rows:
             strategy = row.strategy
-            if not isinstance(strategy.rule, AbstractWeightRule):
+            if not isinstance(strategy.rule, str):
                 raise TypeError(f"`rule` must be a weight rule here, got {strategy.rule}.")
-            solve = solver(
-                method, block.ball, loss_of(strategy), block.steps, block.step_size, seed
+            rule = texts.rule(strategy.rule)
+            solve = build.solver_of(
+                block.row_settings(strategy, strategy.rule, method=method, seed=seed)
             )
             began = time.perf_counter()
-            result = solve(problem, strategy.rule, lambda _: None)
+            result = solve(problem, rule, lambda _: None)
             spent = time.perf_counter() - began
             evaluations[strategy.key] = float(result.finished().num_forwards.sum())
             if turn:
@@ -141,9 +141,10 @@ def _times(
 
 def _only_rule(measurement: Measurement) -> MinMax:
     (row,) = measurement.block.rows
-    if not isinstance(row.strategy.rule, MinMax):
-        raise TypeError(f"`rule` must be MinMax for residuals, got {row.strategy.rule}.")
-    return row.strategy.rule
+    rule = texts.rule(str(row.strategy.rule))
+    if not isinstance(rule, MinMax):
+        raise TypeError(f"`rule` must be MinMax for residuals, got {rule}.")
+    return rule
 
 
 def _plain(table: Tensor) -> list[list[float | None]]:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from saddlepoint.experiments.plan import UNREPORTED, Block, Groups, Row
-from saddlepoint.experiments.results import Attacked, Results
+from saddlepoint.experiments.finished import Attacked, Results
+from saddlepoint.experiments.plan import UNREPORTED, Block, Row
 from saddlepoint.report.tables import Cell, Column, Table
+from saddlepoint.runs.settings import UniversalSettings
 
 __all__ = ["overview"]
 
@@ -64,7 +65,7 @@ def _ours(results: Results, item: Attacked) -> str:
 
 
 def _shows_mean(block: Block) -> bool:
-    return isinstance(block.domains, Groups)
+    return isinstance(block.settings, UniversalSettings)
 
 
 def _lift(lift: float | None) -> str:

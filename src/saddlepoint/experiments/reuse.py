@@ -11,8 +11,8 @@ from collections.abc import Callable, Mapping
 import torch
 from torch import Tensor
 
-from saddlepoint.experiments.methods import Solve
 from saddlepoint.problems import AbstractProblem
+from saddlepoint.runs.rows import Solve
 from saddlepoint.solver import AttackResult, History, Progress
 from saddlepoint.weights import AbstractWeightRule
 

@@ -6,6 +6,7 @@ Modules with torch in them are imported when they are needed, so that `--help` a
 from __future__ import annotations
 
 import math
+import shlex
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
@@ -21,6 +22,7 @@ __all__ = [
     "check_radius",
     "fixed",
     "full_rule",
+    "line",
     "loss",
     "number",
     "rule",
@@ -83,6 +85,28 @@ def written(value: object) -> str:
     return str(value)
 
 
+def line(words: Sequence[str], flags: Mapping[str, object]) -> str:
+    """A command line: `words`, then flags by name.
+
+    Args:
+        words: The command, without `saddlepoint`.
+        flags: Values by name. None and False are left out, True is a flag alone, a list is joined by commas,
+            and a tuple gives the flag once for each of its entries.
+
+    Example:
+        >>> flags = {"models": ["A", "C"], "eps": 8 / 255, "threat": ("linf:0.3", "l2:2"), "seed": None}
+        >>> line(["attack", "ensemble"], flags)
+        'saddlepoint attack ensemble --models A,C --eps 8/255 --threat linf:0.3 --threat l2:2'
+    """
+    parts = ["saddlepoint", *words]
+    for name, value in flags.items():
+        for each in value if isinstance(value, tuple) else (value,):
+            if each is not None and each is not False:
+                text = ",".join(map(str, each)) if isinstance(each, list) else written(each)
+                parts += [f"--{name.replace('_', '-')}", *([] if each is True else [text])]
+    return shlex.join(parts)
+
+
 def check_radius(norm: str, eps: float) -> None:
     """Refuse radii that cannot be meant for images in [0, 1].
 
@@ -139,7 +163,7 @@ def rule(text: str) -> AbstractWeightRule:
     name, _, rest = text.partition(":")
     if name == "fixed":
         given = [number(part, "rule") for part in split(rest)]
-        if abs(sum(given) - 1) > 1e-6:
+        if abs(sum(given) - 1) > 1e-5:
             raise ValueError(f"`rule` fixed must have weights that sum to 1, got {sum(given):g}.")
         return Fixed(given)
     allowed: dict[str, tuple[str, ...]] = {

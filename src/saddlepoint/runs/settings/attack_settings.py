@@ -24,7 +24,6 @@ from saddlepoint.runs.settings.common import (
     Settings,
     Size,
     Split,
-    text_of,
 )
 
 __all__ = [
@@ -306,8 +305,12 @@ def _check_radius_of_file(
     except ValueError:  # what is no number is refused later, by name
         return
     if _case(before)[2] != _case(after)[2] or (eps == old and new != old):
-        flags = " and ".join(f"--{name} {text_of(after[name])}" for name in others)
-        was = ", ".join(text_of(before[name]) for name in others)
+        flags = " and ".join(f"--{name} {_text(after[name])}" for name in others)
+        was = ", ".join(_text(before[name]) for name in others)
         raise ValueError(
             f"`--eps` must be given with {flags}: the {texts.written(eps)} in {file} is for {was}."
         )
+
+
+def _text(value: object) -> str:
+    return ",".join(map(str, value)) if isinstance(value, list) else str(value)

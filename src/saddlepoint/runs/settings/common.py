@@ -6,7 +6,6 @@ so that `--help` answers at once.
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, Self
@@ -28,7 +27,6 @@ __all__ = [
     "Size",
     "Split",
     "Threats",
-    "text_of",
 ]
 
 
@@ -117,31 +115,23 @@ class Settings(BaseModel):
         """A file for --config that repeats the run."""
         return yaml.safe_dump(self.model_dump(), sort_keys=False, allow_unicode=True)
 
-    def command(self, out: Path | None = None, *more: str) -> str:
+    def command(self, out: Path | None = None, **more: object) -> str:
         """The line that repeats the run: settings that are not the default, and what is essential.
 
         Args:
             out: The folder, to name it too.
             more: Flags that decide nothing about the numbers.
         """
-        place = [] if out is None else ["--out", str(out)]
-        return shlex.join(["saddlepoint", *self.words, *self._flags(), *more, *place])
+        words, flags = self._line()
+        return texts.line([*self.words, *words], {**flags, **more, "out": out})
 
-    def _flags(self) -> list[str]:
-        words: list[str] = []
-        for name, field in type(self).model_fields.items():
-            value = getattr(self, name)
-            default = value == field.get_default(call_default_factory=True)
-            if name == "kind" or value is None or (default and name not in self.always):
-                continue
-            flag = f"--{name.replace('_', '-')}"
-            if isinstance(value, bool):
-                words.append(flag)
-            elif name == "threat":
-                words += [word for text in value for word in (flag, text)]
-            else:
-                words += [flag, text_of(value)]
-        return words
+    def _line(self) -> tuple[list[str], dict[str, object]]:
+        """Words without flags, and flags by name."""
+        fields = type(self).model_fields.items()
+        default = {name: field.get_default(call_default_factory=True) for name, field in fields}
+        shown = {n: v for n, v in self if n in self.always or (n != "kind" and v != default[n])}
+        # A threat is a flag of its own; other lists are joined by commas.
+        return [], {n: tuple(v) if n == "threat" else v for n, v in shown.items()}
 
     @classmethod
     def _merged(cls, read: dict[str, Any], given: dict[str, Any], file: Path) -> dict[str, Any]:
@@ -197,8 +187,3 @@ class Settings(BaseModel):
         """What a setting that is missing could be."""
         del values
         return cls.examples.get(name, "see --help")
-
-
-def text_of(value: object) -> str:
-    """A value as a flag takes it."""
-    return ",".join(map(str, value)) if isinstance(value, list) else texts.written(value)

@@ -104,7 +104,9 @@ class EvaluateSettings(Settings):
         texts.transforms(value)
         return value
 
-    def _flags(self) -> list[str]:
-        flag, *rest = super()._flags()
-        # One model is named without a flag.
-        return rest if len(self.models) == 1 else [flag, *rest]
+    def _line(self) -> tuple[list[str], dict[str, object]]:
+        words, flags = super()._line()
+        if len(self.models) == 1:  # named without a flag
+            del flags["models"]
+            words = [*words, *self.models]
+        return words, flags
