@@ -11,7 +11,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from saddlepoint import MinMax
 from saddlepoint.evaluation.libraries import MissingLibraryError
 from saddlepoint.experiments.distances import (
     carlini_wagner_distance,
@@ -21,6 +20,7 @@ from saddlepoint.experiments.plan import Measurement, Method
 from saddlepoint.experiments.stationarity import log_log_slope, residuals
 from saddlepoint.problems import AbstractProblem, Universal
 from saddlepoint.runs import build, texts
+from saddlepoint.weights import MinMax
 
 __all__ = ["FIT_FROM", "Tell", "measure"]
 

@@ -96,7 +96,7 @@ def ball_of(settings: AttackSettings) -> LpBall:
     Example:
         >>> from saddlepoint.runs.settings import EnsembleSettings
         >>> ball_of(EnsembleSettings(models=["A"], norm="l2", eps=3))
-        LpBall(p=2.0, eps=3.0)
+        LpBall(p=2.0, eps=3.0, unit='entry')
     """
     return LpBall(NORMS[settings.norm], settings.eps)
 
