@@ -146,7 +146,7 @@ def _run(
 
 @contextmanager
 def _bar(title: str, quiet: bool) -> "Iterator[Callable[[Step], None]]":
-    """One line per finished row, on stderr; on a terminal also where the row under way stands."""
+    """One line per finished row, on stderr; on a terminal also how far the row under way is."""
     live = sys.stderr.isatty() and not quiet
     began, done, shown = time.monotonic(), 0, 0.0
 

@@ -15,8 +15,7 @@ from saddlepoint.experiments.plan import (
     Strategy,
     minmax,
 )
-from saddlepoint.runs import texts
-from saddlepoint.runs.settings import UniversalSettings
+from saddlepoint.runs.settings import EnsembleSettings, UniversalSettings
 
 __all__ = ["CURVES"]
 
@@ -54,11 +53,11 @@ def _radii(data: str, networks: tuple[str, ...], source: str, limit: int) -> Exp
 
 def _gamma_block() -> Block:
     block = ensemble_block("mnist", _ABCD, "linf")
-    beta = paper.known_parameters("ensemble", "mnist", "linf").beta
-    rules = [texts.full_rule("minmax", {"step_size": beta, "gamma": gamma}) for gamma in _GAMMAS]
+    values = block.settings.model_dump()
+    found = {g: EnsembleSettings.load({**values, "rule": f"minmax:gamma={g:g}"}) for g in _GAMMAS}
     rows = [
-        Row(Strategy(f"gamma-{gamma:g}", f"gamma {gamma:g}", rule))
-        for gamma, rule in zip(_GAMMAS, rules, strict=True)
+        Row(Strategy(f"gamma-{gamma:g}", f"gamma {gamma:g}", settings.rule))
+        for gamma, settings in found.items()
     ]
     return replace(block, rows=(Row(AVERAGE), *rows))
 

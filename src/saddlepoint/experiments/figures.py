@@ -60,7 +60,7 @@ class Box:
 @final
 @dataclass(frozen=True)
 class Thumbnail:
-    """A grey image, (H, W), and what stands below it."""
+    """A grey image, (H, W), and the words below it."""
 
     image: tuple[tuple[float, ...], ...] = field(repr=False)
     caption: str = ""

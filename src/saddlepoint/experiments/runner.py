@@ -80,7 +80,7 @@ class Setup:
 @final
 @dataclass(frozen=True)
 class Step:
-    """Where an experiment stands: `done` of `total` rows are finished, and a `fraction` of `label`."""
+    """How far an experiment is: `done` of `total` rows are finished, and a `fraction` of `label`."""
 
     label: str
     done: int

@@ -38,7 +38,7 @@ def _blocks(
 ) -> tuple[Block, ...]:
     """A block for every K; a network without a radius of its own has that of D."""
     own = paper.radius("universal", data, "linf", network)
-    eps = paper.known_radius("universal", data, "linf", "D") if own is None else own
+    eps = paper.radius("universal", data, "linf", "D") if own is None else own
     flags = {"data": data, "models": f"{data}-{network.lower()}", "eps": eps, "method": "apgda"}
     blocks = []
     for index, size in enumerate(SIZES):
