@@ -14,7 +14,16 @@ from safetensors.torch import save_file
 
 import saddlepoint as sp
 from saddlepoint import cli, experiments, runs
-from saddlepoint.experiments import building, distances, drawing, figures, finished, runner, summary
+from saddlepoint.evaluation import smallest_radius
+from saddlepoint.experiments import (
+    building,
+    drawing,
+    figures,
+    finished,
+    measurements,
+    runner,
+    summary,
+)
 from saddlepoint.experiments.image_groups import IMAGE_GROUPS
 from saddlepoint.experiments.plan import AVERAGE, Block, Experiment, Method
 from saddlepoint.experiments.ranks import average_ranks, spearman
@@ -487,14 +496,18 @@ class Line(torch.nn.Module):
         return torch.stack([z, -z], dim=1)
 
 
+def alone(model: torch.nn.Module, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    return smallest_radius(sp.Ensemble([model], x, y), math.inf)
+
+
 def test_the_smallest_radius_of_a_line_is_its_distance() -> None:
     x = torch.tensor([[0.75, 0.5], [0.35, 0.1], [0.25, 0.9], [0.1, 0.0]])
     y = torch.tensor([0, 0, 1, 0])
-    radii = distances.smallest_radius(Line().eval(), x, y)
+    radii = alone(Line().eval(), x, y)
     assert radii[0] == pytest.approx(0.5, abs=2e-3)
     assert radii[1] == pytest.approx(0.1, abs=2e-3)
     assert radii[3] == 0  # misclassified as it is
-    one = distances.smallest_radius(Line().eval(), x[1:2], y[1:2])
+    one = alone(Line().eval(), x[1:2], y[1:2])
     assert one == radii[1:2]  # rows do not depend on each other
 
 
@@ -503,14 +516,14 @@ def test_the_radius_of_an_image_that_cannot_be_fooled_is_infinite() -> None:
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             return torch.stack([x[:, 0] + 5, x[:, 0] * 0], dim=1)
 
-    radii = distances.smallest_radius(Constant().eval(), torch.full((1, 2), 0.5), torch.tensor([0]))
+    radii = alone(Constant().eval(), torch.full((1, 2), 0.5), torch.tensor([0]))
     assert radii.tolist() == [math.inf]
 
 
 def test_the_distance_of_a_line_is_found_and_judged_again() -> None:
     x = torch.tensor([[0.75, 0.5], [0.45, 0.1], [0.1, 0.0]])
     y = torch.tensor([0, 0, 0])
-    found = distances.carlini_wagner_distance(Line().eval(), x, y, searches=6, steps=150)
+    found = measurements.carlini_wagner_distance(Line().eval(), x, y, searches=6, steps=150)
     assert found[0] == pytest.approx(0.5, abs=0.03)
     assert found[1] == pytest.approx(0.2, abs=0.03)
     assert found[2] == 0
@@ -519,7 +532,7 @@ def test_the_distance_of_a_line_is_found_and_judged_again() -> None:
 def test_without_foolbox_the_distance_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(__import__("sys").modules, "foolbox", None)
     with pytest.raises(ImportError, match=r"pip install 'saddlepoint\[eval\]'"):
-        distances.carlini_wagner_distance(Line().eval(), torch.rand(1, 2), torch.tensor([0]))
+        measurements.carlini_wagner_distance(Line().eval(), torch.rand(1, 2), torch.tensor([0]))
 
 
 def test_residuals_are_gradients_where_no_constraint_acts() -> None:

@@ -12,7 +12,7 @@ import torch
 import saddlepoint as sp
 from saddlepoint import cli, experiments
 from saddlepoint.experiments import building
-from saddlepoint.experiments.overview import overview
+from saddlepoint.experiments.document import overview
 from saddlepoint.experiments.plan import Experiment, Ordered, Row, Strategy
 from saddlepoint.experiments.summary import found_weights, summarise
 from saddlepoint.runs import build, texts

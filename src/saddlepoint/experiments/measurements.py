@@ -4,25 +4,25 @@ from __future__ import annotations
 
 import math
 import time
+import warnings
 from collections.abc import Callable
 from statistics import median
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from saddlepoint.evaluation.libraries import MissingLibraryError
-from saddlepoint.experiments.distances import (
-    carlini_wagner_distance,
-    smallest_radius,
-)
+from saddlepoint.evaluation import smallest_radius
+from saddlepoint.evaluation.libraries import MissingLibraryError, library
+from saddlepoint.evaluation.pages import batches_of
+from saddlepoint.evaluation.verdicts import is_right
 from saddlepoint.experiments.plan import Measurement, Method
 from saddlepoint.experiments.stationarity import log_log_slope, residuals
-from saddlepoint.problems import AbstractProblem, Universal
+from saddlepoint.problems import AbstractProblem, Ensemble, Universal
 from saddlepoint.runs import build, texts
 from saddlepoint.weights import MinMax
 
-__all__ = ["FIT_FROM", "Tell", "measure"]
+__all__ = ["FIT_FROM", "Tell", "carlini_wagner_distance", "measure"]
 
 FIT_FROM = 10
 """The slope of the convergence plot is fitted from this step on."""
@@ -63,7 +63,8 @@ def _distances(
         raise TypeError(f"`problem` must be Universal, got {type(problem).__name__}.")
     network: Any = problem.models[0]
     x, y = problem.groups.flatten(0, 1), problem.labels.flatten()
-    radii = smallest_radius(network, x, y, steps=measurement.block.settings.steps, seed=seed)
+    alone, steps = Ensemble([network], x, y), measurement.block.settings.steps
+    radii = smallest_radius(alone, math.inf, steps=steps, seed=seed)
     tell(0.2)
     note = ""
     try:
@@ -79,6 +80,45 @@ def _distances(
         "eps_min": _plain(radii.reshape(shape)),
         "note": note,
     }
+
+
+def carlini_wagner_distance(
+    model: nn.Module, x: Tensor, y: Tensor, *, searches: int = 9, steps: int = 300
+) -> Tensor:
+    """l2 distance from each image to the adversarial one that the Carlini-Wagner attack finds.
+
+    What foolbox returns is judged again here: the image must be in [0, 1] and misclassified when we evaluate
+    it, and the distance is the one we compute. Its answer after a failure is not an adversarial image.
+
+    Args:
+        model: In evaluation mode.
+        x: Images, (N, ...), in [0, 1].
+        y: Labels, (N,).
+        searches: Binary search steps over the trade-off constant.
+        steps: Steps of the optimiser for each constant.
+
+    Returns:
+        Distances, (N,), float64: 0 for images that are misclassified as they are, inf where the attack fails.
+
+    Raises:
+        MissingLibraryError: foolbox is not installed.
+    """
+    foolbox = library("foolbox", "the Carlini-Wagner distance")
+    distance = torch.zeros(len(x), dtype=torch.float64)
+    right = is_right(model, x, y).nonzero().flatten()
+    for rows in batches_of(right, 256):
+        with torch.enable_grad(), warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # foolbox's own, about torch and eagerpy
+            wrapped = foolbox.PyTorchModel(model, bounds=(0, 1), device=x.device)
+            attacker = foolbox.attacks.L2CarliniWagnerAttack(
+                binary_search_steps=searches, steps=steps
+            )
+            _, found, _ = attacker(wrapped, x[rows], y[rows], epsilons=None)
+        found = found.detach().clamp(0, 1)
+        length = (found - x[rows]).flatten(1).double().norm(dim=1).cpu()
+        wrong = ~is_right(model, found, y[rows]).cpu()
+        distance[rows.cpu()] = torch.where(wrong, length, math.inf)
+    return distance
 
 
 def _residuals(measurement: Measurement, problem: AbstractProblem, tell: Tell) -> dict[str, Any]:
