@@ -81,6 +81,14 @@ Threats = Annotated[
 ]
 
 
+# What pydantic says, in the words of the library.
+_PLAINER = {
+    "Input should be": "must be",
+    "List should": "must",
+    "greater than or equal to": "at least",
+}
+
+
 class Settings(BaseModel):
     """What decides the numbers of a run, whichever kind it is of."""
 
@@ -179,7 +187,8 @@ class Settings(BaseModel):
         message = str(first["msg"]).removeprefix("Value error, ")
         if message.startswith("`"):
             return message.replace("`value`", flag) + source
-        message = message.replace("Input should be", "must be").replace("List should", "must")
+        for words, ours in _PLAINER.items():
+            message = message.replace(words, ours)
         return f"{flag} {message[0].lower()}{message[1:]}, got {first['input']!r}{source}."
 
     @classmethod

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
@@ -18,6 +19,10 @@ class TrainSettings(Settings):
 
     words: ClassVar[tuple[str, ...]] = ("train",)
     always: ClassVar[tuple[str, ...]] = ("method", "data", "model", "recipe", "seed")
+    examples: ClassVar[Mapping[str, str]] = {
+        "data": "such as --data mnist",
+        "model": "such as --model A",
+    }
 
     method: Method | None = Field(
         default=None,
