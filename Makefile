@@ -20,10 +20,11 @@ install: $(VENV)/.installed  ## virtual environment with everything for developm
 demo: install    ## the paper's headline experiment on embedded data, with a report to open
 	$(BIN)/saddlepoint demo
 
-lint: install    ## ruff and mypy
+lint: install    ## ruff, mypy, and the limits of CONTRIBUTING
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/python tools/limits.py
 
 test: lint       ## lint, types, tests, doctests, README snippets
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 -m 'not slow and not browser'

@@ -16,15 +16,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-import yaml
 from PIL import Image
 from safetensors.torch import save_file
 
 import saddlepoint as sp
 from commands import inside
-from saddlepoint import cli, runs
-from saddlepoint.cli import config, parse
-from saddlepoint.cli.errors import UsageError
+from saddlepoint import runs
 from test_own_images import digits
 
 SOURCE = Path(sp.__file__).parents[1]
@@ -257,150 +254,6 @@ class TestSubcommands:
         assert "cifar10" in capsys.readouterr().out
 
 
-class TestConfig:
-    def test_printed_config_reproduces_the_run(self, tmp_path, capsys):
-        flags = (*QUICK, "--rule", "minmax:gamma=5", "--baseline", "average", "--eps", "51/255")
-        assert inside("attack", "ensemble", *flags, "--print-config") == 0
-        (tmp_path / "c.yaml").write_text(capsys.readouterr().out)
-        assert inside("attack", "ensemble", *flags, "--out", "one", "--quiet") == 0
-        assert inside("attack", "ensemble", "--config", "c.yaml", "--out", "two", "--quiet") == 0
-        one, two = (runs.Run.read(tmp_path / name) for name in ("one", "two"))
-        assert one.metrics == two.metrics
-        assert one.hashes == two.hashes
-
-    def test_flags_override_the_file(self, tmp_path):
-        (tmp_path / "c.yaml").write_text("models: [A]\neps: 8/255\nsteps: 7\n")
-        settings = config.load("ensemble", {"steps": 9, "limit": None}, tmp_path / "c.yaml")
-        assert (settings.eps, settings.steps, settings.limit) == (8 / 255, 9, None)
-
-    def printed(self, tmp_path, kind="ensemble", **flags):
-        (tmp_path / "c.yaml").write_text(config.load(kind, flags, None).to_yaml())
-        return tmp_path / "c.yaml"
-
-    def test_a_radius_is_not_taken_for_another_norm_or_data(self, tmp_path):
-        file = self.printed(tmp_path, models="A,C", method="apgda")
-        with pytest.raises(UsageError, match=r"`--eps` .* --norm l2: the 0.2 in .* is for linf"):
-            config.load("ensemble", {"norm": "l2"}, file)
-        with pytest.raises(UsageError, match=r"--data cifar10-sample: the 0.2 in .* mnist-sample"):
-            config.load("ensemble", {"data": "cifar10-sample"}, file)
-        assert config.load("ensemble", {"data": "mnist", "limit": 3}, file).eps == 0.2
-        file = self.printed(tmp_path, "universal", models="A")
-        with pytest.raises(UsageError, match=r"`--eps` must be given with --models C: .* for A"):
-            config.load("universal", {"models": "C"}, file)
-        # A radius of one's own is kept for other data, where it means the same.
-        file = self.printed(tmp_path, models="A,C", eps=0.15)
-        assert config.load("ensemble", {"data": "cifar10-sample"}, file).eps == 0.15
-
-    def test_numbers_of_the_paper_are_found_anew(self, tmp_path):
-        file = self.printed(tmp_path, models="A,C", method="apgda", baseline="average")
-        settings = config.load("ensemble", {"norm": "l2", "eps": 3}, file)
-        flags = {"models": "A,C", "method": "apgda", "norm": "l2", "baseline": "average"}
-        assert settings == config.load("ensemble", flags, None)
-        assert settings.rule != config.load("ensemble", {}, file).rule
-        mine = self.printed(tmp_path, models="A,C", method="apgda", rule="minmax:gamma=9")
-        assert "gamma=9" in config.load("ensemble", {"norm": "l2", "eps": 3}, mine).rule
-
-    def test_a_printed_config_of_apgda_serves_attack(self, tmp_path, capsys):
-        file = self.printed(tmp_path, models="A,C", method="apgda")
-        settings = config.load("ensemble", {"method": "attack"}, file)
-        assert settings == config.load("ensemble", {"models": "A,C"}, None)
-        own = self.printed(tmp_path, models="A,C", method="apgda", step_size=0.7)
-        assert config.load("ensemble", {"method": "attack"}, own).step_size is None
-        assert "step_size of" in capsys.readouterr().err
-
-    def test_command_repeats_the_settings(self):
-        flags = {"models": "A,C", "rule": "fixed:0.2,0.8", "group_size": 4, "by_class": True}
-        settings = config.load("universal", {**flags, "models": "A"}, None)
-        words = settings.command().split()
-        assert words[:3] == ["saddlepoint", "attack", "universal"]
-        assert words[words.index("--group-size") + 1] == "4"
-        assert "--by-class" in words
-        assert "--steps" not in words
-        settings = config.load("ensemble", {"models": "A", "eps": "8/255"}, None)
-        assert "--eps 8/255 " in settings.command()
-
-    @pytest.mark.parametrize(
-        ("kind", "flags", "eps"),
-        [
-            ("ensemble", {"norm": "l2"}, 3.0),
-            ("ensemble", {"norm": "L2"}, 3.0),
-            ("ensemble", {"norm": "Linf", "data": "cifar10"}, 0.05),
-            ("ensemble", {"norm": "l1", "data": "cifar10-sample"}, 30.0),
-            ("ensemble", {"models": "A,E,F,H", "data": "cifar10-sample"}, 0.03),
-            ("universal", {"models": "mnist-c"}, 0.3),
-            ("transform", {"data": "cifar10-sample"}, 0.03),
-        ],
-    )
-    def test_the_radius_is_the_papers_for_kind_data_and_norm(self, kind, flags, eps):
-        assert config.load(kind, {"models": "A", **flags}, None).eps == eps
-
-    @pytest.mark.parametrize(
-        ("kind", "flags"),
-        [
-            ("ensemble", {"data": "fashion-mnist"}),
-            ("universal", {"norm": "l2"}),
-            ("universal", {"models": "pkg:net"}),
-            ("transform", {"data": "mnist-sample"}),
-        ],
-    )
-    def test_without_a_radius_of_the_paper_one_must_be_given(self, kind, flags):
-        with pytest.raises(
-            cli.errors.UsageError, match=r"`--eps` must be given.* the paper has none"
-        ):
-            config.load(kind, {"models": "A", **flags}, None)
-
-    @pytest.mark.parametrize(
-        ("kind", "flags", "step_size", "rule"),
-        [
-            ("ensemble", {}, 1 / 4, sp.MinMax(1 / 50, 3)),
-            ("ensemble", {"norm": "l2"}, 1 / 10, sp.MinMax(1 / 100, 3)),
-            ("ensemble", {"data": "cifar10"}, 1 / 5, sp.MinMax(1 / 50, 6)),
-            ("ensemble", {"data": "cifar10", "norm": "l2"}, 1 / 8, sp.MinMax(1 / 100, 3)),
-            ("ensemble", {"data": "cifar10", "norm": "l0"}, 1.0, sp.MinMax(1 / 150, 1)),
-            ("ensemble", {"rule": "minmax:gamma=5"}, 1 / 4, sp.MinMax(1 / 50, 5)),
-            ("ensemble", {"rule": "average"}, 1 / 4, sp.Average()),
-            ("ensemble", {"step_size": "1/3"}, 1 / 3, sp.MinMax(1 / 50, 3)),
-            ("universal", {}, 1 / 6, sp.MinMax(1 / 50, 4)),
-            ("transform", {"data": "cifar10"}, 1 / 2, sp.MinMax(1 / 100, 10)),
-        ],
-    )
-    def test_apgda_takes_the_papers_numbers_and_shows_them(self, kind, flags, step_size, rule):
-        flags = {"models": "A", "method": "apgda", "baseline": "minmax", **flags}
-        settings = config.load(kind, flags, None)
-        assert settings.step_size == step_size
-        assert parse.rule(settings.rule) == rule
-        shown = yaml.safe_load(settings.to_yaml())
-        assert (shown["step_size"], parse.rule(shown["rule"])) == (step_size, rule)
-        words = settings.command().split()
-        again = config.load(kind, dict(pairs(words[3:])), None)
-        assert again == settings
-
-    def test_data_of_which_the_paper_knows_nothing(self):
-        own = {"models": "pkg:net", "data": "fashion-mnist", "eps": 0.1, "method": "apgda"}
-        with pytest.raises(cli.errors.UsageError, match="`--step-size` must be given"):
-            config.load("ensemble", own, None)
-        settings = config.load("ensemble", {**own, "step_size": 0.5}, None)
-        assert parse.rule(settings.rule) == sp.MinMax()  # written out, so that nobody has to guess
-        assert settings.rule == "minmax:gamma=1,step_size=0.05"
-
-    def test_attack_shows_the_numbers_of_the_library(self):
-        settings = config.load("ensemble", {"models": "A", "data": "cifar10"}, None)
-        assert (settings.rule, settings.step_size) == ("minmax:gamma=1,step_size=0.05", None)
-
-    def test_yaml_round_trip(self):
-        settings = config.load(
-            "transform", {"models": "A", "eps": 0.2, "transforms": "identity,rotate:30"}, None
-        )
-        again = config.TransformConfig(**yaml.safe_load(settings.to_yaml()))
-        assert again == settings
-
-
-def pairs(words: list[str]) -> list[tuple[str, str]]:
-    """Flags of a command line as settings."""
-    names = [word.removeprefix("--").replace("-", "_") for word in words[::2]]
-    return list(zip(names, words[1::2], strict=True))
-
-
 WRONG = [
     (("nonsense",), "nonsense"),
     (("attack", "ensemble", "--models", "A", "--wrong", "1"), "--wrong"),
@@ -416,7 +269,14 @@ WRONG = [
     (("attack", "ensemble", "--models", "A", "--loss", "mse"), "cross-entropy"),
     (("attack", "ensemble", "--models", "A", "--steps", "many"), "--steps"),
     (("attack", "ensemble", "--models", "A", "--steps", "-3"), "--steps"),
-    (("attack", "ensemble", "--models", "A", "--steps", "0"), "greater than or equal to 1"),
+    (("attack", "ensemble", "--models", "A", "--steps", "0"), "must be at least 1"),
+    (("evaluate", "A", "--threat", "linf:0.1", "--limit", "0"), "`--limit` must be at least 1"),
+    (("evaluate", "A", "--threat", "linf:0.1", "--suite", "all"), "'quick', 'paper'"),
+    (
+        ("train", "--data", "mnist-sample", "--out", "o"),
+        "`--model` must be given, such as --model A",
+    ),
+    (("train", "--data=mnist-sample", "--model=A", "--out=o", "--limit=0"), "`--limit` must be"),
     (("attack", "ensemble", "--models", "A", "--eps", "8"), "write 8/255"),
     (("attack", "ensemble", "--models", "A", "--eps", "1.5"), "must be at most 1"),
     (("attack", "ensemble", "--models", "A", "--norm", "l0", "--eps", "0.5"), "must be at least 1"),
@@ -687,30 +547,6 @@ class TestModelsAndData:
     def test_code_runs_only_when_it_is_named(self, tmp_path, capsys):
         (tmp_path / "A.py").write_text("raise SystemExit('imported')")
         assert inside("attack", "ensemble", *QUICK, "--out", "o", "--quiet") == 0
-
-
-class TestParsing:
-    @pytest.mark.parametrize(("text", "value"), [("8/255", 8 / 255), ("1e-2", 0.01), (" 3 ", 3.0)])
-    def test_numbers(self, text, value):
-        assert parse.number(text) == value
-
-    def test_rules(self):
-        assert parse.rule("minmax") == sp.MinMax()
-        assert parse.rule("entropic:step_size=1/10") == sp.Entropic(0.1)
-        assert parse.rule("fixed:0.2,0.1,0.4,0.3") == sp.Fixed((0.2, 0.1, 0.4, 0.3))
-        assert parse.rule("worst") == sp.WorstCase()
-
-    def test_losses(self):
-        logits, labels = torch.tensor([[90.0, 0.0], [0.0, 90.0], [0.0, 4.0]]), torch.zeros(3).long()
-        assert parse.loss("clipped:-10")(logits, labels).tolist() == [90, -10, -4]
-        with pytest.raises(ValueError, match="`loss`"):
-            parse.loss("clipped")
-        assert parse.loss("cw") is sp.cw_margin
-        assert parse.loss("cross-entropy") is sp.neg_cross_entropy
-
-    def test_families(self):
-        names = [t.name for t in parse.transforms(["paper"])]
-        assert names == [t.name for t in sp.transforms.paper_family()]
 
 
 def start(tmp_path: Path, *words: object) -> subprocess.Popen[str]:

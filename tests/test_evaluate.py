@@ -22,9 +22,9 @@ from commands import inside
 from folders import without_time
 from run_factory import HOSTILE, make_evaluation
 from saddlepoint import cli, evaluation, report, runs
-from saddlepoint.cli import parse
 from saddlepoint.evaluation import RobustAccuracy
 from saddlepoint.report import charts
+from saddlepoint.runs import texts
 from saddlepoint.runs.evaluations import evaluation_metrics, evaluation_tensors
 from saddlepoint.solver.inspection import look
 from test_cli import ENVIRONMENT, SLOW_MODEL, run
@@ -296,7 +296,7 @@ class TestCommand:
         ("text", "value"), [("60s", 60), ("5m", 300), ("90", 90), ("1h", 3600)]
     )
     def test_times(self, text, value):
-        assert parse.seconds(text) == value
+        assert texts.seconds(text) == value
 
     def test_batch_size_follows_memory(self):
         class Hungry(torch.nn.Module):

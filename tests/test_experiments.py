@@ -15,19 +15,29 @@ from safetensors.torch import save_file
 import saddlepoint as sp
 from commands import inside
 from saddlepoint import experiments, runs
-from saddlepoint.experiments import building, distances, drawing, figures, results, runner, summary
+from saddlepoint.evaluation import smallest_radius
+from saddlepoint.experiments import (
+    building,
+    drawing,
+    figures,
+    finished,
+    measurements,
+    runner,
+    summary,
+)
 from saddlepoint.experiments.image_groups import IMAGE_GROUPS
-from saddlepoint.experiments.methods import solver
 from saddlepoint.experiments.plan import AVERAGE, Block, Experiment, Method
 from saddlepoint.experiments.ranks import average_ranks, spearman
 from saddlepoint.report.tables import Column, Table, to_csv, to_latex, to_markdown
+from saddlepoint.runs import build, texts
+from saddlepoint.runs.settings import ATTACKS, AttackSettings
 
 EXPERIMENTS = experiments.EXPERIMENTS
 DEEP = ("cifar10-e", "cifar10-f", "cifar10-h")
 
 
 def tiny_block(block: Block) -> Block:
-    return replace(block, steps=2, limit=None)
+    return replace(block.but(steps=2), limit=None)
 
 
 def tiny(experiment: Experiment, limit: int = 5) -> Experiment:
@@ -110,7 +120,7 @@ def test_two_transcriptions_of_the_universal_table_agree() -> None:
     found = {}
     for block in EXPERIMENTS["universal-cifar10"].blocks:
         for row in block.rows:
-            key = block.domains.networks[0], row.strategy.key
+            key = block.letters[0], row.strategy.key
             total = (row.paper.asr_avg or 0) + (row.paper.asr_all or 0)
             found[key] = found.get(key, 0) + total
     order = [(letter, key) for letter in "BDEH" for key in ("avg", "minmax")]
@@ -208,18 +218,33 @@ RADIUS_SUM = 10.3698
 
 def test_parameters_are_those_of_the_appendix() -> None:
     blocks = {b.key: b for b in EXPERIMENTS["ensemble-mnist"].blocks}
-    rule = blocks["linf-0.2"].rows[1].strategy.rule
+    settings = blocks["linf-0.2"].settings
+    rule = texts.rule(blocks["linf-0.2"].rows[1].strategy.rule)
     assert rule == sp.MinMax(step_size=1 / 50, gamma=3)
-    assert (blocks["linf-0.2"].step_size, blocks["linf-0.2"].steps) == (1 / 4, 50)
+    assert (settings.step_size, settings.steps) == (1 / 4, 50)
     assert list(blocks) == ["l0-30", "l1-20", "l2-3", "linf-0.2"]
-    eps = {b.domains.networks[0]: b.ball.eps for b in EXPERIMENTS["universal-mnist"].blocks}
+    eps = {b.letters[0]: b.settings.eps for b in EXPERIMENTS["universal-mnist"].blocks}
     assert eps == {"A": 0.2, "B": 0.2, "C": 0.3, "D": 0.25}
-    assert {b.domains.networks[0]: b.ball.eps for b in EXPERIMENTS["universal-cifar10"].blocks}[
-        "E"
-    ] == 0.35
+    eps = {b.letters[0]: b.settings.eps for b in EXPERIMENTS["universal-cifar10"].blocks}
+    assert eps == {"B": 0.02, "D": 0.05, "E": 0.35, "H": 0.02, "A": 0.05, "C": 0.05}
     for block in EXPERIMENTS["transform"].blocks:
-        assert (block.ball.eps, block.steps, block.step_size) == (0.03, 20, 0.5)
-        assert block.rows[1].strategy.rule == sp.MinMax(step_size=1 / 100, gamma=10)
+        settings = block.settings
+        assert (settings.eps, settings.steps, settings.step_size) == (0.03, 20, 0.5)
+        assert texts.rule(block.rows[1].strategy.rule) == sp.MinMax(step_size=1 / 100, gamma=10)
+    l0 = EXPERIMENTS["ensemble-cifar10"].blocks[0].rows[1].strategy.rule
+    assert texts.rule(l0) == sp.MinMax(step_size=1 / 150, gamma=1)  # to the last bit
+
+
+@pytest.mark.parametrize("method", experiments.METHODS)
+def test_every_row_has_settings_of_an_attack(method: Method) -> None:
+    """What `saddlepoint attack` would take, numbers and all: nothing is left to be filled in or refused."""
+    blocks = [block for each in EXPERIMENTS.values() for block in each.blocks]
+    for block in blocks:
+        for row in block.rows:
+            rule = row.strategy.rule if isinstance(row.strategy.rule, str) else "average"
+            settings = block.row_settings(row.strategy, rule, method=method, limit=3, seed=1)
+            assert ATTACKS[settings.kind].load(settings.model_dump()) == settings
+            assert settings.restarts == (5 if method == "attack-5" else 1)
 
 
 def test_keys_are_unique_and_names_are_plain() -> None:
@@ -257,7 +282,7 @@ def test_every_experiment_runs_and_publishes(name: str, tmp_path: Path, weights:
         assert low <= item.asr_all <= high
         # One descent takes at most the paper's steps + 1, five take at most five times as many.
         descents = 5 if method == "attack-5" else 1
-        assert item.evaluations <= descents * (item.block.steps + 1)
+        assert item.evaluations <= descents * (item.block.settings.steps + 1)
     tables, files = experiments.publish(experiment, tmp_path, skipped=list(gone.values()))
     assert {"table.md", "table.csv", "table.tex"} <= {file.name for file in files}
     assert all(file.stat().st_size > 0 for file in files)
@@ -297,8 +322,8 @@ def small(rows: int = 2, steps: int = 3, networks: tuple[str, ...] = ("A", "C"))
     """Average and min-max on two cheap networks; the paper's accuracies are of four."""
     block = EXPERIMENTS["ensemble-mnist"].blocks[-1]
     kept = [replace(row, paper=replace(row.paper, accuracy=())) for row in block.rows[:rows]]
-    domains = replace(block.domains, networks=networks)
-    block = replace(block, domains=domains, rows=tuple(kept), steps=steps)
+    models = [f"mnist-{letter.lower()}" for letter in networks]
+    block = replace(block.but(models=models, steps=steps), rows=tuple(kept))
     return replace(EXPERIMENTS["ensemble-mnist"], blocks=(block,), limit=6)
 
 
@@ -405,7 +430,7 @@ def test_static_weights_are_those_min_max_ends_with(tmp_path: Path) -> None:
     full = EXPERIMENTS["ensemble-mnist-heuristics"]
     block = full.blocks[0]
     rows = tuple(row for row in block.rows if row.strategy.key in ("static", "minmax"))
-    experiment = replace(full, limit=3, blocks=(replace(block, rows=rows, steps=2),))
+    experiment = replace(full, limit=3, blocks=(replace(block.but(steps=2), rows=rows),))
     experiments.reproduce(experiment, tmp_path, experiments.Setup(reports=False))
     place = tmp_path / "true" / "apgda" / "linf-0.2"
     weights = runs.Run.read(place / "minmax").metrics["weights"]
@@ -431,20 +456,23 @@ def mnist_problem(count: int = 16) -> sp.Ensemble:
     return sp.Ensemble([sp.models.load("mnist-a"), sp.models.load("mnist-c")], x, y)
 
 
+def row_settings(method: Method, eps: float, steps: int) -> AttackSettings:
+    block = EXPERIMENTS["ensemble-mnist"].blocks[-1].but(eps=eps, steps=steps)
+    return block.row_settings(AVERAGE, "average", method=method)
+
+
 def test_the_papers_method_is_algorithm_1() -> None:
     problem, ball = mnist_problem(4), sp.LpBall(math.inf, 0.1)
     rule = sp.MinMax(step_size=1 / 50, gamma=3)
-    found = solver("apgda", ball, sp.cw_margin, 4, 0.25)(problem, rule, lambda _: None)
+    found = build.solver_of(row_settings("apgda", 0.1, 4))(problem, rule, lambda _: None)
     expected = sp.apgda(problem, ball, rule=rule, steps=4, step_size=0.25)
     assert torch.equal(found.delta, expected.delta)
-    with pytest.raises(ValueError, match="`method` must be one of apgda, attack"):
-        solver("pgd", ball, sp.cw_margin, 4, 0.25)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(("method", "restarts"), [("attack", 1), ("attack-5", 5)])
 def test_our_methods_are_attack_with_its_defaults(method: Method, restarts: int) -> None:
     problem, ball, rule = mnist_problem(), sp.LpBall(math.inf, 0.12), sp.MinMax()
-    found = solver(method, ball, sp.cw_margin, 8, 0.25)(problem, rule, lambda _: None)
+    found = build.solver_of(row_settings(method, 0.12, 8))(problem, rule, lambda _: None)
     expected = sp.attack(problem, ball, rule=rule, steps=8, restarts=restarts)
     assert torch.equal(found.delta, expected.delta)
     assert torch.equal(found.num_forwards, expected.num_forwards)
@@ -486,14 +514,18 @@ class Line(torch.nn.Module):
         return torch.stack([z, -z], dim=1)
 
 
+def alone(model: torch.nn.Module, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    return smallest_radius(sp.Ensemble([model], x, y), math.inf)
+
+
 def test_the_smallest_radius_of_a_line_is_its_distance() -> None:
     x = torch.tensor([[0.75, 0.5], [0.35, 0.1], [0.25, 0.9], [0.1, 0.0]])
     y = torch.tensor([0, 0, 1, 0])
-    radii = distances.smallest_radius(Line().eval(), x, y)
+    radii = alone(Line().eval(), x, y)
     assert radii[0] == pytest.approx(0.5, abs=2e-3)
     assert radii[1] == pytest.approx(0.1, abs=2e-3)
     assert radii[3] == 0  # misclassified as it is
-    one = distances.smallest_radius(Line().eval(), x[1:2], y[1:2])
+    one = alone(Line().eval(), x[1:2], y[1:2])
     assert one == radii[1:2]  # rows do not depend on each other
 
 
@@ -502,14 +534,14 @@ def test_the_radius_of_an_image_that_cannot_be_fooled_is_infinite() -> None:
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             return torch.stack([x[:, 0] + 5, x[:, 0] * 0], dim=1)
 
-    radii = distances.smallest_radius(Constant().eval(), torch.full((1, 2), 0.5), torch.tensor([0]))
+    radii = alone(Constant().eval(), torch.full((1, 2), 0.5), torch.tensor([0]))
     assert radii.tolist() == [math.inf]
 
 
 def test_the_distance_of_a_line_is_found_and_judged_again() -> None:
     x = torch.tensor([[0.75, 0.5], [0.45, 0.1], [0.1, 0.0]])
     y = torch.tensor([0, 0, 0])
-    found = distances.carlini_wagner_distance(Line().eval(), x, y, searches=6, steps=150)
+    found = measurements.carlini_wagner_distance(Line().eval(), x, y, searches=6, steps=150)
     assert found[0] == pytest.approx(0.5, abs=0.03)
     assert found[1] == pytest.approx(0.2, abs=0.03)
     assert found[2] == 0
@@ -518,7 +550,7 @@ def test_the_distance_of_a_line_is_found_and_judged_again() -> None:
 def test_without_foolbox_the_distance_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(__import__("sys").modules, "foolbox", None)
     with pytest.raises(ImportError, match=r"pip install 'saddlepoint\[eval\]'"):
-        distances.carlini_wagner_distance(Line().eval(), torch.rand(1, 2), torch.tensor([0]))
+        measurements.carlini_wagner_distance(Line().eval(), torch.rand(1, 2), torch.tensor([0]))
 
 
 def test_residuals_are_gradients_where_no_constraint_acts() -> None:
@@ -631,10 +663,10 @@ def test_latex_is_what_it_was() -> None:
         Table("", (Column("a"),), ((1, 2),))
 
 
-def fake(block: Block, key: str, method: str, asr_all: float) -> results.Attacked:
+def fake(block: Block, key: str, method: str, asr_all: float) -> finished.Attacked:
     """A finished row with the given rate, without running anything."""
-    names = block.domains.networks
-    return results.Attacked(
+    names = block.letters
+    return finished.Attacked(
         block=block,
         row=next(row for row in block.rows if row.strategy.key == key),
         source=experiments.Source(method),
@@ -659,7 +691,7 @@ def test_the_table_puts_the_papers_line_above_ours() -> None:
         fake(block, "avg", "attack", 60.0),
         fake(block, "minmax", "attack", 90.0),
     )
-    found = results.Results(experiment, attacks, ())
+    found = finished.Results(experiment, attacks, ())
     assert to_markdown(summary.summarise(found, ["D: no weights."])[0]) == (
         "**Ensemble attack on MNIST networks A, B, C, D: average against min-max (Table 1)**\n"
         "\n"
@@ -688,7 +720,7 @@ def test_figure_of_the_radii_shows_rates_and_intervals() -> None:
         for number, block in enumerate(experiment.blocks[:2])
         for key, rate in (("avg", 20.0), ("minmax", 30.0))
     )
-    (sheet,) = figures.sheets(results.Results(experiment, attacks, ()))
+    (sheet,) = figures.sheets(finished.Results(experiment, attacks, ()))
     (panel,) = sheet.panels
     assert [curve.label for curve in panel.curves] == ["avg.", "min-max"]
     assert panel.curves[1].x == (0.05, 0.1)

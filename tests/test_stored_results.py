@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,9 +13,12 @@ import saddlepoint as sp
 from commands import inside
 from saddlepoint import experiments
 from saddlepoint.experiments import building
-from saddlepoint.experiments.overview import overview
-from saddlepoint.experiments.plan import Experiment, Groups, Ordered, Row, Strategy
+from saddlepoint.experiments.document import overview
+from saddlepoint.experiments.plan import Experiment, Ordered, Row, Strategy
 from saddlepoint.experiments.summary import found_weights, summarise
+from saddlepoint.runs import build, texts
+from saddlepoint.runs.rows import Solve
+from saddlepoint.runs.settings import AttackSettings, UniversalSettings
 
 EXPERIMENTS = experiments.EXPERIMENTS
 DOCUMENT = Path(__file__).parent.parent / "docs" / "RESULTS.md"
@@ -28,8 +30,7 @@ def pair(data: str = "cifar10", limit: int = 12, steps: int = 4) -> Experiment:
     """Average and min-max on networks A and C; the paper's accuracies are of four."""
     block = EXPERIMENTS[f"ensemble-{data}"].blocks[-1]
     rows = tuple(replace(row, paper=replace(row.paper, accuracy=())) for row in block.rows)
-    domains = replace(block.domains, networks=("A", "C"))
-    block = replace(block, domains=domains, rows=rows, steps=steps)
+    block = replace(block.but(models=[f"{data}-a", f"{data}-c"], steps=steps), rows=rows)
     return replace(EXPERIMENTS[f"ensemble-{data}"], blocks=(block,), limit=limit)
 
 
@@ -45,9 +46,12 @@ def test_predicted_labels_are_attacked_and_the_truth_is_counted(tmp_path: Path) 
     networks = [sp.models.load("cifar10-a"), sp.models.load("cifar10-c")]
     problem = sp.Ensemble(networks, x, y, labels="predicted")
     assert bool((problem.labels != problem.truth).any())  # the test needs an image that is wrong
-    rule = block.rows[1].strategy.rule
-    assert isinstance(rule, sp.MinMax)
-    result = sp.apgda(problem, block.ball, rule=rule, steps=4, step_size=block.step_size)
+    text = block.rows[1].strategy.rule
+    assert isinstance(text, str)
+    step_size = block.settings.step_size
+    assert step_size is not None
+    ball, rule = build.ball_of(block.settings), texts.rule(text)
+    result = sp.apgda(problem, ball, rule=rule, steps=4, step_size=step_size)
     rates = sp.success_rates(problem, result.delta)
     assert item.asr_all == pytest.approx(100 * rates.all, abs=1e-3)
     assert item.asr_mean == pytest.approx(100 * rates.mean, abs=1e-3)
@@ -64,10 +68,10 @@ def test_rows_that_were_right_are_taken_from_the_run_with_true_labels(
     experiments.reproduce(experiment, tmp_path / "alone", predicted)
     experiments.reproduce(experiment, tmp_path / "both", replace(predicted, labels="true"))
     attacked: list[int] = []
-    solver = experiments.runner.solver
+    solver = build.solver_of
 
-    def counting(*args: object) -> experiments.methods.Solve:
-        solve = solver(*args)  # type: ignore[arg-type]
+    def counting(settings: AttackSettings) -> Solve:
+        solve = solver(settings)
 
         def count(problem, rule, callback):  # type: ignore[no-untyped-def]
             attacked.append(len(problem))
@@ -75,7 +79,7 @@ def test_rows_that_were_right_are_taken_from_the_run_with_true_labels(
 
         return count
 
-    monkeypatch.setattr(experiments.runner, "solver", counting)
+    monkeypatch.setattr(build, "solver_of", counting)
     experiments.reproduce(experiment, tmp_path / "both", predicted)
     assert all(0 < count < 12 for count in attacked)
     assert len(attacked) == 2
@@ -126,7 +130,7 @@ def test_clipping_silences_networks_that_are_fooled() -> None:
     labels = torch.zeros(3, dtype=torch.long)
     pulls = {}
     for key in ("clip", "clip-50"):
-        building.loss_of(rows[key].strategy)(logits, labels).sum().backward()
+        texts.loss(rows[key].strategy.loss)(logits, labels).sum().backward()
         assert logits.grad is not None
         pulls[key] = (logits.grad.abs().sum(dim=1) > 0).tolist()
         logits.grad = None
@@ -139,7 +143,7 @@ def test_own_heuristics_follow_the_accuracies_under_the_average(tmp_path: Path) 
     block = full.blocks[0]
     kept = ("avg", "own-2", "own-prior", "static", "minmax")
     rows = tuple(row for row in block.rows if row.strategy.key in kept)
-    experiment = replace(full, limit=6, blocks=(replace(block, rows=rows, steps=2),))
+    experiment = replace(full, limit=6, blocks=(replace(block.but(steps=2), rows=rows),))
     experiments.reproduce(experiment, tmp_path, QUIET)
     found = experiments.collect(experiment, tmp_path)
     items = {item.row.strategy.key: item for item in found.attacks}
@@ -163,19 +167,18 @@ def test_the_papers_order_gives_the_papers_prior() -> None:
 
 
 def test_groups_of_one_digit_are_a_setting() -> None:
-    x, y = building.load_images("mnist", 120)
-    network = building.load_network("mnist-a")
+    images, network = building.load_images("mnist", 120), building.load_network("mnist-a")
+    blocks = [EXPERIMENTS[name].blocks[2] for name in ("universal-mnist", "universal-mnist-digits")]
     mixed, digits = (
-        building.build_problem(EXPERIMENTS[name].blocks[2], x, y, [network])
-        for name in ("universal-mnist", "universal-mnist-digits")
+        building.build_problem(block, block.settings, images, [network]) for block in blocks
     )
     assert all(len(set(group.tolist())) == 1 for group in digits.labels)
     assert any(len(set(group.tolist())) > 1 for group in mixed.labels)
     for problem in (mixed, digits):  # the box of delta keeps every image in [0, 1]
-        images = problem.images(problem.upper)
-        assert float(images.max()) <= 1.0 + 1e-6
-    assert isinstance(domains := EXPERIMENTS["universal-mnist-digits"].blocks[0].domains, Groups)
-    assert domains.box == "intersection"
+        assert float(problem.images(problem.upper).max()) <= 1.0 + 1e-6
+    settings = blocks[1].settings
+    assert isinstance(settings, UniversalSettings)
+    assert settings.box == "intersection"
 
 
 # ------------------------------------------------------------------------------- summaries
@@ -207,11 +210,11 @@ def test_numbers_of_other_settings_are_refused(tmp_path: Path) -> None:
     experiments.write_summary(experiment, tmp_path / "runs", tmp_path)
     block = experiment.blocks[0]
     for changed in (
-        replace(block, steps=3),
-        replace(block, ball=sp.LpBall(math.inf, 0.06)),
-        replace(block, step_size=0.1),
+        block.but(steps=3),
+        block.but(eps=0.06),
+        block.but(step_size=0.1),
         replace(block, rows=block.rows[:1]),
-        replace(block, rows=(block.rows[0], Row(Strategy("minmax", "", sp.Average(), clip=0.0)))),
+        replace(block, rows=(block.rows[0], Row(Strategy("minmax", "", "average", "clipped:0")))),
     ):
         with pytest.raises(ValueError, match="must hold numbers of the present settings"):
             experiments.read_summary(replace(experiment, blocks=(changed,)), tmp_path)

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import final
 
-__all__ = ["STEPS", "Parameters", "known_parameters", "known_radius", "parameters", "radius"]
+__all__ = ["STEPS", "Parameters", "parameters", "radius"]
 
 STEPS: Mapping[str, int] = {"ensemble": 50, "universal": 20, "transform": 20}
 """T of every kind of attack, whatever the data and the norm."""
@@ -125,38 +125,6 @@ def radius(kind: str, data: str, norm: str, networks: Iterable[str] = ()) -> flo
     if (kind, data) == ("ensemble", "cifar10") and _DEEP.intersection(letters):
         return _DEEP_RADII.get(norm)
     return _RADII.get((kind, data, norm))
-
-
-def known_parameters(kind: str, data: str, norm: str) -> Parameters:
-    """The paper's parameters of an attack that it has made.
-
-    Raises:
-        ValueError: It has not.
-
-    Example:
-        >>> known_parameters("universal", "mnist", "linf").steps
-        20
-    """
-    found = parameters(kind, data, norm)
-    if found is None:
-        raise ValueError(f"`norm` must be one of the paper's for {kind} on {data}, got {norm!r}.")
-    return found
-
-
-def known_radius(kind: str, data: str, norm: str, networks: Iterable[str] = ()) -> float:
-    """The paper's radius of an attack that it has made.
-
-    Raises:
-        ValueError: It has not.
-
-    Example:
-        >>> known_radius("ensemble", "mnist", "linf")
-        0.2
-    """
-    found = radius(kind, data, norm, networks)
-    if found is None:
-        raise ValueError(f"`norm` must be one of the paper's for {kind} on {data}, got {norm!r}.")
-    return found
 
 
 def _check(kind: str) -> None:

@@ -1,13 +1,10 @@
 """`saddlepoint demo`: the paper's main comparison on images that come with the package."""
 
 from pathlib import Path
-from typing import Annotated
 
-from cyclopts import Parameter
+from .flags import Flag, Running
 
 __all__ = ["demo"]
-
-Flag = Annotated[bool, Parameter(negative=())]
 
 
 def demo(
@@ -32,27 +29,25 @@ def demo(
         json: Print the metrics as JSON.
     """
     from saddlepoint import models
+    from saddlepoint.runs.settings import EnsembleSettings
 
+    from .attack import run_attack
     from .cluster import joined
-    from .config import load
-    from .runner import run_attack
 
     letters = [name[-1].upper() for name in models.shipped() if name[:-1] == "mnist-"]
     flags = {
-        "data": "mnist-sample",
         "models": [letter for letter in letters if letter in "ABCD"],
         "eps": 0.2,
-        "rule": "minmax",
         "baseline": "average",
         "limit": limit,
     }
-    config = load("ensemble", flags, None)
+    settings = EnsembleSettings.load(flags)
     with joined() as rank:
-        quiet = quiet or rank != 0
-        if not quiet and not json:
-            names = ", ".join(config.models)
+        if not quiet and not json and rank == 0:
+            names = ", ".join(settings.models)
             print(
                 f"{min(limit, 1000)} test images of MNIST, networks {names}, linf 0.2: one perturbation "
                 "per image\nagainst all of them, with equal weights (average) and with min-max weights.\n"
             )
-        return run_attack(config, out, overwrite=True, quiet=quiet, as_json=json, rank=rank)
+        running = Running(out=out, overwrite=True, quiet=quiet, json=json)
+        return run_attack(settings, running, rank=rank)

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 
-from .errors import UsageError, library
-from .inputs import Images, check_classes, load_data, load_models
+from .errors import UsageError, library, usage
 
 if TYPE_CHECKING:
     from saddlepoint.doctor import Finding
+    from saddlepoint.runs.materials import Images
 
 __all__ = ["default_radius", "doctor", "examine", "lines", "references", "verdict"]
 
@@ -51,7 +51,9 @@ def doctor(
         seed: Of everything random.
         json: Print the findings as JSON.
     """
-    from . import parse, progress
+    from saddlepoint.runs import materials, texts
+
+    from . import progress, show
 
     if not models:
         raise UsageError("`doctor` must be given at least one model, such as mnist-a; see --help.")
@@ -59,18 +61,17 @@ def doctor(
         if value < 1:
             raise UsageError(f"`--{name}` must be at least 1, got {value}.")
     data = data or ("cifar10-sample" if models[0].startswith("cifar10-") else "mnist-sample")
-    with progress.downloads() as downloading:
-        images = load_data(data, "test", limit, downloading, classes=classes, size=size)
-    try:
-        radius = parse.number(default_radius(images) if eps is None else eps, "--eps")
-    except ValueError as error:
-        raise UsageError(str(error)) from error
-    if not 0 < radius < 1:
-        raise UsageError(f"`--eps` must be in (0, 1), got {eps}.")
-    loaded: dict[str, Any] = dict(
-        load_models([part for m in models for part in parse.split(m)], images)
-    )
-    check_classes(images, loaded)
+    with usage(), show.warnings_as_notes():
+        with progress.downloads() as downloading:
+            images = materials.load_images(
+                data, "test", limit, downloading, classes=classes, size=size
+            )
+        radius = texts.number(default_radius(images) if eps is None else eps, "--eps")
+        if not 0 < radius < 1:
+            raise UsageError(f"`--eps` must be in (0, 1), got {eps}.")
+        names = [part for each in models for part in texts.split(each)]
+        loaded: dict[str, Any] = dict(materials.load_models(names, images))
+        materials.check_classes(images, loaded)
     everything: dict[str, list[Finding]] = {}
     for name, model in loaded.items():
         if not json:
@@ -87,14 +88,14 @@ def doctor(
     return _conclude(everything, json)
 
 
-def default_radius(images: Images) -> float:
+def default_radius(images: "Images") -> float:
     """An linf radius at which attacks should work on these images."""
     return _EPS.get(images.family, 8 / 255)
 
 
 def examine(
     model: Any,
-    images: Images,
+    images: "Images",
     eps: float,
     *,
     steps: int = 20,
@@ -118,12 +119,12 @@ def examine(
         )
 
 
-def references(name: str, models: Mapping[str, Any], images: Images) -> dict[str, Any]:
+def references(name: str, models: Mapping[str, Any], images: "Images") -> dict[str, Any]:
     """Models to transfer from: the others, or a shipped network for the same images."""
     return {other: m for other, m in models.items() if other != name} or _shipped(name, images)
 
 
-def _shipped(name: str, images: Images) -> dict[str, Any]:
+def _shipped(name: str, images: "Images") -> dict[str, Any]:
     from saddlepoint import models
 
     shape = tuple(images.x.shape[1:])

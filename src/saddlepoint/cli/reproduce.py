@@ -1,9 +1,8 @@
 """`saddlepoint reproduce`: an experiment of the paper, with our numbers beside the paper's."""
 
-import shlex
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -13,13 +12,12 @@ from cyclopts import Parameter
 
 from .cluster import joined
 from .errors import UsageError, usage
+from .flags import Flag
 
 if TYPE_CHECKING:
     from saddlepoint.experiments import Experiment, Labels, Method, Setup, Step
 
 __all__ = ["reproduce"]
-
-Flag = Annotated[bool, Parameter(negative=())]
 
 
 def reproduce(
@@ -69,6 +67,7 @@ def reproduce(
     if weights is not None and not weights.is_dir():
         raise UsageError(f"`--weights` must be a folder that exists, got {str(weights)!r}.")
     from saddlepoint import experiments as room
+    from saddlepoint.runs import texts
 
     if summary is not None:
         return _write_tables(summary, summary.parent / "results" if store is None else store)
@@ -89,10 +88,11 @@ def reproduce(
             try:
                 _run(part, folder, setup, resume=resume, quiet=quiet)
             except KeyboardInterrupt:
-                given = {"method": method, "labels": labels, "out": folder, "seed": seed or None}
-                given |= {"limit": None if full else limit, "weights": weights, "store": store}
-                given |= {"figures": figures}
-                again = shlex.join(_words(name, given, full=full, only=only))
+                given: dict[str, object] = {"method": method, "labels": labels, "out": folder}
+                given |= {"seed": seed or None, "weights": weights, "store": store}
+                given |= {"limit": None if full else limit, "figures": figures}
+                given |= {"full": full, "only": only}
+                again = texts.line(["reproduce", name], given)
                 if not rank:
                     print(f"stopped; continue with: {again} --resume", file=sys.stderr)
                 return 130
@@ -153,7 +153,7 @@ def _run(
 
 @contextmanager
 def _bar(title: str, quiet: bool) -> "Iterator[Callable[[Step], None]]":
-    """One line per finished row, on stderr; on a terminal also where the row under way stands."""
+    """One line per finished row, on stderr; on a terminal also how far the row under way is."""
     live = sys.stderr.isatty() and not quiet
     began, done, shown = time.monotonic(), 0, 0.0
 
@@ -199,14 +199,3 @@ def _images(experiment: "Experiment") -> str:
 
 def _minutes(minutes: float) -> str:
     return "-" if minutes == 0 else f"{minutes:.1f}" if minutes < 100 else f"{minutes:.0f}"
-
-
-def _words(
-    name: str, given: "Mapping[str, object]", *, full: bool, only: tuple[str, ...]
-) -> list[str]:
-    """The command line of this run; what is None was not given."""
-    words = ["saddlepoint", "reproduce", name]
-    for flag, value in given.items():
-        words += [] if value is None else [f"--{flag}", str(value)]
-    words += ["--full"] if full else []
-    return words + [word for label in only for word in ("--only", label)]

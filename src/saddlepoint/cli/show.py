@@ -22,6 +22,7 @@ __all__ = [
     "board",
     "evaluating",
     "evaluation",
+    "limit_used",
     "metrics_json",
     "note",
     "summary",
@@ -111,6 +112,14 @@ def note(text: str, *, quiet: bool) -> None:
     """A remark on stderr."""
     if not quiet:
         print(text, file=sys.stderr, flush=True)
+
+
+def limit_used(limit: int | None, count: int, *, quiet: bool) -> int | None:
+    """The limit, or where there are fewer images, how many there are, which is said."""
+    if limit is None or limit <= count:
+        return limit
+    note(f"--limit {limit}: there are {count} images; using all of them", quiet=quiet)
+    return count
 
 
 @contextmanager

@@ -12,11 +12,12 @@ from importlib import resources
 import torch
 from torch import Tensor
 
+from .classes import class_names
 from .formats import Arrays, read_npz
 from .own import LabelledImages, folder
 from .sources import DATASETS, content_hash, fetch
 
-__all__ = ["NAMES", "LabelledImages", "folder", "group", "load", "sample"]
+__all__ = ["NAMES", "LabelledImages", "class_names", "folder", "group", "load", "sample"]
 
 NAMES = (*DATASETS, "mnist-sample", "cifar10-sample")
 """Every name `load` takes."""

@@ -10,13 +10,40 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["CLASSES", "Classes", "class_folders", "is_aside", "listed", "stored_names"]
+__all__ = [
+    "CLASSES",
+    "Classes",
+    "class_folders",
+    "class_names",
+    "is_aside",
+    "listed",
+    "stored_names",
+]
 
 CLASSES = "classes.txt"
 """A file of this name beside the class folders lists the classes, one per line."""
 
 Classes = Sequence[str | int] | str | os.PathLike[str]
 """Names of classes in the order of a model's logits, or a file with one name per line, in UTF-8."""
+
+_KNOWN = {
+    "cifar10": "airplane,automobile,bird,cat,deer,dog,frog,horse,ship,truck",
+    "fashion-mnist": "T-shirt,trouser,pullover,dress,coat,sandal,shirt,sneaker,bag,ankle boot",
+    "mnist": "0,1,2,3,4,5,6,7,8,9",
+}
+
+
+def class_names(name: str) -> tuple[str, ...]:
+    """Names of the classes of a data set that is known by name.
+
+    Args:
+        name: As `saddlepoint.data.load` takes it.
+
+    Example:
+        >>> class_names("cifar10-sample")[:3], class_names("mnist")[:3]
+        (('airplane', 'automobile', 'bird'), ('0', '1', '2'))
+    """
+    return tuple(_KNOWN[name.removesuffix("-sample")].split(","))
 
 
 def class_folders(root: Path, classes: Classes | None) -> tuple[tuple[str, ...], list[Path | None]]:

@@ -12,6 +12,7 @@ from saddlepoint.evaluation.foolbox_attacks import FoolboxAttack
 from saddlepoint.evaluation.libraries import library
 from saddlepoint.evaluation.ours import OurAttack, RandomSearch
 from saddlepoint.losses import neg_cross_entropy
+from saddlepoint.projections import norm_name
 from saddlepoint.solver.schedule import SIZES
 
 __all__ = ["SUITES", "Suite", "attacks_for", "descents_of"]
@@ -21,8 +22,6 @@ Suite = (
     | Mapping[float, Sequence[AbstractAttack]]
 )
 SUITES = ("quick", "paper", "autoattack", "autoattack+")
-
-_NORMS = {math.inf: "linf", 2.0: "l2", 1.0: "l1", 0.0: "l0"}
 
 
 def attacks_for(suite: Suite, p: float) -> tuple[AbstractAttack, ...]:
@@ -44,7 +43,7 @@ def attacks_for(suite: Suite, p: float) -> tuple[AbstractAttack, ...]:
         named = f"suite {suite!r}"
     if not attacks:
         raise ValueError(
-            f"{named} must have an attack for {_NORMS[p]}, got none; take suite 'quick', which has attacks "
+            f"{named} must have an attack for {norm_name(p)}, got none; take suite 'quick', which has attacks "
             "for linf, l2, l1 and l0, or leave this threat out."
         )
     names = [attack.name for attack in attacks]

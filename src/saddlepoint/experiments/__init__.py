@@ -9,6 +9,7 @@ from saddlepoint.experiments.building import FULL
 from saddlepoint.experiments.catalogue import EXPERIMENTS, find
 from saddlepoint.experiments.costs import Estimate, estimate
 from saddlepoint.experiments.document import named_tables, write_tables
+from saddlepoint.experiments.finished import Results, Source, collect
 from saddlepoint.experiments.plan import (
     LABELS,
     METHODS,
@@ -24,7 +25,6 @@ from saddlepoint.experiments.plan import (
 )
 from saddlepoint.experiments.publishing import publish
 from saddlepoint.experiments.ranks import spearman
-from saddlepoint.experiments.results import Results, Source, collect
 from saddlepoint.experiments.runner import Setup, Step, reproduce, skipped
 from saddlepoint.experiments.stationarity import log_log_slope, residuals
 from saddlepoint.experiments.stored import read_summary, write_summary

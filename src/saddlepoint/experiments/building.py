@@ -1,4 +1,4 @@
-"""From the words of a block to objects: networks, images, problems, settings."""
+"""What the blocks of experiments are run on: networks with weights, images, names of domains, settings."""
 
 from __future__ import annotations
 
@@ -7,25 +7,17 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
-from saddlepoint import data, models, transforms
-from saddlepoint.experiments.plan import (
-    DESCENTS,
-    Block,
-    Groups,
-    Labels,
-    Models,
-    Strategy,
-    norm_name,
-)
-from saddlepoint.losses import Loss, clipped, cw_margin
-from saddlepoint.problems import AbstractProblem, Ensemble, Transformed, Universal
-from saddlepoint.rules import AbstractWeightRule, Average, Fixed, MinMax
-from saddlepoint.transforms import Transform
+from saddlepoint import models
+from saddlepoint.experiments.plan import Block
+from saddlepoint.problems import AbstractProblem
+from saddlepoint.runs import build, texts
+from saddlepoint.runs.materials import Images
+from saddlepoint.runs.materials import load_images as named_images
+from saddlepoint.runs.settings import AttackSettings, TransformSettings, UniversalSettings
 
 __all__ = [
-    "CLASSES",
     "FULL",
     "available",
     "build_problem",
@@ -35,18 +27,13 @@ __all__ = [
     "gradient_count",
     "load_images",
     "load_network",
-    "loss_of",
     "missing",
-    "rule_text",
 ]
 
 FULL = 10_000
 """Images of the whole test set."""
 
 _EMBEDDED = {"mnist": 1000, "cifar10": 200}
-_CIFAR10 = "airplane,automobile,bird,cat,deer,dog,frog,horse,ship,truck"
-CLASSES = {"mnist": tuple("0123456789"), "cifar10": tuple(_CIFAR10.split(","))}
-"""Names of the classes."""
 
 
 def available(name: str, weights: Path | None = None) -> bool:
@@ -111,7 +98,7 @@ def load_network(name: str, weights: Path | None = None) -> nn.Module:
 
 def load_images(
     name: str, limit: int, progress: Callable[[str, int, int], None] | None = None
-) -> tuple[Tensor, Tensor]:
+) -> Images:
     """The first `limit` test images, from the embedded sample where it has enough.
 
     Args:
@@ -119,124 +106,53 @@ def load_images(
         limit: How many.
         progress: Of downloads.
 
-    Returns:
-        Images (N, C, H, W), float32 in [0, 1], and labels (N,).
-
     Example:
-        >>> load_images("cifar10", 3)[0].shape
+        >>> load_images("cifar10", 3).x.shape
         torch.Size([3, 3, 32, 32])
     """
-    if limit <= _EMBEDDED[name]:
-        return data.sample(name, limit)
-    return data.load(name, "test", limit, progress=progress)
+    there = f"{name}-sample" if limit <= _EMBEDDED[name] else name
+    return named_images(there, "test", limit, progress)
 
 
 def build_problem(
-    block: Block,
-    x: Tensor,
-    y: Tensor,
-    networks: Sequence[nn.Module],
-    seed: int = 0,
-    labels: Labels = "true",
+    block: Block, settings: AttackSettings, images: Images, networks: Sequence[nn.Module]
 ) -> AbstractProblem:
-    """The problem of a block on some images.
+    """The problem of a row of a block, with the paper's names of networks and transformations.
 
     Args:
-        block: The setting.
-        x: Images, (N, C, H, W).
-        y: Labels, (N,).
+        block: Whose networks and transformations they are.
+        settings: Of the row.
+        images: What is attacked.
         networks: As the block names them.
-        seed: Of groups and random transformations.
-        labels: The class that is attacked: the true one, or what each domain says of the image.
 
     Example:
         >>> from saddlepoint.experiments import find
         >>> block = find("universal-mnist").blocks[0]
-        >>> x, y = load_images("mnist", 7)
-        >>> build_problem(block, x, y, [load_network("mnist-a")]).labels.shape
+        >>> images, network = load_images("mnist", 7), load_network("mnist-a")
+        >>> build_problem(block, block.settings, images, [network]).labels.shape
         torch.Size([3, 2])
     """
-    domains = block.domains
-    if isinstance(domains, Models):
-        return Ensemble(networks, x, y, names=domains.networks, labels=labels)
-    if isinstance(domains, Groups):
-        groups, truth = data.group(x, y, domains.size, seed=seed, by_class=domains.by_class)
-        return Universal(networks[0], groups, truth, box=domains.box, labels=labels)
-    return Transformed(networks[0], _family(domains.family), x, y, seed=seed, labels=labels)
+    named = dict(zip(block.letters, networks, strict=True))
+    return build.problem_of(settings, images.x, images.y, named, domain_names(block))
 
 
-def loss_of(strategy: Strategy) -> Loss:
-    """The Carlini-Wagner margin with kappa = 50, clipped where the strategy says so.
-
-    Example:
-        >>> from saddlepoint.experiments.plan import AVERAGE
-        >>> loss_of(AVERAGE).__name__
-        'cw_margin'
-    """
-    return cw_margin if strategy.clip is None else clipped(cw_margin, strategy.clip)
-
-
-def describe(
-    block: Block,
-    strategy: Strategy,
-    rule: str,
-    *,
-    method: str,
-    labels: str,
-    limit: int,
-    seed: int,
-) -> dict[str, Any]:
-    """All settings of a row under the names that `saddlepoint attack` uses; `rule` is from `rule_text`."""
-    domains = block.domains
-    config: dict[str, Any] = {
-        "kind": domains.kind,
-        "data": block.data,
-        "models": list(block.networks),
-        "norm": norm_name(block.ball.p),
-        "eps": block.ball.eps,
-        "rule": rule,
-        "baseline": None,
-        "loss": "cw" if strategy.clip is None else f"clipped:{strategy.clip:g}",
-        "steps": block.steps,
-        "method": "apgda" if method == "apgda" else "attack",
-        "restarts": DESCENTS.get(method, 1),
-        "labels": labels,
-        "step_size": block.step_size if method == "apgda" else None,
-        "split": "test",
-        "limit": limit,
-        "seed": seed,
-    }
-    if isinstance(domains, Groups):
-        config |= {"group_size": domains.size, "by_class": domains.by_class, "box": domains.box}
-    elif not isinstance(domains, Models):
-        config |= {"transforms": [domains.family], "samples": 1}
-    return config
-
-
-def rule_text(rule: AbstractWeightRule) -> str:
-    """A rule as `saddlepoint attack --rule` takes it.
-
-    Example:
-        >>> rule_text(MinMax(step_size=0.02, gamma=3))
-        'minmax:gamma=3,step_size=0.02'
-    """
-    if isinstance(rule, MinMax):
-        return f"minmax:gamma={rule.gamma:g},step_size={rule.step_size:g}"
-    if isinstance(rule, Fixed):
-        return "fixed:" + ",".join(f"{weight:.6g}" for weight in rule.weights)
-    if isinstance(rule, Average):
-        return "average"
-    raise TypeError(f"`rule` must be MinMax, Fixed or Average, got {type(rule).__name__}.")
+def describe(settings: AttackSettings) -> dict[str, Any]:
+    """The settings of a row, for its record and for summaries; what experiments do not vary is left out."""
+    left_out = {"classes", "size", "quantize", "batch_size", "device"}
+    values = settings.model_dump(exclude=left_out)
+    if settings.norm == "l0":
+        # Whole numbers, of which the hashes in stored summaries are made.
+        values |= {n: int(values[n]) for n in ("eps", "step_size") if values[n] is not None}
+    return values
 
 
 def domain_names(block: Block) -> tuple[str, ...]:
     """Names of the domains, for tables; empty where they are the images of a group."""
-    domains = block.domains
-    if isinstance(domains, Models):
-        return domains.networks
-    if isinstance(domains, Groups):
+    if isinstance(block.settings, UniversalSettings):
         return ()
-    return tuple(transform.name for transform in _family(domains.family))
+    if isinstance(block.settings, TransformSettings):
+        return tuple(each.name for each in texts.transforms(block.settings.transforms))
+    return block.letters
 
 
 def gradient_count(block: Block) -> float:
@@ -247,14 +163,8 @@ def gradient_count(block: Block) -> float:
         >>> gradient_count(find("universal-mnist").blocks[0]), gradient_count(find("transform").blocks[0])
         (21.0, 126.0)
     """
-    per_image = 1 if isinstance(block.domains, Models | Groups) else len(domain_names(block))
-    return float((block.steps + 1) * per_image)
-
-
-def _family(name: str) -> list[Transform]:
-    if name == "paper-random":
-        return transforms.paper_random_family()
-    return transforms.paper_family(rotation=name == "paper+rotation")
+    views = len(domain_names(block)) if isinstance(block.settings, TransformSettings) else 1
+    return float((block.settings.steps + 1) * views)
 
 
 def _own_file(name: str, weights: Path | None) -> Path | None:

@@ -9,7 +9,7 @@ from saddlepoint.experiments.curves import CURVES
 from saddlepoint.experiments.ensembles import ENSEMBLES
 from saddlepoint.experiments.plan import Experiment
 from saddlepoint.experiments.transformed import TRANSFORMATIONS
-from saddlepoint.experiments.universal import UNIVERSALS
+from saddlepoint.experiments.universal_tables import UNIVERSALS
 
 __all__ = ["EXPERIMENTS", "find"]
 

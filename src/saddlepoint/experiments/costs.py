@@ -59,8 +59,8 @@ def estimate(experiment: Experiment, weights: Path | None = None) -> Estimate:
         if gone := missing(block.networks, weights):
             absent += gone
             continue
-        letters = block.domains.networks
-        image = sum(seconds_per_gradient(block.data, letter) for letter in letters)
+        data = block.settings.data
+        image = sum(seconds_per_gradient(data, letter) for letter in block.letters)
         image *= gradient_count(block) * passes
         overhead = _OVERHEAD * len(block.rows)
         minutes += (image * (block.limit or experiment.limit) + overhead) / 60
@@ -96,7 +96,7 @@ def _work(experiment: Experiment) -> list[tuple[Block, float]]:
     for item in experiment.measurements:
         passes = {
             # Eleven attacks, and the optimiser of Carlini and Wagner in place of steps.
-            "distances": 11 + item.searches * item.inner_steps / (item.block.steps + 1),
+            "distances": 11 + item.searches * item.inner_steps / (item.block.settings.steps + 1),
             "residuals": 1.0,
             "times": float(len(item.block.rows) * (item.repeats + 1)),
         }

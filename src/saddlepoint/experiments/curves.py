@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
 
 from saddlepoint import paper
@@ -11,14 +10,12 @@ from saddlepoint.experiments.plan import (
     AVERAGE,
     Block,
     Experiment,
-    Groups,
     Measurement,
     Row,
     Strategy,
     minmax,
-    norm_name,
 )
-from saddlepoint.rules import MinMax
+from saddlepoint.runs.settings import EnsembleSettings, UniversalSettings
 
 __all__ = ["CURVES"]
 
@@ -35,7 +32,7 @@ _STEPS = Experiment(
     title="Ensemble attack on MNIST step by step: success of every network, and weights",
     source="Figure 1",
     limit=600,
-    blocks=(ensemble_block("mnist", _ABCD, math.inf),),
+    blocks=(ensemble_block("mnist", _ABCD, "linf"),),
     figure="steps",
     labels=("true",),  # losses over the steps are about the class attacked
 )
@@ -48,18 +45,19 @@ def _radii(data: str, networks: tuple[str, ...], source: str, limit: int) -> Exp
         title=f"Ensemble attack on {data} networks {', '.join(networks)} against the linf radius",
         source=source,
         limit=limit,
-        blocks=tuple(ensemble_block(data, networks, math.inf, eps=eps) for eps in _EPS[data]),
+        blocks=tuple(ensemble_block(data, networks, "linf", eps=eps) for eps in _EPS[data]),
         figure="eps",
         note="The paper shows curves without numbers; the radii are ours, over its range.",
     )
 
 
 def _gamma_block() -> Block:
-    block = ensemble_block("mnist", _ABCD, math.inf)
-    beta = paper.known_parameters("ensemble", "mnist", "linf").beta
+    block = ensemble_block("mnist", _ABCD, "linf")
+    values = block.settings.model_dump()
+    found = {g: EnsembleSettings.load({**values, "rule": f"minmax:gamma={g:g}"}) for g in _GAMMAS}
     rows = [
-        Row(Strategy(f"gamma-{gamma:g}", f"gamma {gamma:g}", MinMax(step_size=beta, gamma=gamma)))
-        for gamma in _GAMMAS
+        Row(Strategy(f"gamma-{gamma:g}", f"gamma {gamma:g}", settings.rule))
+        for gamma, settings in found.items()
     ]
     return replace(block, rows=(Row(AVERAGE), *rows))
 
@@ -76,22 +74,15 @@ _GAMMA = Experiment(
 )
 
 
-def _group_block(p: float) -> Block:
+def _group_block(norm: str) -> Block:
     # The universal attack has parameters of its own for linf only; the others are those of Table 1.
-    norm = norm_name(p)
-    own = paper.parameters("universal", "mnist", norm)
-    found = own or paper.known_parameters("ensemble", "mnist", norm)
-    ball = ensemble_block("mnist", _ABCD, p).ball
-    return Block(
-        key=norm,
-        label=f"{norm}, eps {ball.eps:g}",
-        data="mnist",
-        domains=Groups("C", 5, by_class=True),
-        ball=ball,
-        steps=paper.STEPS["universal"],
-        step_size=found.alpha,
-        rows=(Row(minmax(found.beta, found.gamma)),),
-    )
+    table = ensemble_block("mnist", _ABCD, norm).settings
+    flags = {"models": "mnist-c", "data": "mnist", "norm": norm, "eps": table.eps, "by_class": True}
+    if paper.parameters("universal", "mnist", norm) is None:
+        flags |= {"step_size": table.step_size, "rule": table.rule}
+    settings = UniversalSettings.load({**flags, "method": "apgda"})
+    label = f"{norm}, eps {settings.eps:g}"
+    return Block(key=norm, label=label, settings=settings, rows=(Row(minmax(settings)),))
 
 
 _IMAGES = Experiment(
@@ -99,9 +90,9 @@ _IMAGES = Experiment(
     title="Weights of the images of a group beside how far each has to be moved on its own (MNIST)",
     source="Tables 6, A7 and A8",
     limit=200,
-    blocks=tuple(_group_block(p) for p in (0, 1, 2, math.inf)),
+    blocks=tuple(_group_block(norm) for norm in ("l0", "l1", "l2", "linf")),
     measurements=(
-        Measurement("distances", "minimum distortion", "distances", _group_block(math.inf)),
+        Measurement("distances", "minimum distortion", "distances", _group_block("linf")),
     ),
     figure="images",
     note="The paper names neither the network nor the parameters of l0, l1 and l2: here network C, the radii "
@@ -112,10 +103,10 @@ _IMAGES = Experiment(
 )
 
 
-def _rate(key: str, label: str, p: float, shrink: float) -> Measurement:
-    block = ensemble_block("mnist", ("A", "C", "D"), p)
-    step_size = block.step_size * shrink
-    block = replace(block, key=key, steps=400, step_size=step_size, rows=block.rows[1:])
+def _rate(key: str, label: str, norm: str, shrink: float) -> Measurement:
+    block = ensemble_block("mnist", ("A", "C", "D"), norm)
+    step_size = (block.settings.step_size or 0.0) * shrink
+    block = replace(block, key=key, rows=block.rows[1:]).but(steps=400, step_size=step_size)
     return Measurement(key, label, "residuals", block)
 
 
@@ -125,10 +116,10 @@ _CONVERGENCE = Experiment(
     source="Theorem 1",
     limit=64,
     measurements=(
-        _rate("l2", "l2, alpha 1/10 (Table 1)", 2, 1.0),
-        _rate("l2-tenth", "l2, alpha 1/100", 2, 0.1),
-        _rate("linf", "linf, alpha 1/4 (Table 1)", math.inf, 1.0),
-        _rate("linf-tenth", "linf, alpha 1/40", math.inf, 0.1),
+        _rate("l2", "l2, alpha 1/10 (Table 1)", "l2", 1.0),
+        _rate("l2-tenth", "l2, alpha 1/100", "l2", 0.1),
+        _rate("linf", "linf, alpha 1/4 (Table 1)", "linf", 1.0),
+        _rate("linf-tenth", "linf, alpha 1/40", "linf", 0.1),
     ),
     figure="convergence",
     note="Measured is S(T), the mean over images of the smallest ||G_delta||^2 + ||G_w||^2 up to step T, with "
@@ -141,7 +132,7 @@ _CONVERGENCE = Experiment(
 
 
 def _cost(key: str, networks: tuple[str, ...]) -> Measurement:
-    block = replace(ensemble_block("mnist", networks, math.inf), key=key)
+    block = replace(ensemble_block("mnist", networks, "linf"), key=key)
     return Measurement(key, f"MNIST {', '.join(networks)}, linf 0.2", "times", block, repeats=5)
 
 

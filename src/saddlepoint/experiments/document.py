@@ -12,13 +12,14 @@ from dataclasses import replace
 from pathlib import Path
 
 from saddlepoint.experiments.catalogue import find
-from saddlepoint.experiments.overview import overview
-from saddlepoint.experiments.results import Results
+from saddlepoint.experiments.finished import Attacked, Results
+from saddlepoint.experiments.plan import UNREPORTED, Block, Row
 from saddlepoint.experiments.stored import read_lines, read_summary
 from saddlepoint.experiments.summary import found_weights, summarise
-from saddlepoint.report.tables import Table, to_markdown
+from saddlepoint.report.tables import Cell, Column, Table, to_markdown
+from saddlepoint.runs.settings import UniversalSettings
 
-__all__ = ["named_tables", "write_tables"]
+__all__ = ["named_tables", "overview", "write_tables"]
 
 _MARKED = re.compile(r"<!-- table: ([\w-]+)(, details)? -->\n(.*?)<!-- end -->", re.DOTALL)
 
@@ -70,3 +71,64 @@ def _table(name: str, store: Path, *, details: bool) -> str:
 def _plain(table: Table) -> str:
     """Without the title: the document has headings of its own."""
     return to_markdown(table).partition("\n\n")[2]
+
+
+def overview(results: Results) -> Table:
+    """ASR_all of every setting and strategy, with 95 % interval and lift, in a column for every source.
+
+    Groups of images show ASR_avg before it. The last column has the mean evaluations per row, in the order
+    of the sources.
+
+    Args:
+        results: Of an experiment that attacks.
+    """
+    experiment = results.experiment
+    sources = results.sources
+    reported = any(row.paper != UNREPORTED for block in experiment.blocks for row in block.rows)
+    columns = [Column("Setting"), Column("Strategy"), Column("Images")]
+    columns += [Column("paper")] if reported else []
+    columns += [Column(_heading(source.method, source.labels)) for source in sources]
+    lines: list[tuple[Cell, ...]] = []
+    for block in experiment.blocks:
+        for row in block.rows:
+            items = [results.one(block, row.strategy.key, source) for source in sources]
+            done = [item for item in items if item is not None]
+            if not done:
+                continue
+            counts = list(dict.fromkeys(item.images for item in done))
+            images = ", ".join(str(count) for count in counts)
+            cells: list[Cell] = [block.label, row.strategy.label, images]
+            cells += [_paper(block, row)] if reported else []
+            cells += [None if item is None else _ours(results, item) for item in items]
+            spent = ", ".join("-" if i is None else f"{i.evaluations:.1f}" for i in items)
+            lines.append((*cells, spent))
+    columns.append(Column("evaluations"))
+    return Table(experiment.title, tuple(columns), tuple(lines))
+
+
+def _heading(method: str, labels: str) -> str:
+    name = "`attack`, 5 descents" if method == "attack-5" else f"`{method}`"
+    return name if labels == "true" else f"{name}, {labels} labels"
+
+
+def _paper(block: Block, row: Row) -> str | None:
+    paper = row.paper
+    if paper.asr_all is None:
+        return None
+    mean = f"{paper.asr_avg:.1f} / " if _shows_mean(block) and paper.asr_avg is not None else ""
+    return f"{mean}{paper.asr_all:.2f}{_lift(paper.lift)}"
+
+
+def _ours(results: Results, item: Attacked) -> str:
+    low, high = item.interval
+    mean = f"{item.asr_mean:.1f} / " if _shows_mean(item.block) else ""
+    rate = f"{item.asr_all:.1f} [{low:.1f}, {high:.1f}]"
+    return f"{mean}{rate}{_lift(results.lift(item))}"
+
+
+def _shows_mean(block: Block) -> bool:
+    return isinstance(block.settings, UniversalSettings)
+
+
+def _lift(lift: float | None) -> str:
+    return "" if lift is None else f" ({lift:+.1f} %)"

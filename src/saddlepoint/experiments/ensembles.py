@@ -2,30 +2,25 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
 
-from saddlepoint import paper
 from saddlepoint.experiments.plan import (
     AVERAGE,
     UNREPORTED,
     Block,
     Experiment,
-    Models,
     Ordered,
     Reported,
     Row,
     Static,
     Strategy,
     minmax,
-    norm_name,
 )
-from saddlepoint.projections import LpBall
-from saddlepoint.rules import Average, Fixed
+from saddlepoint.runs.settings import EnsembleSettings
 
 __all__ = ["ENSEMBLES", "ensemble_block"]
 
-_KAPPA = 50.0
+_KAPPA = 50
 _ABCD = ("A", "B", "C", "D")
 _AEFH = ("A", "E", "F", "H")
 _PRIOR = (0.4, 0.3, 0.2, 0.1)  # hardest first; the paper's order is C, D, A, B
@@ -34,7 +29,7 @@ _PRIOR = (0.4, 0.3, 0.2, 0.1)  # hardest first; the paper's order is C, D, A, B
 def ensemble_block(
     data: str,
     networks: tuple[str, ...],
-    p: float,
+    norm: str,
     average: Reported = UNREPORTED,
     worst: Reported = UNREPORTED,
     *,
@@ -45,47 +40,44 @@ def ensemble_block(
     Args:
         data: "mnist" or "cifar10".
         networks: Letters.
-        p: Norm.
+        norm: Its name.
         average: The paper's row for equal weights.
         worst: The paper's row for min-max.
         eps: Radius; the paper's if None.
 
     Example:
-        >>> block = ensemble_block("mnist", ("A", "C"), math.inf)
-        >>> block.key, block.step_size, block.networks
+        >>> block = ensemble_block("mnist", ("A", "C"), "linf")
+        >>> block.key, block.settings.step_size, block.networks
         ('linf-0.2', 0.25, ('mnist-a', 'mnist-c'))
     """
-    norm = norm_name(p)
-    found = paper.known_parameters("ensemble", data, norm)
-    eps = paper.known_radius("ensemble", data, norm, networks) if eps is None else eps
+    models = [f"{data}-{letter.lower()}" for letter in networks]
+    settings = EnsembleSettings.load(
+        {"data": data, "models": models, "norm": norm, "eps": eps, "method": "apgda"}
+    )
     return Block(
-        key=f"{norm}-{eps:g}",
-        label=f"{norm}, eps {eps:g}",
-        data=data,
-        domains=Models(networks),
-        ball=LpBall(p, eps),
-        steps=found.steps,
-        step_size=found.alpha,
-        rows=(Row(AVERAGE, average), Row(minmax(found.beta, found.gamma), worst)),
-        value=eps,
+        key=f"{norm}-{settings.eps:g}",
+        label=f"{norm}, eps {settings.eps:g}",
+        settings=settings,
+        rows=(Row(AVERAGE, average), Row(minmax(settings), worst)),
+        value=settings.eps,
     )
 
 
 def _heuristics(data: str, reported: dict[str, Reported], first: Strategy) -> Block:
     """All weighting schemes in the linf ball; `first` leaves out the networks that the paper leaves out."""
-    block = ensemble_block(data, _ABCD, math.inf)
+    block = ensemble_block(data, _ABCD, "linf")
     average, worst = (row.strategy for row in block.rows)
     strategies = (
         average,
         first,
-        Strategy("a+c+d", "w_a+c+d", Fixed.equal((1, 0, 1, 1))),
-        Strategy("prior", "w_prior", Fixed((0.2, 0.1, 0.4, 0.3))),
+        Strategy("a+c+d", "w_a+c+d", "fixed:1/3,0,1/3,1/3"),
+        Strategy("prior", "w_prior", "fixed:0.2,0.1,0.4,0.3"),
         Strategy("own-2", "our two hardest", Ordered((1 / 2, 1 / 2, 0, 0))),
         Strategy("own-3", "our three hardest", Ordered((1 / 3, 1 / 3, 1 / 3, 0))),
         Strategy("own-prior", "w_prior in our order", Ordered(_PRIOR)),
         # The authors add kappa = 50 to the margin.
-        Strategy("clip", "w_clip 40", Average(), clip=40.0 - _KAPPA),
-        Strategy("clip-50", "w_clip 50", Average(), clip=50.0 - _KAPPA),
+        Strategy("clip", "w_clip 40", "average", f"clipped:{40 - _KAPPA}"),
+        Strategy("clip-50", "w_clip 50", "average", f"clipped:{50 - _KAPPA}"),
         Strategy("static", "w_static", Static("minmax")),
         worst,
     )
@@ -107,22 +99,22 @@ _MNIST = Experiment(
     limit=300,
     blocks=(
         ensemble_block(
-            "mnist", _ABCD, 0,
+            "mnist", _ABCD, "l0",
             Reported(84.03, None, (7.03, 1.51, 11.27, 2.48)),
             Reported(91.97, 9.45, (3.65, 2.36, 4.99, 3.11)),
         ),
         ensemble_block(
-            "mnist", _ABCD, 1,
+            "mnist", _ABCD, "l1",
             Reported(69.31, None, (20.79, 0.15, 21.48, 6.70)),
             Reported(89.16, 28.64, (6.12, 2.53, 8.43, 5.11)),
         ),
         ensemble_block(
-            "mnist", _ABCD, 2,
+            "mnist", _ABCD, "l2",
             Reported(69.12, None, (6.88, 0.03, 26.28, 14.50)),
             Reported(95.31, 37.89, (1.51, 0.89, 3.50, 2.06)),
         ),
         ensemble_block(
-            "mnist", _ABCD, math.inf,
+            "mnist", _ABCD, "linf",
             Reported(48.17, None, (1.05, 0.07, 41.10, 35.03)),
             Reported(90.16, 87.17, (2.47, 0.37, 7.39, 5.81)),
         ),
@@ -146,7 +138,7 @@ _MNIST_HEURISTICS = Experiment(
                 "static": Reported(77.84, 61.59, (10.58, 0.39, 9.28, 10.05), 92.43),
                 "minmax": Reported(90.16, 87.17, (2.47, 0.37, 7.39, 5.81), 95.99),
             },
-            Strategy("c+d", "w_c+d", Fixed.equal((0, 0, 1, 1))),
+            Strategy("c+d", "w_c+d", "fixed:0,0,0.5,0.5"),
         ),
     ),
     note=_OWN_ORDER + " The paper's w_static is 0.080, 0.076, 0.541, 0.303; ours is the mean of the "
@@ -160,22 +152,22 @@ _CIFAR10 = Experiment(
     limit=250,
     blocks=(
         ensemble_block(
-            "cifar10", _ABCD, 0,
+            "cifar10", _ABCD, "l0",
             Reported(65.16, None, (27.86, 3.15, 5.16, 6.17)),
             Reported(71.44, 9.64, (18.74, 8.66, 9.64, 9.70)),
         ),
         ensemble_block(
-            "cifar10", _ABCD, 1,
+            "cifar10", _ABCD, "l1",
             Reported(59.74, None, (32.92, 2.07, 5.55, 6.36)),
             Reported(78.65, 31.65, (12.46, 3.74, 5.62, 5.86)),
         ),
         ensemble_block(
-            "cifar10", _ABCD, 2,
+            "cifar10", _ABCD, "l2",
             Reported(69.55, None, (24.3, 1.51, 4.59, 4.20)),
             Reported(83.95, 20.70, (7.17, 3.03, 4.65, 5.14)),
         ),
         ensemble_block(
-            "cifar10", _ABCD, math.inf,
+            "cifar10", _ABCD, "linf",
             Reported(73.29, None, (19.69, 1.55, 5.61, 4.26)),
             Reported(84.36, 15.10, (7.21, 2.68, 4.74, 4.59)),
         ),
@@ -201,7 +193,7 @@ _CIFAR10_HEURISTICS = Experiment(
                 "static": Reported(81.04, 10.57, (7.36, 4.48, 5.03, 6.70), 92.43),
                 "minmax": Reported(84.36, 15.10, (7.21, 2.68, 4.74, 4.59), 95.20),
             },
-            Strategy("b+c+d", "w_b+c+d", Fixed.equal((0, 1, 1, 1))),
+            Strategy("b+c+d", "w_b+c+d", "fixed:0,1/3,1/3,1/3"),
         ),
     ),
     note=_OWN_ORDER + " The ASR_avg of the five heuristic rows of the paper's table repeat those of its "
@@ -216,22 +208,22 @@ _CIFAR10_DEEP = Experiment(
     limit=8,
     blocks=(
         ensemble_block(
-            "cifar10", _AEFH, 0,
+            "cifar10", _AEFH, "l0",
             Reported(66.56, None, (27.38, 6.33, 7.18, 6.99)),
             Reported(73.83, 10.92, (19.38, 8.72, 9.48, 8.94)),
         ),
         ensemble_block(
-            "cifar10", _AEFH, 1,
+            "cifar10", _AEFH, "l1",
             Reported(66.23, None, (30.90, 2.06, 1.85, 1.84)),
             Reported(83.13, 25.52, (12.56, 3.21, 2.70, 2.72)),
         ),
         ensemble_block(
-            "cifar10", _AEFH, 2,
+            "cifar10", _AEFH, "l2",
             Reported(76.41, None, (20.87, 1.75, 1.21, 1.54)),
             Reported(84.99, 11.23, (10.26, 3.15, 2.24, 2.37)),
         ),
         ensemble_block(
-            "cifar10", _AEFH, math.inf,
+            "cifar10", _AEFH, "linf",
             Reported(70.54, None, (25.75, 2.59, 1.66, 2.27)),
             Reported(81.17, 15.07, (13.47, 3.79, 3.15, 3.48)),
         ),

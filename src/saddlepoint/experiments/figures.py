@@ -11,10 +11,11 @@ from torch import Tensor
 
 from saddlepoint import data
 from saddlepoint.experiments import building
-from saddlepoint.experiments.plan import AVERAGE, Block, Groups
+from saddlepoint.experiments.finished import Attacked, Results, Source
+from saddlepoint.experiments.plan import AVERAGE
 from saddlepoint.experiments.ranks import spearman_within
-from saddlepoint.experiments.results import Attacked, Results, Source
 from saddlepoint.experiments.summary import NORMS, group_weights
+from saddlepoint.runs.settings import UniversalSettings
 
 __all__ = ["Box", "Curve", "Panel", "Sheet", "Thumbnail", "sheets"]
 
@@ -59,7 +60,7 @@ class Box:
 @final
 @dataclass(frozen=True)
 class Thumbnail:
-    """A grey image, (H, W), and what stands below it."""
+    """A grey image, (H, W), and the words below it."""
 
     image: tuple[tuple[float, ...], ...] = field(repr=False)
     caption: str = ""
@@ -256,30 +257,26 @@ def _thumbnails(results: Results) -> list[Sheet]:
     for item in results.measured:
         block = item.measurement.block
         weights = group_weights(results, item.method).get("linf")
-        if weights is None or not isinstance(block.domains, Groups):
+        if weights is None or not isinstance(block.settings, UniversalSettings):
             continue
-        images = _group_images(block, item.images, item.seed)
+        images = building.load_images(block.settings.data, item.images)
+        size = block.settings.group_size
+        groups, _ = data.group(images.x, images.y, size, seed=item.seed, by_class=True)
         firsts: dict[int, int] = {}
         for number, labels in enumerate(item.result["labels"]):
             firsts.setdefault(labels[0], number)
         tiles = []
         for number in firsts.values():
-            for k in range(block.domains.size):
+            for k in range(block.settings.group_size):
                 distance = item.result["distance"][number][k]
                 radius = item.result["eps_min"][number][k]
                 caption = f"w {weights[number][k]:.2f}\n{_short(distance)} / {_short(radius)}"
-                grey = tuple(tuple(line) for line in images[number, k, 0].tolist())
+                grey = tuple(tuple(line) for line in groups[number, k, 0].tolist())
                 tiles.append(Thumbnail(grey, caption))
         title = "weight in linf, C&W l2 distance / smallest eps"
-        panel = Panel(title, thumbnails=tuple(tiles), columns=2 * block.domains.size)
+        panel = Panel(title, thumbnails=tuple(tiles), columns=2 * block.settings.group_size)
         found.append(Sheet(f"{results.experiment.name}-{item.method}-digits", (panel,)))
     return found
-
-
-def _group_images(block: Block, limit: int, seed: int) -> Tensor:
-    x, y = building.load_images(block.data, limit)
-    size = block.domains.size if isinstance(block.domains, Groups) else 1
-    return data.group(x, y, size, seed=seed, by_class=True)[0]
 
 
 def _short(value: float | None) -> str:

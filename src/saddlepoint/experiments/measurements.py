@@ -4,26 +4,25 @@ from __future__ import annotations
 
 import math
 import time
+import warnings
 from collections.abc import Callable
 from statistics import median
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from saddlepoint.evaluation.libraries import MissingLibraryError
-from saddlepoint.experiments.building import loss_of
-from saddlepoint.experiments.distances import (
-    carlini_wagner_distance,
-    smallest_radius,
-)
-from saddlepoint.experiments.methods import solver
+from saddlepoint.evaluation import smallest_radius
+from saddlepoint.evaluation.libraries import MissingLibraryError, library
+from saddlepoint.evaluation.pages import batches_of
+from saddlepoint.evaluation.verdicts import is_right
 from saddlepoint.experiments.plan import Measurement, Method
 from saddlepoint.experiments.stationarity import log_log_slope, residuals
-from saddlepoint.problems import AbstractProblem, Universal
-from saddlepoint.rules import AbstractWeightRule, MinMax
+from saddlepoint.problems import AbstractProblem, Ensemble, Universal
+from saddlepoint.rules import MinMax
+from saddlepoint.runs import build, texts
 
-__all__ = ["FIT_FROM", "Tell", "measure"]
+__all__ = ["FIT_FROM", "Tell", "carlini_wagner_distance", "measure"]
 
 FIT_FROM = 10
 """The slope of the convergence plot is fitted from this step on."""
@@ -64,7 +63,8 @@ def _distances(
         raise TypeError(f"`problem` must be Universal, got {type(problem).__name__}.")
     network: Any = problem.models[0]
     x, y = problem.groups.flatten(0, 1), problem.labels.flatten()
-    radii = smallest_radius(network, x, y, steps=measurement.block.steps, seed=seed)
+    alone, steps = Ensemble([network], x, y), measurement.block.settings.steps
+    radii = smallest_radius(alone, math.inf, steps=steps, seed=seed)
     tell(0.2)
     note = ""
     try:
@@ -82,16 +82,55 @@ def _distances(
     }
 
 
+def carlini_wagner_distance(
+    model: nn.Module, x: Tensor, y: Tensor, *, searches: int = 9, steps: int = 300
+) -> Tensor:
+    """l2 distance from each image to the adversarial one that the Carlini-Wagner attack finds.
+
+    What foolbox returns is judged again here: the image must be in [0, 1] and misclassified when we evaluate
+    it, and the distance is the one we compute. Its answer after a failure is not an adversarial image.
+
+    Args:
+        model: In evaluation mode.
+        x: Images, (N, ...), in [0, 1].
+        y: Labels, (N,).
+        searches: Binary search steps over the trade-off constant.
+        steps: Steps of the optimiser for each constant.
+
+    Returns:
+        Distances, (N,), float64: 0 for images that are misclassified as they are, inf where the attack fails.
+
+    Raises:
+        MissingLibraryError: foolbox is not installed.
+    """
+    foolbox = library("foolbox", "the Carlini-Wagner distance")
+    distance = torch.zeros(len(x), dtype=torch.float64)
+    right = is_right(model, x, y).nonzero().flatten()
+    for rows in batches_of(right, 256):
+        with torch.enable_grad(), warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # foolbox's own, about torch and eagerpy
+            wrapped = foolbox.PyTorchModel(model, bounds=(0, 1), device=x.device)
+            attacker = foolbox.attacks.L2CarliniWagnerAttack(
+                binary_search_steps=searches, steps=steps
+            )
+            _, found, _ = attacker(wrapped, x[rows], y[rows], epsilons=None)
+        found = found.detach().clamp(0, 1)
+        length = (found - x[rows]).flatten(1).double().norm(dim=1).cpu()
+        wrong = ~is_right(model, found, y[rows]).cpu()
+        distance[rows.cpu()] = torch.where(wrong, length, math.inf)
+    return distance
+
+
 def _residuals(measurement: Measurement, problem: AbstractProblem, tell: Tell) -> dict[str, Any]:
     """S(T) for every T, the mean over rows of the smallest squared residual so far, and its slope."""
-    block = measurement.block
+    settings = measurement.block.settings
+    ball, step_size = build.ball_of(settings), settings.step_size
     rule = _only_rule(measurement)
+    assert step_size is not None  # blocks are settings of `apgda`
     parts = []
     for rows in torch.arange(len(problem)).split(_ROWS):
         part = problem.take(rows)
-        parts.append(
-            residuals(part, block.ball, rule, steps=block.steps, step_size=block.step_size)
-        )
+        parts.append(residuals(part, ball, rule, steps=settings.steps, step_size=step_size))
         tell((int(rows[-1]) + 1) / len(problem))
     squares = torch.cat(parts, dim=1)
     best = squares.sum(dim=-1).cummin(dim=0).values.mean(dim=1).tolist()
@@ -116,13 +155,14 @@ def _times(
     for turn in range(rounds):
         for row in block.rows:
             strategy = row.strategy
-            if not isinstance(strategy.rule, AbstractWeightRule):
+            if not isinstance(strategy.rule, str):
                 raise TypeError(f"`rule` must be a weight rule here, got {strategy.rule}.")
-            solve = solver(
-                method, block.ball, loss_of(strategy), block.steps, block.step_size, seed
+            rule = texts.rule(strategy.rule)
+            solve = build.solver_of(
+                block.row_settings(strategy, strategy.rule, method=method, seed=seed)
             )
             began = time.perf_counter()
-            result = solve(problem, strategy.rule, lambda _: None)
+            result = solve(problem, rule, lambda _: None)
             spent = time.perf_counter() - began
             evaluations[strategy.key] = float(result.num_forwards.sum())
             if turn:
@@ -141,9 +181,10 @@ def _times(
 
 def _only_rule(measurement: Measurement) -> MinMax:
     (row,) = measurement.block.rows
-    if not isinstance(row.strategy.rule, MinMax):
-        raise TypeError(f"`rule` must be MinMax for residuals, got {row.strategy.rule}.")
-    return row.strategy.rule
+    rule = texts.rule(str(row.strategy.rule))
+    if not isinstance(rule, MinMax):
+        raise TypeError(f"`rule` must be MinMax for residuals, got {rule}.")
+    return rule
 
 
 def _plain(table: Tensor) -> list[list[float | None]]:

@@ -1,40 +1,34 @@
 """What an experiment is: plain data, so that one runner serves all of them.
 
-An `Experiment` is a list of blocks; a `Block` is one setting (domains, ball, steps); its rows are the
-strategies compared there, each with what the paper reports. Nothing here loads or computes.
+An `Experiment` is a list of blocks; a `Block` has the settings of an attack; its rows are the strategies
+compared there, each with what the paper reports. Nothing here loads or computes.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
-from typing import Literal, final
+from dataclasses import dataclass, replace
+from typing import Any, Literal, final
 
-from saddlepoint.projections import LpBall
-from saddlepoint.rules import AbstractWeightRule, Average, MinMax
+from saddlepoint.runs.settings import AttackSettings
 
 __all__ = [
     "AVERAGE",
-    "DESCENTS",
     "LABELS",
     "METHODS",
+    "RESTARTS",
     "UNREPORTED",
     "Block",
     "Experiment",
-    "Groups",
     "Labels",
     "Measurement",
     "Method",
-    "Models",
     "Ordered",
     "Reported",
     "Row",
     "Static",
     "Strategy",
-    "Views",
     "minmax",
-    "norm_name",
     "settings",
 ]
 
@@ -44,15 +38,13 @@ METHODS: tuple[Method, ...] = ("apgda", "attack", "attack-5")
 one descent, and `attack-5` in up to five: rows that are not fooled yet begin again. The weights move as the row
 says, min-max with the paper's beta and gamma in all of them, so that rows differ in the attack alone."""
 
-DESCENTS = {"attack": 1, "attack-5": 5}
-"""The `restarts` of our methods."""
+RESTARTS = {"apgda": 1, "attack": 1, "attack-5": 5}
+"""The `restarts` of every method."""
 
 Labels = Literal["true", "predicted"]
 LABELS: tuple[Labels, ...] = ("true", "predicted")
 """The class that is attacked: the image's, as the paper's text says, or the one that each domain says without a
 perturbation, as the authors' code does. Success is counted against the true class in both."""
-
-_NORMS: dict[float, str] = {0: "l0", 1: "l1", 2: "l2", math.inf: "linf"}
 
 
 @final
@@ -121,29 +113,29 @@ class Strategy:
     Attributes:
         key: Names the folder of its results.
         label: In tables.
-        rule: A weight rule, or how to find one from other strategies of the block.
-        clip: Margins below this count as this: a domain that is fooled by enough stops pulling; the paper's
-            w_clip.
+        rule: A weight rule as settings have it, or how to find one from other strategies of the block.
+        loss: As settings have it; "clipped:..." is the paper's w_clip.
     """
 
     key: str
     label: str
-    rule: AbstractWeightRule | Static | Ordered
-    clip: float | None = None
+    rule: str | Static | Ordered
+    loss: str = "cw"
 
 
-AVERAGE = Strategy("avg", "avg.", Average())
+AVERAGE = Strategy("avg", "avg.", "average")
 """The baseline: equal weights."""
 
 
-def minmax(beta: float, gamma: float) -> Strategy:
-    """The paper's method with the paper's letters.
+def minmax(settings: AttackSettings) -> Strategy:
+    """The paper's method with the numbers that the settings have.
 
     Example:
-        >>> minmax(beta=1 / 50, gamma=3).rule
-        MinMax(step_size=0.02, gamma=3)
+        >>> from saddlepoint.runs.settings import EnsembleSettings
+        >>> minmax(EnsembleSettings.load({"models": "A", "method": "apgda"})).rule
+        'minmax:gamma=3,step_size=0.02'
     """
-    return Strategy("minmax", "min-max", MinMax(step_size=beta, gamma=gamma))
+    return Strategy("minmax", "min-max", settings.rule)
 
 
 @final
@@ -157,58 +149,13 @@ class Row:
 
 @final
 @dataclass(frozen=True)
-class Models:
-    """Domains are networks, by letter."""
-
-    networks: tuple[str, ...]
-    kind: Literal["ensemble"] = field(default="ensemble", init=False)
-
-
-@final
-@dataclass(frozen=True)
-class Groups:
-    """Domains are the images of a group, attacked on one network; `box` is as in `Universal`."""
-
-    network: str
-    size: int
-    by_class: bool = False
-    box: Literal["intersection", "clip"] = "intersection"
-    kind: Literal["universal"] = field(default="universal", init=False)
-
-    @property
-    def networks(self) -> tuple[str, ...]:
-        """The one network."""
-        return (self.network,)
-
-
-@final
-@dataclass(frozen=True)
-class Views:
-    """Domains are transformations of the image, seen by one network."""
-
-    network: str
-    family: Literal["paper", "paper+rotation", "paper-random"] = "paper"
-    kind: Literal["transform"] = field(default="transform", init=False)
-
-    @property
-    def networks(self) -> tuple[str, ...]:
-        """The one network."""
-        return (self.network,)
-
-
-@final
-@dataclass(frozen=True)
 class Block:
     """One setting, and the strategies compared in it.
 
     Attributes:
         key: Names the folder of its results.
         label: In tables.
-        data: "mnist" or "cifar10".
-        domains: What a domain is.
-        ball: Where perturbations may be.
-        steps: T.
-        step_size: alpha, for the paper's method; the strong attack has none.
+        settings: Of the paper's attack, on networks of the paper.
         rows: Strategies, in the order of the table.
         limit: Images by default, where the experiment's own number does not suit.
         value: What varies from block to block, for figures.
@@ -217,11 +164,7 @@ class Block:
 
     key: str
     label: str
-    data: str
-    domains: Models | Groups | Views
-    ball: LpBall
-    steps: int
-    step_size: float
+    settings: AttackSettings
     rows: tuple[Row, ...]
     limit: int | None = None
     value: float | None = None
@@ -230,7 +173,32 @@ class Block:
     @property
     def networks(self) -> tuple[str, ...]:
         """Names as `saddlepoint.models.load` takes them."""
-        return tuple(f"{self.data}-{letter.lower()}" for letter in self.domains.networks)
+        return tuple(self.settings.models)
+
+    @property
+    def letters(self) -> tuple[str, ...]:
+        """The paper's names of the networks."""
+        return tuple(name.rpartition("-")[2].upper() for name in self.networks)
+
+    def but(self, **changes: Any) -> Block:
+        """The same block with other settings."""
+        return replace(self, settings=self.settings.model_copy(update=changes))
+
+    def row_settings(
+        self, strategy: Strategy, rule: str, *, method: Method, **more: Any
+    ) -> AttackSettings:
+        """The settings of a row.
+
+        Args:
+            strategy: Of the row.
+            rule: Its weight rule; it may have been found from other rows.
+            method: With what it is attacked.
+            more: Other settings, such as `labels`, `limit` and `seed`.
+        """
+        changes = {"rule": rule, "loss": strategy.loss, "restarts": RESTARTS[method], **more}
+        if method != "apgda":
+            changes |= {"method": "attack", "step_size": None}
+        return self.settings.model_copy(update=changes)
 
 
 @final
@@ -312,13 +280,3 @@ def settings(experiment: Experiment, labels: Sequence[str]) -> Experiment:
         blocks=tuple(each for each in experiment.blocks if each.label in labels),
         measurements=tuple(each for each in experiment.measurements if each.label in labels),
     )
-
-
-def norm_name(p: float) -> str:
-    """The name of a norm in files and tables.
-
-    Example:
-        >>> norm_name(math.inf), norm_name(2)
-        ('linf', 'l2')
-    """
-    return _NORMS[p]

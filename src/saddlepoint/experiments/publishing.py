@@ -9,8 +9,8 @@ from pathlib import Path
 
 from saddlepoint.experiments import drawing
 from saddlepoint.experiments.figures import Sheet, sheets
+from saddlepoint.experiments.finished import collect
 from saddlepoint.experiments.plan import Experiment
-from saddlepoint.experiments.results import collect
 from saddlepoint.experiments.summary import summarise
 from saddlepoint.files import write_atomically
 from saddlepoint.report.tables import Table, to_csv, to_latex, to_markdown

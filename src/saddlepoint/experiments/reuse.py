@@ -11,9 +11,9 @@ from collections.abc import Callable, Mapping
 import torch
 from torch import Tensor
 
-from saddlepoint.experiments.methods import Solve
 from saddlepoint.problems import AbstractProblem
 from saddlepoint.rules import AbstractWeightRule
+from saddlepoint.runs.rows import Solve
 from saddlepoint.solver import AttackResult, History, Progress
 
 __all__ = ["reusing"]

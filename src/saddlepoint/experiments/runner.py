@@ -18,7 +18,6 @@ from torch import Tensor, nn
 from saddlepoint import report, runs
 from saddlepoint.experiments import building
 from saddlepoint.experiments.measurements import measure
-from saddlepoint.experiments.methods import solver
 from saddlepoint.experiments.plan import (
     LABELS,
     METHODS,
@@ -32,7 +31,9 @@ from saddlepoint.experiments.plan import (
     Static,
 )
 from saddlepoint.experiments.reuse import reusing
-from saddlepoint.rules import AbstractWeightRule, Fixed
+from saddlepoint.problems import AbstractProblem
+from saddlepoint.runs import build, texts
+from saddlepoint.runs.materials import Images
 from saddlepoint.training.distributed import World
 
 __all__ = ["Setup", "Step", "reproduce", "skipped"]
@@ -79,7 +80,7 @@ class Setup:
 @final
 @dataclass(frozen=True)
 class Step:
-    """Where an experiment stands: `done` of `total` rows are finished, and a `fraction` of `label`."""
+    """How far an experiment is: `done` of `total` rows are finished, and a `fraction` of `label`."""
 
     label: str
     done: int
@@ -172,7 +173,7 @@ class _Runner:
     done: int = 0
     total: int = 0
     _networks: dict[str, nn.Module] = field(default_factory=dict)
-    _images: dict[tuple[str, int], tuple[Tensor, Tensor]] = field(default_factory=dict)
+    _images: dict[tuple[str, int], Images] = field(default_factory=dict)
     _hashed: dict[object, str] = field(default_factory=dict)
 
     @property
@@ -198,45 +199,25 @@ class _Runner:
         folder = self.target / block.key / row.strategy.key
         label = f"{block.label}, {row.strategy.label}"
         rule = self._rule(block, row)
-        x, y, networks = self._materials(block)
-        problem = building.build_problem(block, x, y, networks, self.setup.seed, self.setup.labels)
-        config = building.describe(
-            block,
+        images, networks = self._materials(block)
+        settings = block.row_settings(
             row.strategy,
-            building.rule_text(rule),
+            rule,
             method=self.setup.method,
             labels=self.setup.labels,
-            limit=len(x),
+            limit=len(images.x),
             seed=self.setup.seed,
+            batch_size=_CHUNK,
         )
-        record = runs.Run(
-            kind=block.domains.kind,
-            command=self._command(),
-            settings=config,
-            seed=self.setup.seed,
-            domains=problem.names,
-            classes=building.CLASSES[block.data],
-            rows=len(problem),
-            hashes=self._hashes(config, block),
-        )
+        problem = building.build_problem(block, settings, images, networks)
+        values = building.describe(settings)
+        record = self._record(settings.kind, values, problem, block)
         with runs.opened(record, folder, resume=True) as execution:
             if not execution.complete:
-                solve = solver(
-                    self.setup.method,
-                    block.ball,
-                    building.loss_of(row.strategy),
-                    block.steps,
-                    block.step_size,
-                    self.setup.seed,
-                )
                 twin = self._twin(record, block, row)
-                job = runs.Job(
-                    problem=problem,
-                    solve=solve if twin is None else reusing(solve, twin),
-                    rule=rule,
-                    baseline=None,
-                    chunk=_CHUNK,
-                )
+                job = build.job_of(settings, problem)
+                if twin is not None:
+                    job = replace(job, solve=reusing(job.solve, twin))
                 runs.attack_rows(
                     job, execution, callback=lambda state: self._tell(label, state.fraction)
                 )
@@ -247,24 +228,17 @@ class _Runner:
 
     def _measurement(self, measurement: Measurement) -> None:
         block = measurement.block
-        x, y, networks = self._materials(block)
-        problem = building.build_problem(block, x, y, networks, self.setup.seed)
-        config = {
-            "measurement": asdict(measurement),
+        images, networks = self._materials(block)
+        settings = block.settings.model_copy(update={"seed": self.setup.seed})
+        problem = building.build_problem(block, settings, images, networks)
+        plain = {**asdict(block), "settings": settings.model_dump()}
+        values = {
+            "measurement": {**asdict(measurement), "block": plain},
             "method": self.setup.method,
-            "limit": len(x),
+            "limit": len(images.x),
             "seed": self.setup.seed,
         }
-        record = runs.Run(
-            kind="measure",
-            command=self._command(),
-            settings=config,
-            seed=self.setup.seed,
-            domains=problem.names,
-            classes=building.CLASSES[block.data],
-            rows=len(problem),
-            hashes=self._hashes(config, block),
-        )
+        record = self._record("measure", values, problem, block)
         with runs.opened(record, self.target / measurement.key, resume=True) as execution:
             if not execution.complete:
                 began = time.monotonic()
@@ -281,31 +255,47 @@ class _Runner:
         self.done += 1
         self._tell(measurement.label, 0.0)
 
-    def _hashes(self, config: dict[str, Any], block: Block) -> runs.Hashes:
-        x, y, networks = self._materials(block)
+    def _record(
+        self, kind: runs.Kind, values: dict[str, Any], problem: AbstractProblem, block: Block
+    ) -> runs.Run:
+        images, _ = self._materials(block)
+        return runs.Run(
+            kind=kind,
+            command=self._command(),
+            settings=values,
+            seed=self.setup.seed,
+            domains=problem.names,
+            classes=images.classes,
+            rows=len(problem),
+            hashes=self._hashes(values, block),
+        )
+
+    def _hashes(self, values: dict[str, Any], block: Block) -> runs.Hashes:
+        """As `build.hashes_of`; networks and images are hashed once for all rows."""
+        images, networks = self._materials(block)
         named = dict(zip(block.networks, networks, strict=True))
-        images = (block.data, len(x))
-        if images not in self._hashed:
-            self._hashed[images] = runs.hash_tensors({"x": x, "y": y})
+        which = (block.settings.data, len(images.x))
+        if which not in self._hashed:
+            self._hashed[which] = runs.hash_tensors({"x": images.x, "y": images.y})
         for name in named.keys() - self._hashed.keys():
             self._hashed[name] = runs.hash_model(named[name]) or ""
         models = {name: self._hashed[name] for name in named}
-        return runs.Hashes(runs.hash_settings(config), models, self._hashed[images])
+        return runs.Hashes(runs.hash_settings(values), models, self._hashed[which])
 
     @property
     def first(self) -> bool:
         """Whether this process draws pages, where several share the work."""
         return World.current().rank == 0
 
-    def _rule(self, block: Block, row: Row) -> AbstractWeightRule:
+    def _rule(self, block: Block, row: Row) -> str:
         rule = row.strategy.rule
-        if isinstance(rule, AbstractWeightRule):
+        if isinstance(rule, str):
             return rule
         other = runs.Run.read(self.target / block.key / rule.strategy)
         metrics = runs.AttackMetrics.read(other.metrics)
         if isinstance(rule, Ordered):
-            return Fixed(rule.of([metrics.accuracy[name] for name in other.domains]))
-        return Fixed(tuple(metrics.weights[name] for name in other.domains))
+            return texts.fixed(rule.of([metrics.accuracy[name] for name in other.domains]))
+        return texts.fixed([metrics.weights[name] for name in other.domains])
 
     def _twin(self, record: runs.Run, block: Block, row: Row) -> dict[str, Tensor] | None:
         """Tensors of the same row with true labels, for a row about predicted ones; None if there are none."""
@@ -318,25 +308,27 @@ class _Runner:
             return None
         return runs.read_results(place)[1]
 
-    def _materials(self, block: Block) -> tuple[Tensor, Tensor, list[nn.Module]]:
-        limit = self.setup.images(self.experiment, block)
-        if (block.data, limit) not in self._images:
+    def _materials(self, block: Block) -> tuple[Images, list[nn.Module]]:
+        data, limit = block.settings.data, self.setup.images(self.experiment, block)
+        if (data, limit) not in self._images:
             with World.current().one_then_all():
-                images = building.load_images(block.data, limit, self.setup.download)
-            self._images = {(block.data, limit): images}
+                images = building.load_images(data, limit, self.setup.download)
+            self._images = {(data, limit): images}
         for name in block.networks:
             if name not in self._networks:
                 self._networks[name] = building.load_network(name, self.setup.weights)
-        x, y = self._images[block.data, limit]
-        return x, y, [self._networks[name] for name in block.networks]
+        return self._images[data, limit], [self._networks[name] for name in block.networks]
 
     def _command(self) -> str:
-        words = ["saddlepoint reproduce", self.experiment.name, "--method", self.setup.method]
-        words += [] if self.setup.labels == "true" else ["--labels", self.setup.labels]
-        words += [] if self.setup.limit is None else ["--limit", str(self.setup.limit)]
-        words += ["--seed", str(self.setup.seed)] if self.setup.seed else []
-        words += ["--weights DIR"] if self.setup.weights is not None else []
-        return " ".join(words)
+        setup = self.setup
+        flags = {
+            "method": setup.method,
+            "labels": None if setup.labels == "true" else setup.labels,
+            "limit": setup.limit,
+            "seed": setup.seed or None,
+            "weights": None if setup.weights is None else "DIR",
+        }
+        return texts.line(["reproduce", self.experiment.name], flags)
 
     def _tell(self, label: str, fraction: float) -> None:
         self.callback(Step(label, self.done, self.total, fraction))

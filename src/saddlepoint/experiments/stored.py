@@ -13,12 +13,13 @@ from typing import Any
 
 from saddlepoint import models
 from saddlepoint.experiments.building import describe
-from saddlepoint.experiments.plan import Block, Experiment, Groups, Row
-from saddlepoint.experiments.results import Attacked, Results, Source, collect
+from saddlepoint.experiments.finished import Attacked, Results, Source, collect
+from saddlepoint.experiments.plan import Block, Experiment, Row
 from saddlepoint.experiments.summary import summarise
 from saddlepoint.files import write_atomically
 from saddlepoint.report.tables import Cell
 from saddlepoint.runs import Run, hash_settings
+from saddlepoint.runs.settings import UniversalSettings
 
 __all__ = ["SUMMARY_VERSION", "read_lines", "read_summary", "write_summary"]
 
@@ -116,7 +117,7 @@ def _content(experiment: Experiment, store: Path) -> dict[str, Any]:
 
 
 def _row(item: Attacked, run: Run) -> dict[str, Any]:
-    groups = isinstance(item.block.domains, Groups)
+    groups = isinstance(item.block.settings, UniversalSettings)
     raw: dict[str, Any] = {
         "block": item.block.key,
         "strategy": item.row.strategy.key,
@@ -140,9 +141,9 @@ def _row(item: Attacked, run: Run) -> dict[str, Any]:
 
 def _settings(block: Block, row: Row, raw: dict[str, Any]) -> str:
     """The settings behind a row, by what this code says of them."""
-    keys = ("method", "labels", "limit", "seed")
-    config = describe(block, row.strategy, raw["rule"], **{key: raw[key] for key in keys})
-    return hash_settings(config)[:16]
+    given = {key: raw[key] for key in ("method", "labels", "limit", "seed")}
+    settings = block.row_settings(row.strategy, raw["rule"], **given)
+    return hash_settings(describe(settings))[:16]
 
 
 def _attacked(block: Block, row: Row, raw: dict[str, Any]) -> Attacked:

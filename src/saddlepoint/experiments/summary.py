@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from saddlepoint.experiments.building import domain_names
+from saddlepoint.experiments.finished import Attacked, Measured, Results, Source
 from saddlepoint.experiments.image_groups import IMAGE_GROUPS
 from saddlepoint.experiments.plan import (
     AVERAGE,
@@ -16,8 +17,8 @@ from saddlepoint.experiments.plan import (
     Static,
 )
 from saddlepoint.experiments.ranks import spearman_within
-from saddlepoint.experiments.results import Attacked, Measured, Results, Source
 from saddlepoint.report.tables import Cell, Column, Table
+from saddlepoint.runs import texts
 
 __all__ = ["NORMS", "group_weights", "summarise"]
 
@@ -90,8 +91,8 @@ def found_weights(results: Results) -> list[str]:
                 orders.append(f"{', '.join(order)} ({source.name})")
         for item in results.attacks:
             if item.block.key == block.key and isinstance(item.row.strategy.rule, Static):
-                weights = [float(w) for w in item.rule.removeprefix("fixed:").split(",")]
-                shown = ", ".join(f"{weight:.3f}" for weight in weights)
+                weights = texts.split(item.rule.removeprefix("fixed:"))
+                shown = ", ".join(f"{texts.number(weight):.3f}" for weight in weights)
                 statics.append(f"{shown} ({item.source.name})")
         if orders:
             sentences.append(

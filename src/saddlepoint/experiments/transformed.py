@@ -2,43 +2,31 @@
 
 from __future__ import annotations
 
-import math
-from typing import Literal
-
-from saddlepoint import paper
 from saddlepoint.experiments.plan import (
     AVERAGE,
     Block,
     Experiment,
     Reported,
     Row,
-    Views,
     minmax,
 )
-from saddlepoint.projections import LpBall
+from saddlepoint.runs.settings import TransformSettings
 
 __all__ = ["TRANSFORMATIONS"]
 
-_EPS = paper.known_radius("transform", "cifar10", "linf")
-_PAPER = paper.known_parameters("transform", "cifar10", "linf")
 _LIMITS = {"A": 800, "B": 200, "C": 800, "D": 800}
 
 
-def _block(
-    family: Literal["paper", "paper+rotation", "paper-random"],
-    network: str,
-    average: Reported,
-    worst: Reported,
-) -> Block:
+def _block(family: str, network: str, average: Reported, worst: Reported) -> Block:
+    models = f"cifar10-{network.lower()}"
+    settings = TransformSettings.load(
+        {"data": "cifar10", "models": models, "transforms": family, "method": "apgda"}
+    )
     return Block(
         key=network.lower(),
         label=network,
-        data="cifar10",
-        domains=Views(network, family),
-        ball=LpBall(math.inf, _EPS),
-        steps=_PAPER.steps,
-        step_size=_PAPER.alpha,
-        rows=(Row(AVERAGE, average), Row(minmax(_PAPER.beta, _PAPER.gamma), worst)),
+        settings=settings,
+        rows=(Row(AVERAGE, average), Row(minmax(settings), worst)),
         limit=_LIMITS[network],
     )
 

@@ -13,7 +13,18 @@ Multipliers. With c_i the bound that entry i runs into (upper_i if v_i > 0, else
 and for p = inf the set is itself a box.
 """
 
+from saddlepoint.projections.arguments import NORMS, norm_name
 from saddlepoint.projections.balls import LpBall, l0, l1, l2, linf
 from saddlepoint.projections.functions import project_lp_box, project_simplex
 
-__all__ = ["LpBall", "l0", "l1", "l2", "linf", "project_lp_box", "project_simplex"]
+__all__ = [
+    "NORMS",
+    "LpBall",
+    "l0",
+    "l1",
+    "l2",
+    "linf",
+    "norm_name",
+    "project_lp_box",
+    "project_simplex",
+]

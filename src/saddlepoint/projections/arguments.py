@@ -16,18 +16,30 @@ __all__ = [
     "check_norm",
     "check_radius",
     "check_values",
+    "norm_name",
     "radius_column",
     "wide_dtype",
 ]
 
-NORMS = (0, 1, 2, math.inf)
+NORMS = {"linf": math.inf, "l2": 2.0, "l1": 1.0, "l0": 0.0}
 HALF = (torch.bfloat16, torch.float16)
 
 
 def check_norm(p: float) -> None:
     """Refuse what is none of the four norms."""
-    if p not in NORMS:
+    if p not in NORMS.values():
         raise ValueError(f"`p` must be 0, 1, 2 or math.inf, got {p!r}.")
+
+
+def norm_name(p: float) -> str:
+    """The name of a norm in settings, files and tables.
+
+    Example:
+        >>> norm_name(math.inf), norm_name(2)
+        ('linf', 'l2')
+    """
+    check_norm(p)
+    return next(name for name, value in NORMS.items() if value == p)
 
 
 def check_radius(eps: float | Tensor, rows: int | None) -> None:

@@ -1,29 +1,34 @@
-"""A run on disk, from its record to its results: the one place that writes run folders.
+"""A run on disk, from its settings to its results: the one place that writes run folders.
 
-A run folder holds `run.json` (a `Run`), `tensors.safetensors` and what is drawn from them; while the run is
-under way, `pages/` holds what is done so far, and `run.lock` says who is at work.
+`settings` are what decides the numbers, and `build` makes objects of them. A run folder holds `run.json` (a
+`Run`), `tensors.safetensors` and what is drawn from them; while the run is under way, `pages/` holds what is
+done so far, and `run.lock` says who is at work.
 """
 
-from saddlepoint.runs.comparable import Entry
-from saddlepoint.runs.counting import lift, summarise
-from saddlepoint.runs.evaluations import finish_evaluation
-from saddlepoint.runs.execute import Execution, Interrupted, in_pages, opened, read_results
-from saddlepoint.runs.hashing import hash_model, hash_settings, hash_tensors
-from saddlepoint.runs.metrics import (
-    Accuracies,
-    AttackMetrics,
-    AttackOutcome,
-    DomainMetrics,
-    Epoch,
-    EvaluationMetrics,
-    Metrics,
-    Rates,
-    TrainingMetrics,
-)
-from saddlepoint.runs.ranking import Board, Pair, Place, Ranking, rank_runs
-from saddlepoint.runs.record import EVALUATE, RECORD, SCHEMA_VERSION, TENSORS, Hashes, Kind, Run
-from saddlepoint.runs.rows import Job, RunProgress, attack_rows
-from saddlepoint.runs.store import Store, locked
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from saddlepoint.runs.comparable import Entry
+    from saddlepoint.runs.counting import lift, summarise
+    from saddlepoint.runs.evaluations import finish_evaluation
+    from saddlepoint.runs.execute import Execution, Interrupted, in_pages, opened, read_results
+    from saddlepoint.runs.hashing import hash_model, hash_settings, hash_tensors
+    from saddlepoint.runs.metrics import (
+        Accuracies,
+        AttackMetrics,
+        AttackOutcome,
+        DomainMetrics,
+        Epoch,
+        EvaluationMetrics,
+        Metrics,
+        Rates,
+        TrainingMetrics,
+    )
+    from saddlepoint.runs.ranking import Board, Pair, Place, Ranking, rank_runs
+    from saddlepoint.runs.record import EVALUATE, RECORD, SCHEMA_VERSION, TENSORS, Hashes, Kind, Run
+    from saddlepoint.runs.rows import Job, RunProgress, attack_rows
+    from saddlepoint.runs.store import Store, locked
 
 __all__ = [
     "EVALUATE",
@@ -65,3 +70,26 @@ __all__ = [
     "read_results",
     "summarise",
 ]
+
+_FILES = (
+    "comparable",
+    "counting",
+    "evaluations",
+    "execute",
+    "hashing",
+    "metrics",
+    "ranking",
+    "record",
+    "rows",
+    "store",
+)
+
+
+def __getattr__(name: str) -> object:
+    """A public name, imported when it is first used: the settings of `--help` need no torch (PEP 562)."""
+    if name in __all__:
+        modules = (import_module(f"{__name__}.{file}") for file in _FILES)
+        globals().update({n: getattr(m, n) for m in modules for n in m.__all__ if n in __all__})
+    if name not in globals():
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return globals()[name]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import Literal
 
 from saddlepoint import paper
@@ -11,12 +10,11 @@ from saddlepoint.experiments.plan import (
     UNREPORTED,
     Block,
     Experiment,
-    Groups,
     Reported,
     Row,
     minmax,
 )
-from saddlepoint.projections import LpBall
+from saddlepoint.runs.settings import UniversalSettings
 
 __all__ = ["SIZES", "UNIVERSALS"]
 
@@ -39,11 +37,14 @@ def _blocks(
     note: str = "",
 ) -> tuple[Block, ...]:
     """A block for every K; a network without a radius of its own has that of D."""
-    found = paper.known_parameters("universal", data, "linf")
     own = paper.radius("universal", data, "linf", network)
-    eps = paper.known_radius("universal", data, "linf", "D") if own is None else own
+    eps = paper.radius("universal", data, "linf", "D") if own is None else own
+    flags = {"data": data, "models": f"{data}-{network.lower()}", "eps": eps, "method": "apgda"}
     blocks = []
     for index, size in enumerate(SIZES):
+        settings = UniversalSettings.load(
+            {**flags, "group_size": size, "by_class": by_class, "box": box}
+        )
         average, worst = UNREPORTED, UNREPORTED
         if numbers:
             avg_mean, avg_all, worst_mean, worst_all, lift = numbers[index]
@@ -53,12 +54,8 @@ def _blocks(
             Block(
                 key=f"{network.lower()}-k{size}",
                 label=f"{network}, eps {eps:g}, K = {size}",
-                data=data,
-                domains=Groups(network, size, by_class=by_class, box=box),
-                ball=LpBall(math.inf, eps),
-                steps=found.steps,
-                step_size=found.alpha,
-                rows=(Row(AVERAGE, average), Row(minmax(found.beta, found.gamma), worst)),
+                settings=settings,
+                rows=(Row(AVERAGE, average), Row(minmax(settings), worst)),
                 limit=limit,
                 note=note,
             )

@@ -1,30 +1,38 @@
-"""Strings of the command line as objects of the library: radii, norms, rules, losses, transforms."""
+"""Words of settings as objects of the library: numbers, times, rules, losses, transforms, threats.
+
+Modules with torch in them are imported when they are needed, so that `--help` answers at once.
+"""
+
+from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+import shlex
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from saddlepoint import AbstractWeightRule
     from saddlepoint.losses import Loss
-    from saddlepoint.rules import AbstractWeightRule
+    from saddlepoint.training import Threat
     from saddlepoint.transforms import Transform
 
 __all__ = [
     "LOSSES",
-    "NORMS",
     "RULES",
     "check_radius",
+    "fixed",
     "full_rule",
+    "line",
     "loss",
     "number",
     "rule",
     "seconds",
     "split",
+    "threats",
     "transforms",
     "written",
 ]
 
-NORMS = {"linf": math.inf, "l2": 2.0, "l1": 1.0, "l0": 0.0}
 RULES = ("minmax", "average", "worst", "entropic", "fixed:W1,W2,...")
 LOSSES = ("cw", "cross-entropy", "dlr", "clipped:THRESHOLD")
 
@@ -77,6 +85,28 @@ def written(value: object) -> str:
     return str(value)
 
 
+def line(words: Sequence[str], flags: Mapping[str, object]) -> str:
+    """A command line: `words`, then flags by name.
+
+    Args:
+        words: The command, without `saddlepoint`.
+        flags: Values by name. None and False are left out, True is a flag alone, a list is joined by commas,
+            and a tuple gives the flag once for each of its entries.
+
+    Example:
+        >>> flags = {"models": ["A", "C"], "eps": 8 / 255, "threat": ("linf:0.3", "l2:2"), "seed": None}
+        >>> line(["attack", "ensemble"], flags)
+        'saddlepoint attack ensemble --models A,C --eps 8/255 --threat linf:0.3 --threat l2:2'
+    """
+    parts = ["saddlepoint", *words]
+    for name, value in flags.items():
+        for each in value if isinstance(value, tuple) else (value,):
+            if each is not None and each is not False:
+                text = ",".join(map(str, each)) if isinstance(each, list) else written(each)
+                parts += [f"--{name.replace('_', '-')}", *([] if each is True else [text])]
+    return shlex.join(parts)
+
+
 def check_radius(norm: str, eps: float) -> None:
     """Refuse radii that cannot be meant for images in [0, 1].
 
@@ -85,7 +115,7 @@ def check_radius(norm: str, eps: float) -> None:
         Traceback (most recent call last):
         ValueError: `eps` of an linf ball must be at most 1, the range of a pixel, got 8; write 8/255 ...
     """
-    from saddlepoint.projections import LpBall
+    from saddlepoint.projections import NORMS, LpBall
 
     if eps > 0:  # other radii are refused elsewhere, with the flag they came from
         LpBall(NORMS[norm], eps).check()
@@ -119,7 +149,7 @@ def seconds(text: str) -> float:
     return value * units.get(unit, 1.0)
 
 
-def rule(text: str) -> "AbstractWeightRule":
+def rule(text: str) -> AbstractWeightRule:
     """A weight rule: minmax, average, worst, entropic, fixed:0.2,0.8; with options minmax:gamma=3.
 
     Example:
@@ -128,14 +158,14 @@ def rule(text: str) -> "AbstractWeightRule":
         >>> rule("fixed:0.2,0.8")
         Fixed(weights=(0.2, 0.8))
     """
-    from saddlepoint import rules
+    from saddlepoint import Average, Entropic, Fixed, MinMax, WorstCase
 
     name, _, rest = text.partition(":")
     if name == "fixed":
         given = [number(part, "rule") for part in split(rest)]
-        if abs(sum(given) - 1) > 1e-6:
+        if abs(sum(given) - 1) > 1e-5:
             raise ValueError(f"`rule` fixed must have weights that sum to 1, got {sum(given):g}.")
-        return rules.Fixed(given)
+        return Fixed(given)
     allowed: dict[str, tuple[str, ...]] = {
         "minmax": ("step_size", "gamma"),
         "average": (),
@@ -146,10 +176,10 @@ def rule(text: str) -> "AbstractWeightRule":
         raise ValueError(f"`rule` must be one of {', '.join(RULES)}, got {text!r}.")
     options = _options("rule", name, rest, allowed[name])
     if name == "minmax":
-        return rules.MinMax(**options)
+        return MinMax(**options)
     if name == "entropic":
-        return rules.Entropic(**options)
-    return rules.Average() if name == "average" else rules.WorstCase()
+        return Entropic(**options)
+    return Average() if name == "average" else WorstCase()
 
 
 def full_rule(text: str, numbers: Mapping[str, float]) -> str:
@@ -163,7 +193,7 @@ def full_rule(text: str, numbers: Mapping[str, float]) -> str:
         >>> full_rule("minmax:gamma=5", {"step_size": 1 / 150, "gamma": 1}), full_rule("average", {})
         ('minmax:gamma=5,step_size=1/150', 'average')
     """
-    from saddlepoint.rules import Entropic, MinMax
+    from saddlepoint import Entropic, MinMax
 
     made = rule(text)
     name, _, rest = text.partition(":")
@@ -178,7 +208,17 @@ def full_rule(text: str, numbers: Mapping[str, float]) -> str:
     return text
 
 
-def loss(text: str) -> "Loss":
+def fixed(weights: Sequence[float]) -> str:
+    """Fixed weights as a rule, to the last bit.
+
+    Example:
+        >>> fixed((1 / 3, 1 / 3, 1 / 3, 0))
+        'fixed:1/3,1/3,1/3,0'
+    """
+    return "fixed:" + ",".join(written(float(weight)) for weight in weights)
+
+
+def loss(text: str) -> Loss:
     """A loss: cw, cross-entropy, dlr, or clipped:0 for the margin cut off from below at 0.
 
     Example:
@@ -196,8 +236,8 @@ def loss(text: str) -> "Loss":
     return function
 
 
-def transforms(names: list[str]) -> "list[Transform]":
-    """Transforms by name, with a number where they take one; "paper" and "paper-random" are families.
+def transforms(names: list[str]) -> list[Transform]:
+    """Transforms by name, with a number where they take one; "paper..." are families.
 
     Example:
         >>> [t.name for t in transforms(["identity", "hflip", "rotate:30"])]
@@ -215,8 +255,8 @@ def transforms(names: list[str]) -> "list[Transform]":
     found: list[Transform] = []
     for text in names:
         name, _, rest = text.partition(":")
-        if text == "paper":
-            found += room.paper_family()
+        if text in ("paper", "paper+rotation"):
+            found += room.paper_family(rotation=text != "paper")
         elif text == "paper-random":
             found += room.paper_random_family()
         elif name in simple and not rest:
@@ -225,8 +265,42 @@ def transforms(names: list[str]) -> "list[Transform]":
             found.append(makers[name](number(rest, "transforms")))
         else:
             raise ValueError(
-                f"`transforms` must be paper, paper-random or names out of {_TRANSFORMS}, got {text!r}."
+                f"`transforms` must be paper, paper+rotation, paper-random or names out of {_TRANSFORMS}, "
+                f"got {text!r}."
             )
+    return found
+
+
+def threats(texts: Sequence[str]) -> dict[str, Threat]:
+    """Threats by name, norm:radius or norm:radius:step_size; the norm is the name.
+
+    Example:
+        >>> found = threats(["linf:0.3", "l2:2.0:0.25"])
+        >>> list(found), found["l2"].ball.eps, found["l2"].step_size
+        (['linf', 'l2'], 2.0, 0.25)
+    """
+    from saddlepoint.projections import NORMS, LpBall
+    from saddlepoint.training import Threat
+
+    found: dict[str, Threat] = {}
+    for text in texts:
+        name, _, rest = text.partition(":")
+        name = name.lower()
+        radius, _, size = rest.partition(":")
+        if name not in NORMS or not radius:
+            raise ValueError(
+                f"`--threat` must be norm:radius with a norm out of {', '.join(NORMS)}, such as "
+                f"linf:0.3, l2:2.0 or linf:8/255, got {text!r}."
+            )
+        if name in found:
+            raise ValueError(f"`--threat` must name every norm once, got {name} twice.")
+        step = number(size, "--threat step size") if size else None
+        eps = number(radius, "--threat")
+        if eps < 0:
+            raise ValueError(f"`--threat` must have a radius >= 0, got {text!r}.")
+        check_radius(name, eps)
+        ball = LpBall(NORMS[name], eps)
+        found[name] = Threat(ball, step)
     return found
 
 

@@ -1,35 +1,35 @@
-"""Models and data as the user names them: shipped ones by name, the user's own from files and code."""
+"""Images and models as settings name them: shipped ones by name, the user's own from files and code."""
+
+from __future__ import annotations
 
 import importlib
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, final
+from typing import final
 
-from . import parse
-from .errors import UsageError, usage
+import torch
+from torch import Tensor, nn
 
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    from saddlepoint.problems import Model
+from saddlepoint import data as datasets
+from saddlepoint import models as networks
+from saddlepoint.data import own
+from saddlepoint.problems import Ensemble, Model, check_eval_mode
+from saddlepoint.runs import texts
 
 __all__ = [
     "Images",
     "check_classes",
-    "check_name",
-    "limit_used",
-    "load_data",
+    "check_data",
+    "load_images",
     "load_model",
     "load_models",
     "short_name",
 ]
 
 _MODEL_SUFFIXES = (".safetensors", ".pt", ".pth", ".pt2", ".ts", ".torchscript")
-_CIFAR10 = "airplane,automobile,bird,cat,deer,dog,frog,horse,ship,truck"
-_FASHION = "T-shirt,trouser,pullover,dress,coat,sandal,shirt,sneaker,bag,ankle boot"
-_CLASSES = {"cifar10": _CIFAR10.split(","), "fashion-mnist": _FASHION.split(",")}
 
 
 @final
@@ -46,14 +46,14 @@ class Images:
             them; empty where labels are numbers to begin with.
     """
 
-    x: "Tensor"
-    y: "Tensor"
+    x: Tensor
+    y: Tensor
     classes: tuple[str, ...]
     family: str
     places: str = ""
 
 
-def load_data(
+def load_images(
     spec: str,
     split: str = "test",
     limit: int | None = None,
@@ -72,28 +72,19 @@ def load_data(
         classes: Names separated by commas or a file of them, for the user's own data.
         size: Resize the images of a folder to size x size.
     """
-    from saddlepoint import data
-    from saddlepoint.data import own
-
-    check_name(spec)
-    is_folder = spec not in data.NAMES and Path(spec).suffix != ".npz"
+    check_data(spec)
+    is_folder = spec not in datasets.NAMES and Path(spec).suffix != ".npz"
     if size is not None and not is_folder:
-        raise UsageError(
+        raise ValueError(
             f"`--size` must be left out for {spec}: it resizes the images of a folder."
         )
-    if spec in data.NAMES:
+    if spec in datasets.NAMES:
         if classes is not None:
-            raise UsageError(f"`--classes` must be left out for {spec}, whose classes are known.")
-        with usage():
-            x, y = data.load(spec, split, limit, progress=progress)
-        family = spec.removesuffix("-sample")
-        names = _CLASSES.get(family) or [str(k) for k in range(10)]
-        return Images(x, y, tuple(names), family)
+            raise ValueError(f"`--classes` must be left out for {spec}, whose classes are known.")
+        x, y = datasets.load(spec, split, limit, progress=progress)
+        return Images(x, y, datasets.class_names(spec), spec.removesuffix("-sample"))
     listed = None if classes is None else _listed(classes)
-    from . import show
-
-    flags = usage(path="--data", classes="--classes", size="--size", limit="--limit")
-    with flags, show.warnings_as_notes():
+    with _flags(path="--data", classes="--classes", size="--size", limit="--limit"):
         if not is_folder:
             return Images(*own.npz(spec, listed, limit=limit), "")
         found = own.folder(spec, size, listed, limit=limit)
@@ -101,29 +92,16 @@ def load_data(
     return Images(*found, "", places="listed classes" if is_listed else "folders")
 
 
-def check_name(spec: str) -> None:
+def check_data(spec: str) -> None:
     """Refuse data that is neither known by name nor there."""
-    from saddlepoint import data
-
-    if spec not in data.NAMES and Path(spec).suffix != ".npz" and not Path(spec).is_dir():
-        raise UsageError(
-            f"`--data` must be one of {', '.join(data.NAMES)}, a folder with one folder per class, "
+    if spec not in datasets.NAMES and Path(spec).suffix != ".npz" and not Path(spec).is_dir():
+        raise ValueError(
+            f"`--data` must be one of {', '.join(datasets.NAMES)}, a folder with one folder per class, "
             f"or an .npz file, got {spec!r}."
         )
 
 
-def limit_used(limit: int | None, images: Images, *, quiet: bool) -> int | None:
-    """The limit, or where there are fewer images, how many there are, which is said."""
-    if limit is None or limit <= len(images.x):
-        return limit
-    from . import show
-
-    count = len(images.x)
-    show.note(f"--limit {limit}: there are {count} images; using all of them", quiet=quiet)
-    return count
-
-
-def check_classes(images: Images, models: "Mapping[str, Model]") -> None:
+def check_classes(images: Images, models: Mapping[str, Model]) -> None:
     """Refuse models that have fewer or more logits than there are classes: labels would mean other classes.
 
     Where labels come from folders, there must be as many classes as logits. Other labels are what the user's
@@ -140,19 +118,19 @@ def check_classes(images: Images, models: "Mapping[str, Model]") -> None:
             _check_channels(name, model, images)
             continue
         if images.places and logits != len(images.classes):
-            raise UsageError(
+            raise ValueError(
                 f"`--data` must have as many classes as the model has logits, got {len(images.classes)} "
                 f"{images.places} and {logits} logits of {name}, so that labels would be shifted; name all "
                 "classes in the order of the logits with --classes cat,dog,... or in classes.txt, one per line."
             )
         if top >= logits:
-            raise UsageError(
+            raise ValueError(
                 f"`--data` must have labels the model knows, got label {top} and {logits} logits of {name}, "
                 f"which are for labels 0 to {logits - 1}."
             )
 
 
-def load_models(specs: Sequence[str], images: Images) -> "dict[str, Model]":
+def load_models(specs: Sequence[str], images: Images) -> dict[str, Model]:
     """Models by name, in order; a name that comes twice gets a number."""
     models: dict[str, Model] = {}
     for spec in specs:
@@ -163,7 +141,7 @@ def load_models(specs: Sequence[str], images: Images) -> "dict[str, Model]":
     return models
 
 
-def load_model(spec: str, images: Images) -> "Model":
+def load_model(spec: str, images: Images) -> Model:
     """One model.
 
     Args:
@@ -171,23 +149,20 @@ def load_model(spec: str, images: Images) -> "Model":
             "package.module:factory", whose code is imported and called because the user wrote it.
         images: What the model is for.
     """
-    from saddlepoint import models
-
-    if spec in models.shipped():
+    if spec in networks.shipped():
         return _shipped(spec)
     if len(spec) == 1 and spec.isalpha():
         return _letter(spec, images)
     path, _, architecture = spec.partition(":")
     if Path(path).suffix in _MODEL_SUFFIXES:
         if not Path(path).is_file():
-            raise UsageError(f"`--models` must name a file that exists, got {path!r}.")
+            raise ValueError(f"`--models` must name a file that exists, got {path!r}.")
         shape = {"channels": images.x.shape[1], "size": images.x.shape[2]} if architecture else {}
-        with usage():
-            return models.load(path, architecture=architecture or None, **shape)
+        return networks.load(path, architecture=architecture or None, **shape)
     if architecture and all(part.isidentifier() for part in path.split(".")):
         return _from_code(path, architecture)
-    raise UsageError(
-        f"`--models` must be letters of shipped networks, one of {', '.join(models.shipped())}, "
+    raise ValueError(
+        f"`--models` must be letters of shipped networks, one of {', '.join(networks.shipped())}, "
         f"weights.safetensors:ARCHITECTURE, program.pt2, or package.module:factory, got {spec!r}."
     )
 
@@ -205,30 +180,22 @@ def short_name(spec: str) -> str:
     return tail or head
 
 
-def _letter(letter: str, images: Images) -> "Model":
-    from saddlepoint import models
-
+def _letter(letter: str, images: Images) -> Model:
     name = f"{images.family}-{letter.lower()}"
-    if images.family and name in models.shipped():
+    if images.family and name in networks.shipped():
         return _shipped(name)
-    own = [n for n in models.shipped() if images.family and n.startswith(f"{images.family}-")]
+    own = [n for n in networks.shipped() if images.family and n.startswith(f"{images.family}-")]
     what = ", ".join(n.rpartition("-")[2].upper() for n in own) or "the name of a file"
     where = f"--data {images.family}" if images.family else "your own data"
-    raise UsageError(f"`--models` must be, for {where}, {what}, got {letter!r}.")
+    raise ValueError(f"`--models` must be, for {where}, {what}, got {letter!r}.")
 
 
-def _shipped(name: str) -> "Model":
-    import torch
-
-    from saddlepoint import models
-
-    with usage():
-        # A fifth faster for convolutions on a CPU.
-        model: Model = models.load(name).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-    return model
+def _shipped(name: str) -> Model:
+    # A fifth faster for convolutions on a CPU.
+    return networks.load(name).to(memory_format=torch.channels_last)  # type: ignore[call-overload, no-any-return]
 
 
-def _from_code(module: str, factory: str) -> "Model":
+def _from_code(module: str, factory: str) -> Model:
     here = str(Path.cwd())
     if here not in sys.path:
         sys.path.insert(0, here)
@@ -236,52 +203,41 @@ def _from_code(module: str, factory: str) -> "Model":
         make: object = importlib.import_module(module)
         for part in factory.split("."):
             make = getattr(make, part)
-        model = make() if callable(make) and not _is_module(make) else make
+        model = make() if callable(make) and not isinstance(make, nn.Module) else make
     except Exception as error:  # the user's own code may raise anything
-        raise UsageError(
+        raise ValueError(
             f"`--models` {module}:{factory} must be importable and callable without arguments, "
             f"got {type(error).__name__}: {' '.join(str(error).split())}"
         ) from error
     if not callable(model):
-        raise UsageError(
+        raise ValueError(
             f"`--models` {module}:{factory} must give a model, got {type(model).__name__}."
         )
     found: Model = model
     return found
 
 
-def _is_module(value: object) -> bool:
-    from torch import nn
-
-    return isinstance(value, nn.Module)
-
-
 def _listed(classes: str) -> list[str] | Path:
     """Class names as the library takes them: a file where one is meant, else names."""
     path = Path(classes)
-    return path if path.suffix == ".txt" or path.is_file() else parse.split(classes)
+    return path if path.suffix == ".txt" or path.is_file() else texts.split(classes)
 
 
-def _check_channels(name: str, model: "Model", images: Images) -> None:
+def _check_channels(name: str, model: Model, images: Images) -> None:
     """Refuse grey images for a model of colour ones, and the other way round, of which torch says little."""
     count = images.x.shape[1]
     other = {1: images.x[:1].expand(-1, 3, -1, -1), 3: images.x[:1, :1]}.get(count)
     if other is None or _number_of_logits(model, replace(images, x=other)) is None:
         return
     words = {1: "1 (grey)", 3: "3 (colour)"}
-    raise UsageError(
+    raise ValueError(
         f"`--data` must have as many channels as the model takes, got images of {words[count]} and {name}, "
         f"which takes {words[4 - count]}; save the images with {words[4 - count]}."
     )
 
 
-def _number_of_logits(model: "Model", images: Images) -> int | None:
+def _number_of_logits(model: Model, images: Images) -> int | None:
     """None for a model the library will refuse: it says better what is wrong with it."""
-    import torch
-
-    from saddlepoint import Ensemble
-    from saddlepoint.problems import check_eval_mode
-
     try:
         check_eval_mode([model])
         one = Ensemble([model], images.x[:1], images.y[:1])
@@ -289,3 +245,15 @@ def _number_of_logits(model: "Model", images: Images) -> int | None:
             return one.logits(one.zeros()).shape[-1]
     except Exception:  # the user's own code may raise anything
         return None
+
+
+@contextmanager
+def _flags(**flags: str) -> Iterator[None]:
+    """Complaints about arguments of the library name the settings that they come from."""
+    try:
+        yield
+    except ValueError as error:
+        text = str(error)
+        for argument, flag in flags.items():
+            text = text.replace(f"`{argument}`", f"`{flag}`")
+        raise ValueError(text) from error

@@ -1,0 +1,76 @@
+"""Flags of the command line: those of the settings, made from them, and those that all runs share."""
+
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field, make_dataclass
+from pathlib import Path
+from typing import Annotated, Any, TypeVar
+
+from cyclopts import Parameter
+from pydantic import BeforeValidator
+
+from saddlepoint.runs.settings import Settings
+
+__all__ = ["Flag", "Running", "given", "takes"]
+
+Flag = Annotated[bool, Parameter(negative=())]
+Command = TypeVar("Command", bound=Callable[..., int])
+
+
+@Parameter(name="*")
+@dataclass(kw_only=True)
+class Running:
+    """What decides where things go and how much is said."""
+
+    out: Path | None = None
+    """Folder for run.json, tensors.safetensors, report.html and what else comes out. [default: a new one in
+    runs]"""
+    resume: Flag = False
+    """Continue the run in --out, if there is one."""
+    overwrite: Flag = False
+    """Replace the run in --out."""
+    quiet: Flag = False
+    """Print errors only."""
+    json: Flag = False
+    """Print the metrics as JSON."""
+
+
+def takes(settings: type[Settings]) -> Callable[[Command], Command]:
+    """A command whose argument `settings` are the flags of these settings, None where one is not given."""
+
+    def decorate(command: Command) -> Command:
+        command.__annotations__["settings"] = _flags(settings) | None
+        return command
+
+    return decorate
+
+
+def given(settings: Any) -> dict[str, Any]:
+    """The flags of a command by name, as `Settings.load` takes them."""
+    return {} if settings is None else asdict(settings)
+
+
+def _flags(settings: type[Settings]) -> Any:
+    """The fields of settings as flags, none of them required: a file may have them."""
+    fields: list[tuple[str, Any, Any]] = []
+    for name, info in settings.model_fields.items():
+        if name == "kind":
+            continue
+        text = any(isinstance(each, BeforeValidator) for each in info.metadata)
+        kinds = [k for k in (bool, int) if info.annotation in (k, k | None)]
+        kind: Any = list[str] if name == "threat" else (kinds[0] if kinds and not text else str)
+        flag = Parameter(help=_help(info), negative=())
+        fields.append((name, Annotated[kind | None, flag], field(default=None)))
+    # Without a module of its own it would count as one of Python's types, which have no flags.
+    home = {"__module__": __name__}
+    made = make_dataclass(f"{settings.__name__}Flags", fields, kw_only=True, namespace=home)
+    return Parameter(name="*")(made)
+
+
+def _help(info: Any) -> str:
+    """What a setting is, and its default."""
+    text = str(info.description)
+    default = None if info.is_required() else info.get_default()
+    if default is None or isinstance(default, bool) or default == [] or "[default" in text:
+        return text
+    shown = ",".join(default) if isinstance(default, list) else default
+    return f"{text} [default: {shown}]"

@@ -1,0 +1,247 @@
+"""From settings to objects: images, problem, ball, rule, the call of the solver, and the record of the run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from saddlepoint import data
+from saddlepoint.problems import AbstractProblem, Ensemble, Model, Product, Universal
+from saddlepoint.projections import NORMS, LpBall
+from saddlepoint.runs import texts
+from saddlepoint.runs.hashing import hash_model, hash_settings, hash_tensors
+from saddlepoint.runs.materials import Images, check_classes, load_images
+from saddlepoint.runs.record import Hashes, Run
+from saddlepoint.runs.rows import Job, Solve
+from saddlepoint.runs.settings import (
+    AttackSettings,
+    EvaluateSettings,
+    TransformSettings,
+    UniversalSettings,
+)
+from saddlepoint.solver import apgda, attack
+from saddlepoint.transforms import Transform
+
+__all__ = [
+    "ball_of",
+    "evaluated_problem",
+    "hashes_of",
+    "images_of",
+    "job_of",
+    "placed",
+    "problem_of",
+    "record_of",
+    "solver_of",
+]
+
+# The paper's short names in words.
+_VIEWS = {
+    "ori": "original",
+    "flh": "hflip",
+    "flv": "vflip",
+    "bri": "brightness",
+    "gam": "gamma",
+    "rot": "rotate",
+}
+
+
+def images_of(
+    settings: AttackSettings | EvaluateSettings,
+    progress: Callable[[str, int, int], None] | None = None,
+) -> Images:
+    """The first images of the data that settings name.
+
+    Args:
+        settings: Of an attack or an evaluation.
+        progress: Of downloads, as in `saddlepoint.data.load`.
+    """
+    return load_images(
+        settings.data,
+        settings.split,
+        settings.limit,
+        progress,
+        classes=settings.classes,
+        size=settings.size,
+    )
+
+
+def placed(
+    device: str, images: Images, models: Mapping[str, Model]
+) -> tuple[Tensor, Tensor, dict[str, Model]]:
+    """Images, labels and models where they are to be used, if they fit together.
+
+    Raises:
+        ValueError: There is no such device, or a model and the images have other classes or channels.
+    """
+    try:
+        where = torch.device(device)
+        x, y = images.x.to(where), images.y.to(where)
+        moved = {n: m.to(where) if isinstance(m, torch.nn.Module) else m for n, m in models.items()}
+    except (RuntimeError, AssertionError) as error:
+        reason = str(error).splitlines()[0]
+        raise ValueError(
+            f"`--device` must be one that is there, such as cpu, got {device!r}: {reason}"
+        ) from error
+    check_classes(replace(images, x=x, y=y), moved)
+    return x, y, moved
+
+
+def ball_of(settings: AttackSettings) -> LpBall:
+    """Where perturbations may be.
+
+    Example:
+        >>> from saddlepoint.runs.settings import EnsembleSettings
+        >>> ball_of(EnsembleSettings(models=["A"], norm="l2", eps=3))
+        LpBall(p=2.0, eps=3.0, unit='entry')
+    """
+    return LpBall(NORMS[settings.norm], settings.eps)
+
+
+def problem_of(
+    settings: AttackSettings,
+    x: Tensor,
+    y: Tensor,
+    models: Mapping[str, Model],
+    views: Sequence[str] | None = None,
+) -> AbstractProblem:
+    """The problem of an attack.
+
+    Args:
+        settings: Of the attack.
+        x: Images, (N, C, H, W).
+        y: Labels, (N,).
+        models: By the names that domains are to have.
+        views: Names of the transformations; in words if None.
+
+    Example:
+        >>> from saddlepoint import models
+        >>> settings = UniversalSettings(models=["A"], group_size=3)
+        >>> x, y = data.sample("mnist", 7)
+        >>> problem_of(settings, x, y, {"A": models.load("mnist-a")}).labels.shape
+        torch.Size([2, 3])
+    """
+    if isinstance(settings, UniversalSettings):
+        groups, truth = data.group(
+            x, y, settings.group_size, seed=settings.seed, by_class=settings.by_class
+        )
+        (model,) = models.values()
+        return Universal(model, groups, truth, box=settings.box, labels=settings.labels)
+    if isinstance(settings, TransformSettings):
+        family = texts.transforms(settings.transforms)
+        names = _view_names(models, family) if views is None else views
+        options: Any = {"seed": settings.seed, "names": names, "labels": settings.labels}
+        return Product(list(models.values()), family, x, y, settings.samples, **options)
+    return Ensemble(list(models.values()), x, y, names=list(models), labels=settings.labels)
+
+
+def evaluated_problem(
+    settings: EvaluateSettings, x: Tensor, y: Tensor, models: Mapping[str, Model]
+) -> Ensemble | Product:
+    """The problem of an evaluation: every model, behind every transformation if there are any.
+
+    Raises:
+        ValueError: Transformations are random.
+    """
+    if not settings.transforms:
+        return Ensemble(list(models.values()), x, y, names=list(models))
+    family = texts.transforms(settings.transforms)
+    names = _view_names(models, family)
+    problem = Product(list(models.values()), family, x, y, names=names)
+    if problem.random:
+        raise ValueError(
+            "`--transforms` must be deterministic for evaluate, got random ones, under which an image is "
+            "neither right nor wrong; take paper, or names such as identity,hflip,rotate:30."
+        )
+    return problem
+
+
+def solver_of(settings: AttackSettings) -> Solve:
+    """A function that attacks a problem with a weight rule, as the settings say.
+
+    Args:
+        settings: Of the attack.
+    """
+    options: dict[str, Any] = {"loss": texts.loss(settings.loss), "steps": settings.steps}
+    if settings.method == "apgda":
+        solve: Callable[..., Any] = apgda
+        options["step_size"] = settings.step_size
+    else:
+        solve = attack
+        options |= {name: getattr(settings, name) for name in ("restarts", "seed", "quantize")}
+    ball = ball_of(settings)
+    return lambda part, rule, callback: solve(part, ball, rule=rule, callback=callback, **options)
+
+
+def job_of(settings: AttackSettings, problem: AbstractProblem) -> Job:
+    """What the rows of an attack need, with rules that fit its domains.
+
+    Raises:
+        ValueError: A rule has weights for another number of domains.
+    """
+    rules = [None if t is None else texts.rule(t) for t in (settings.rule, settings.baseline)]
+    for each in rules:
+        if each is not None:
+            each.init(torch.zeros(1, problem.num_domains))
+    rule, baseline = rules
+    assert rule is not None  # there is always one
+    return Job(problem, solver_of(settings), rule, baseline, settings.batch_size)
+
+
+def record_of(
+    settings: AttackSettings | EvaluateSettings,
+    problem: AbstractProblem,
+    images: Images,
+    models: Mapping[str, Model],
+    command: str,
+) -> Run:
+    """The record of a run that begins.
+
+    Args:
+        settings: All of them, defaults included.
+        problem: What is attacked.
+        images: What it was made of.
+        models: By name, as hashed.
+        command: The line that repeats the run.
+    """
+    values = settings.model_dump()
+    return Run(
+        kind=settings.kind if isinstance(settings, AttackSettings) else "evaluate",
+        command=command,
+        settings=values,
+        seed=settings.seed,
+        domains=problem.names,
+        classes=images.classes,
+        rows=len(problem),
+        hashes=hashes_of(values, images.x, images.y, models),
+    )
+
+
+def hashes_of(
+    settings: Mapping[str, Any], x: Tensor, y: Tensor, models: Mapping[str, Model]
+) -> Hashes:
+    """What has to be the same for a run to be continued."""
+    return Hashes(
+        settings=hash_settings(settings),
+        models={name: hash_model(model) or "" for name, model in models.items()},
+        data=hash_tensors({"x": x, "y": y}),
+    )
+
+
+def _view_names(models: Mapping[str, Model], family: Sequence[Transform]) -> list[str]:
+    """Every model behind every transformation, as a user would call it."""
+    seen = _unique([_VIEWS.get(transform.name, transform.name) for transform in family])
+    return seen if len(models) == 1 else [f"{model}/{view}" for model in models for view in seen]
+
+
+def _unique(names: list[str]) -> list[str]:
+    counts = {name: names.count(name) for name in names}
+    seen: dict[str, int] = {}
+    result = []
+    for name in names:
+        seen[name] = seen.get(name, 0) + 1
+        result.append(f"{name} {seen[name]}" if counts[name] > 1 else name)
+    return result

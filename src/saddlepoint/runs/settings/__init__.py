@@ -1,0 +1,28 @@
+"""The settings of every kind of run, once: flags, YAML files, records and the line that repeats a run.
+
+`AttackSettings` (ensemble, universal, transform), `EvaluateSettings` and `TrainSettings` decide all numbers of
+a run. Their fields are the flags of the command line and the keys of `run.json`; `load` reads them from flags
+and a YAML file, `command` writes the line that repeats the run. `saddlepoint.runs.build` makes objects of them.
+"""
+
+from saddlepoint.runs.settings.attack_settings import (
+    ATTACKS,
+    AttackSettings,
+    EnsembleSettings,
+    TransformSettings,
+    UniversalSettings,
+)
+from saddlepoint.runs.settings.common import Settings
+from saddlepoint.runs.settings.evaluate_settings import EvaluateSettings
+from saddlepoint.runs.settings.train_settings import TrainSettings
+
+__all__ = [
+    "ATTACKS",
+    "AttackSettings",
+    "EnsembleSettings",
+    "EvaluateSettings",
+    "Settings",
+    "TrainSettings",
+    "TransformSettings",
+    "UniversalSettings",
+]

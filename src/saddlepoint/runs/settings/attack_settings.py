@@ -1,0 +1,316 @@
+"""The settings of an attack, with the paper's numbers where nothing else is said."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Annotated, Any, ClassVar, Literal, Self
+
+from pydantic import BeforeValidator, Field, field_validator, model_validator
+from pydantic_core import PydanticUndefined
+
+from saddlepoint import paper
+from saddlepoint.runs import texts
+from saddlepoint.runs.settings.common import (
+    Classes,
+    Data,
+    Device,
+    Limit,
+    Names,
+    Number,
+    Seed,
+    Settings,
+    Size,
+    Split,
+)
+
+__all__ = [
+    "ATTACKS",
+    "AttackSettings",
+    "EnsembleSettings",
+    "Steps",
+    "TransformSettings",
+    "UniversalSettings",
+]
+
+
+def _lower(value: object) -> object:
+    return value.lower() if isinstance(value, str) else value
+
+
+Steps = Annotated[int, Field(ge=1, description="Updates in every restart.")]
+
+
+class AttackSettings(Settings):
+    """What all attacks have in common."""
+
+    always: ClassVar[tuple[str, ...]] = ("data", "models", "norm", "eps", "rule")
+    examples: ClassVar[Mapping[str, str]] = {"models": "such as --models A,C,D"}
+
+    kind: Literal["ensemble", "universal", "transform"]
+    data: Data = "mnist-sample"
+    classes: Classes = None
+    size: Size = None
+    models: Names = Field(
+        min_length=1,
+        description="Separated by commas: A,B,C,D (networks of the data set), mnist-a, weights.safetensors:A, "
+        "program.pt2, package.module:factory.",
+    )
+    norm: Annotated[Literal["linf", "l2", "l1", "l0"], BeforeValidator(_lower)] = Field(
+        default="linf", description="linf, l2, l1 or l0."
+    )
+    eps: Number = Field(
+        gt=0,
+        description="Radius, such as 0.2 or 8/255. [default: the paper's for this attack, MNIST or CIFAR-10, "
+        "and norm, if it has one]",
+    )
+    rule: str = Field(
+        default="minmax",
+        description="How the weights move: minmax, average, worst, entropic, fixed:0.2,0.1,0.4,0.3 (which sum "
+        "to one); with options as in minmax:gamma=3,step_size=1/50. What is left out is the library's number, "
+        "with --method apgda the paper's where it has one; --print-config shows it.",
+    )
+    baseline: str | None = Field(
+        default=None, description="A rule to compare with, such as average."
+    )
+    loss: str = Field(
+        default="cw",
+        description="cw, cross-entropy, dlr, or clipped:THRESHOLD, the C&W margin by which a domain is fooled "
+        "enough and stops pulling: clipped:0 or clipped:-10.",
+    )
+    labels: Literal["true", "predicted"] = Field(
+        default="true",
+        description="true, or predicted, which attacks each model's own answers as the authors' code does; "
+        "success is counted against the true classes in both.",
+    )
+    steps: Steps = paper.STEPS["ensemble"]
+    method: Literal["attack", "apgda"] = Field(
+        default="attack",
+        description="attack (strong and fast) or apgda (the paper's algorithm to the letter).",
+    )
+    restarts: int = Field(
+        default=1,
+        ge=1,
+        description="Of rows that are not fooled yet, with --method attack; 1 attacks every row once.",
+    )
+    step_size: Number | None = Field(
+        default=None,
+        gt=0,
+        description="Step size of --method apgda. [default: the paper's for this attack, MNIST or CIFAR-10, "
+        "and norm; where it has none, this must be given]",
+    )
+    quantize: int | None = Field(
+        default=None,
+        ge=2,
+        description="256 keeps adversarial images 8-bit, so that they survive saving.",
+    )
+    split: Split = "test"
+    limit: Limit = None
+    batch_size: int = Field(default=64, ge=1, description="Rows between two saves.")
+    device: Device = "cpu"
+    seed: Seed = 0
+
+    @model_validator(mode="before")
+    @classmethod
+    def _with_every_number(cls, values: Any) -> Any:
+        """Radius, step sizes and gamma that are not given, so that the record shows what was used.
+
+        The radius is the paper's, and for its algorithm, `apgda`, so is all else, where the paper has it for
+        this kind of attack, data and norm. Rules take the library's numbers otherwise.
+        """
+        if not isinstance(values, dict):
+            return values
+        given = {name: value for name, value in values.items() if value is not None}
+        known = {**{name: field.default for name, field in cls.model_fields.items()}, **given}
+        found = _parameters(known)
+        if found is not None:
+            given.setdefault("step_size", found.alpha)
+        numbers = _rule_numbers(found)
+        for name in ("rule", "baseline"):
+            # What is no rule is left for `_is_rule` to refuse, which knows where it came from.
+            with suppress(ValueError):
+                if isinstance(known[name], str):
+                    given[name] = texts.full_rule(known[name], numbers)
+        eps = _radius(known)
+        if eps is not None:
+            given.setdefault("eps", eps)
+        return given
+
+    @field_validator("rule", "baseline")
+    @classmethod
+    def _is_rule(cls, value: str | None) -> str | None:
+        if value is not None:
+            texts.rule(value)
+        return value
+
+    @field_validator("loss")
+    @classmethod
+    def _is_loss(cls, value: str) -> str:
+        texts.loss(value)
+        return value
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> Self:
+        texts.check_radius(self.norm, self.eps)
+        if self.method == "attack" and self.step_size is not None:
+            raise ValueError(
+                "`step_size` must be left out with --method attack, which has none to tune."
+            )
+        if self.method == "apgda" and (self.restarts > 1 or self.quantize is not None):
+            raise ValueError("`restarts` and `quantize` must be left out with --method apgda.")
+        if self.method == "apgda" and self.step_size is None:
+            raise ValueError(
+                f"`--step-size` must be given with --method apgda, such as --step-size 1/4: "
+                f"{_not_in_paper(self.kind, self.data, self.norm)}."
+            )
+        return self
+
+    @classmethod
+    def _merged(cls, read: dict[str, Any], given: dict[str, Any], file: Path) -> dict[str, Any]:
+        """A file and the flags that override it, without numbers of the file that the flags make wrong.
+
+        What `--print-config` filled in for one kind of data, norm or method is found anew for another.
+        """
+        defaults = {name: field.default for name, field in cls.model_fields.items()}
+        before = {**defaults, **read, "kind": cls.words[-1]}
+        kept = dict(read)
+        _check_radius_of_file(before, {**before, **given}, given, file)
+        found = _parameters(before)
+        if found is not None and read.get("step_size") == found.alpha:
+            del kept["step_size"]
+        for name in ("rule", "baseline"):
+            with suppress(ValueError):
+                bare = str(read.get(name)).partition(":")[0]
+                if texts.full_rule(bare, _rule_numbers(found)) == read.get(name):
+                    kept[name] = bare
+        if given.get("method") == "attack" and kept.pop("step_size", None) is not None:
+            warnings.warn(
+                f"step_size of {file} is left out: --method attack has none to tune.", stacklevel=3
+            )
+        return {**kept, **given}
+
+    @classmethod
+    def _example(cls, name: str, values: Mapping[str, Any]) -> str:
+        if name != "eps":
+            return super()._example(name, values)
+        from saddlepoint.runs.materials import check_data
+
+        data, norm = (str(values.get(n, cls.model_fields[n].default)) for n in ("data", "norm"))
+        check_data(data)
+        return f"such as --eps 8/255: {_not_in_paper(cls.words[-1], data, norm)}"
+
+
+class EnsembleSettings(AttackSettings):
+    """One image against several models."""
+
+    words: ClassVar[tuple[str, ...]] = ("attack", "ensemble")
+    kind: Literal["ensemble"] = "ensemble"
+
+
+class UniversalSettings(AttackSettings):
+    """One perturbation for groups of images."""
+
+    words: ClassVar[tuple[str, ...]] = ("attack", "universal")
+    kind: Literal["universal"] = "universal"
+    steps: Steps = paper.STEPS["universal"]
+    group_size: int = Field(default=5, ge=1, description="Images per group.")
+    by_class: bool = Field(default=False, description="Put images of one class only into a group.")
+    box: Literal["intersection", "clip"] = Field(
+        default="intersection",
+        description="intersection keeps every perturbed image in range by the perturbation itself, clip clips "
+        "each image.",
+    )
+
+    @field_validator("models")
+    @classmethod
+    def _one_model(cls, value: list[str]) -> list[str]:
+        if len(value) != 1:
+            raise ValueError(f"`models` must name one model for universal, got {len(value)}.")
+        return value
+
+
+class TransformSettings(AttackSettings):
+    """One image seen through transformations, by one model or several."""
+
+    words: ClassVar[tuple[str, ...]] = ("attack", "transform")
+    kind: Literal["transform"] = "transform"
+    steps: Steps = paper.STEPS["transform"]
+    transforms: Names = Field(
+        default=["paper"],
+        min_length=1,
+        description="paper, paper+rotation, paper-random, or names separated by commas: identity, hflip, "
+        "vflip, brightness:0.1, gamma:1.3, crop_resize:0.8, rotate:30.",
+    )
+    samples: int = Field(default=1, ge=1, description="Draws per step of random transformations.")
+
+    @field_validator("transforms")
+    @classmethod
+    def _are_transforms(cls, value: list[str]) -> list[str]:
+        texts.transforms(value)
+        return value
+
+
+ATTACKS: Mapping[str, type[AttackSettings]] = {
+    "ensemble": EnsembleSettings,
+    "universal": UniversalSettings,
+    "transform": TransformSettings,
+}
+"""The settings of every kind of attack."""
+
+
+def _not_in_paper(kind: str, data: str, norm: str) -> str:
+    return f"the paper has none for {kind} attacks on {data} within {norm}"
+
+
+def _case(known: Mapping[str, Any]) -> tuple[str, str, str]:
+    """Kind of attack, data and norm, by which the paper's numbers are found."""
+    kind, data, norm = (str(known[name]) for name in ("kind", "data", "norm"))
+    return kind, data.removesuffix("-sample"), norm.lower()
+
+
+def _parameters(known: Mapping[str, Any]) -> paper.Parameters | None:
+    return paper.parameters(*_case(known)) if known["method"] == "apgda" else None
+
+
+def _rule_numbers(found: paper.Parameters | None) -> dict[str, float]:
+    return {} if found is None else {"step_size": found.beta, "gamma": found.gamma}
+
+
+def _radius(known: Mapping[str, Any]) -> float | None:
+    case = _case(known)
+    return paper.radius(*case, _letters(known.get("models"), case[1]))
+
+
+def _letters(models: object, data: str) -> list[str]:
+    """The networks of the paper among the models, which are called A or mnist-a."""
+    names = texts.split(models) if isinstance(models, str) else models
+    if not isinstance(names, list):
+        return []
+    short = (str(name).removeprefix(f"{data}-") for name in names)
+    return [name.upper() for name in short if len(name) == 1]
+
+
+def _check_radius_of_file(
+    before: Mapping[str, Any], after: Mapping[str, Any], given: Mapping[str, Any], file: Path
+) -> None:
+    """Refuse the radius of a file for another norm, and the paper's for what it has another one for."""
+    if "eps" in given or before.get("eps") in (None, PydanticUndefined):
+        return
+    others = [n for n in ("data", "models", "norm") if n in given and after[n] != before[n]]
+    old, new = _radius(before), _radius(after)
+    try:
+        eps = texts.number(before["eps"])
+    except ValueError:  # what is no number is refused later, by name
+        return
+    if _case(before)[2] != _case(after)[2] or (eps == old and new != old):
+        flags = " and ".join(f"--{name} {_text(after[name])}" for name in others)
+        was = ", ".join(_text(before[name]) for name in others)
+        raise ValueError(
+            f"`--eps` must be given with {flags}: the {texts.written(eps)} in {file} is for {was}."
+        )
+
+
+def _text(value: object) -> str:
+    return ",".join(map(str, value)) if isinstance(value, list) else str(value)
