@@ -100,10 +100,10 @@ def test_random_transforms_meet_a_row_alike_alone_and_in_a_batch(networks: list[
 def test_the_seed_chooses_the_restarts_and_nothing_else(problem: sp.Ensemble) -> None:
     ball = sp.LpBall(2, 0.15)
     first, again, other = (
-        sp.attack(problem, ball, steps=4, restarts=3, seed=seed) for seed in (0, 0, 1)
+        sp.attack(problem, ball, steps=1, restarts=6, seed=seed) for seed in (0, 0, 1)
     )
     assert torch.equal(first.delta, again.delta)
-    restarted = first.num_forwards > 5
+    restarted = first.num_forwards > 2
     assert restarted.any()
     assert not torch.equal(first.delta[restarted], other.delta[restarted])
     assert torch.equal(first.delta[~restarted], other.delta[~restarted])
@@ -648,3 +648,21 @@ def test_a_result_prints_as_one_line(problem: sp.Ensemble) -> None:
     assert repr(result) == shown
     part = dataclasses.replace(result, completed=torch.arange(12) < 7)
     assert repr(part) == shown[:-1] + ", interrupted at 7)"
+
+
+@pytest.mark.parametrize(
+    ("letters", "eps", "rows", "fooled"), [("abcd", 0.2, 32, 26), ("acd", 0.13, 128, 43)]
+)
+def test_the_default_is_close_to_its_ceiling_and_loses_to_no_other_rule(
+    letters: str, eps: float, rows: int, fooled: int
+) -> None:
+    """Five restarts fool 26 and 44; weights of step size 1/20 and gamma 1, with momentum, 24 and 41."""
+    x, y = sp.data.sample("mnist")
+    networks = [sp.models.load(f"mnist-{letter}") for letter in letters]
+    problem = sp.Ensemble(networks, x[:rows], y[:rows])
+    rules = (None, sp.WorstCase(), sp.Entropic())
+    default, *others = (
+        int(sp.attack(problem, sp.linf(eps), rule=rule).success.sum()) for rule in rules
+    )
+    assert default >= fooled
+    assert default >= max(others)

@@ -227,3 +227,12 @@ def test_equal_weights_of_some_domains() -> None:
 def test_fixed_weights_must_be_as_many_as_domains() -> None:
     with pytest.raises(ValueError, match="K = 4, got 3"):
         Fixed.equal((1, 1, 1)).init(losses_of(0))
+
+
+@pytest.mark.parametrize("domains", [1, 2, 5, 10])
+def test_the_default_step_of_minmax_shrinks_with_the_number_of_domains(domains: int) -> None:
+    losses = torch.rand(7, domains, generator=torch.Generator().manual_seed(domains)) * 4 - 2
+    rule, explicit = MinMax(), MinMax(step_size=0.4 / domains, gamma=0.3)
+    weights = rule.init(losses)
+    assert torch.equal(rule.update(weights, losses), explicit.update(weights, losses))
+    assert rule.beta(domains) == explicit.beta(domains) == 0.4 / domains

@@ -112,6 +112,25 @@ def test_nothing_is_taken_from_a_run_of_other_settings(tmp_path: Path) -> None:
     assert item.tensors()["history.losses"].shape[0] == 3
 
 
+def test_a_summary_keeps_the_rows_of_other_methods_and_not_of_other_networks(
+    tmp_path: Path,
+) -> None:
+    experiment, store = pair(), tmp_path / "store"
+    for method in ("apgda", "attack"):
+        experiments.reproduce(experiment, tmp_path / method, replace(QUIET, method=method))
+        experiments.write_summary(experiment, tmp_path / method, store)
+    experiments.reproduce(experiment, tmp_path / "apgda", replace(QUIET, method="attack"))
+    at_once = experiments.write_summary(experiment, tmp_path / "apgda", tmp_path / "at-once")
+    path = store / at_once.name
+    assert path.read_text() == at_once.read_text()
+    text = path.read_text()
+    path.write_text(text.replace(sp.models.card("cifar10-a").sha256, "0" * 64))
+    with pytest.raises(
+        ValueError, match="must hold a summary of the same networks, got another cifar10-a"
+    ):
+        experiments.write_summary(experiment, tmp_path / "attack", store)
+
+
 def test_experiments_about_more_than_success_have_true_labels_only(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"`labels` must be true for cost, .* got 'predicted'"):
         experiments.reproduce(EXPERIMENTS["cost"], tmp_path, replace(QUIET, labels="predicted"))

@@ -39,7 +39,8 @@ class MinMax(AbstractWeightRule):
         w_t = proj_simplex( w_{t-1} + step_size * (F(delta_t) - gamma * (w_{t-1} - 1/K)) )
 
     Args:
-        step_size: beta in the paper, > 0. About one over the number of steps is good practice.
+        step_size: beta in the paper, > 0, in weight per unit of loss. None is 0.4 / K, which suits margins: the
+            more domains share the weight, the smaller its steps. The paper's values are in `saddlepoint.paper`.
         gamma: Pull towards equal weights, >= 0; infinity keeps them equal. Theorem 1 wants
             step_size < 1 / gamma. A longer step would overshoot and oscillate, so that the step is never
             longer than 1 / gamma, which lands on the maximiser itself: proj_simplex(1/K + F / gamma).
@@ -51,13 +52,20 @@ class MinMax(AbstractWeightRule):
         tensor([[0.6000, 0.4000]])
     """
 
-    step_size: float = 1 / 20
-    gamma: float = 1.0
+    # Measured with `attack` and margins: 0.4 / K and 0.3 fool the most on ensembles of MNIST and CIFAR-10
+    # networks and lose nothing on universal perturbations, where 0.1 for K = 10 overshoots.
+    step_size: float | None = None
+    gamma: float = 0.3
 
     def __post_init__(self) -> None:
-        _check_step_size(self.step_size)
+        if self.step_size is not None:
+            _check_step_size(self.step_size)
         if not self.gamma >= 0:
             raise ValueError(f"`gamma` must be >= 0, got {self.gamma}.")
+
+    def beta(self, num_domains: int) -> float:
+        """The step size for K = `num_domains`: the one that was given, or 0.4 / K."""
+        return 0.4 / num_domains if self.step_size is None else self.step_size
 
     def init(self, losses: Tensor) -> Tensor:
         """Equal weights."""
@@ -66,10 +74,11 @@ class MinMax(AbstractWeightRule):
     def update(self, weights: Tensor, losses: Tensor) -> Tensor:
         """One projected ascent step."""
         uniform = 1.0 / weights.shape[-1]
-        if self.step_size * self.gamma >= 1.0:
+        step_size = self.beta(weights.shape[-1])
+        if step_size * self.gamma >= 1.0:
             return onto_simplex(uniform + losses / self.gamma)
         pull = self.gamma * (weights - uniform)
-        return onto_simplex(weights + self.step_size * (losses - pull))
+        return onto_simplex(weights + step_size * (losses - pull))
 
 
 @final

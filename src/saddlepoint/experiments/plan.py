@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, final
 
+from saddlepoint.runs import texts
 from saddlepoint.runs.settings import AttackSettings
 
 __all__ = [
@@ -34,9 +35,9 @@ __all__ = [
 
 Method = Literal["apgda", "attack", "attack-5"]
 METHODS: tuple[Method, ...] = ("apgda", "attack", "attack-5")
-"""`apgda` is Algorithm 1 with the paper's step sizes; `attack` is `saddlepoint.attack` with as many steps in
-one descent, and `attack-5` in up to five: rows that are not fooled yet begin again. The weights move as the row
-says, min-max with the paper's beta and gamma in all of them, so that rows differ in the attack alone."""
+"""`apgda` is Algorithm 1 with the paper's step sizes, beta and gamma; `attack` is `saddlepoint.attack` with as
+many steps and its own defaults, `MinMax()` included; `attack-5` has up to five restarts: rows that are not
+fooled yet begin again. Other weight rules are the row's in all of them."""
 
 RESTARTS = {"apgda": 1, "attack": 1, "attack-5": 5}
 """The `restarts` of every method."""
@@ -198,6 +199,8 @@ class Block:
         changes = {"rule": rule, "loss": strategy.loss, "restarts": RESTARTS[method], **more}
         if method != "apgda":
             changes |= {"method": "attack", "step_size": None}
+            if strategy.key == "minmax":
+                changes["rule"] = texts.full_rule("minmax", {})
         return self.settings.model_copy(update=changes)
 
 

@@ -71,7 +71,7 @@ def residuals(
     weights, losses = result.history.weights[:-1], result.history.losses[:-1]
     moved = torch.stack([rule.update(w, f) for w, f in zip(weights, losses, strict=True)])
     # A step longer than 1 / gamma is cut to it by the rule.
-    beta = min(rule.step_size, 1 / rule.gamma if rule.gamma else math.inf)
+    beta = min(rule.beta(weights.shape[-1]), 1 / rule.gamma if rule.gamma else math.inf)
     ascent = ((moved - weights).double() / beta).square().sum(dim=-1)
     return torch.stack([torch.stack(watch.squares), ascent], dim=-1)
 

@@ -14,7 +14,7 @@ from typing import Any
 from saddlepoint import models
 from saddlepoint.experiments.building import describe
 from saddlepoint.experiments.finished import Attacked, Results, Source, collect
-from saddlepoint.experiments.plan import Block, Experiment, Row
+from saddlepoint.experiments.plan import LABELS, METHODS, Block, Experiment, Row
 from saddlepoint.experiments.summary import summarise
 from saddlepoint.files import write_atomically
 from saddlepoint.report.tables import Cell
@@ -30,6 +30,8 @@ SUMMARY_VERSION = 1
 def write_summary(experiment: Experiment, folder: Path, store: Path) -> Path:
     """Store what the folder of an experiment holds as STORE/NAME.json.
 
+    Rows that a summary holds already and the folder does not, such as those of another method, stay in it.
+
     Args:
         experiment: Which one.
         folder: Where `reproduce` put its results.
@@ -37,6 +39,9 @@ def write_summary(experiment: Experiment, folder: Path, store: Path) -> Path:
 
     Returns:
         The file.
+
+    Raises:
+        ValueError: The summary that is there is about other networks.
     """
     results = collect(experiment, folder)
     runs = [Run.read(item.folder) for item in results.attacks if item.folder is not None]
@@ -66,8 +71,36 @@ def write_summary(experiment: Experiment, folder: Path, store: Path) -> Path:
         "lines": summarise(results)[0].lines if experiment.measurements else [],
     }
     path = store / f"{experiment.name}.json"
+    if path.is_file():
+        _keep_others(experiment, content, _content(experiment, store))
     write_atomically(path, _text(content).encode())
     return path
+
+
+def _keep_others(experiment: Experiment, new: dict[str, Any], old: dict[str, Any]) -> None:
+    """Add what only the old summary has to the new one."""
+    for name, found in old["networks"].items():
+        if new["networks"].setdefault(name, found) != found:
+            raise ValueError(
+                f"`store` must hold a summary of the same networks, got another {name} in the one of "
+                f"{experiment.name}; move that file away."
+            )
+    known = {_key(row) for row in new["rows"]}
+    rows = [*new["rows"], *(row for row in old["rows"] if _key(row) not in known)]
+    places = [
+        (block.key, row.strategy.key, method, labels)
+        for block in experiment.blocks
+        for row in block.rows
+        for method in METHODS
+        for labels in LABELS
+    ]
+    order: dict[tuple[str, ...], int] = {place: number for number, place in enumerate(places)}
+    new["rows"] = sorted(rows, key=lambda row: order.get(_key(row), len(order)))
+    new["versions"] = _unique([*old["versions"], *new["versions"]])
+
+
+def _key(row: dict[str, Any]) -> tuple[str, ...]:
+    return tuple(row[name] for name in ("block", "strategy", "method", "labels"))
 
 
 def read_summary(experiment: Experiment, store: Path) -> Results:

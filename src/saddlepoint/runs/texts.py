@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import shlex
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from saddlepoint import AbstractWeightRule
@@ -192,6 +192,8 @@ def full_rule(text: str, numbers: Mapping[str, float]) -> str:
     Example:
         >>> full_rule("minmax:gamma=5", {"step_size": 1 / 150, "gamma": 1}), full_rule("average", {})
         ('minmax:gamma=5,step_size=1/150', 'average')
+        >>> full_rule("minmax", {})
+        'minmax:gamma=0.3,step_size=auto'
     """
     from saddlepoint import Entropic, MinMax
 
@@ -200,9 +202,8 @@ def full_rule(text: str, numbers: Mapping[str, float]) -> str:
     if isinstance(made, MinMax):
         options = _options("rule", name, rest, ("step_size", "gamma"))
         made = MinMax(**{**numbers, **options})
-        return (
-            f"minmax:gamma={written(float(made.gamma))},step_size={written(float(made.step_size))}"
-        )
+        step = "auto" if made.step_size is None else written(float(made.step_size))
+        return f"minmax:gamma={written(float(made.gamma))},step_size={step}"
     if isinstance(made, Entropic):
         return f"entropic:step_size={written(float(made.step_size))}"
     return text
@@ -304,12 +305,14 @@ def threats(texts: Sequence[str]) -> dict[str, Threat]:
     return found
 
 
-def _options(what: str, name: str, rest: str, allowed: tuple[str, ...]) -> dict[str, float]:
-    options: dict[str, float] = {}
+def _options(what: str, name: str, rest: str, allowed: tuple[str, ...]) -> dict[str, Any]:
+    """The numbers behind a name; None for "auto", which min-max makes of the number of domains."""
+    options: dict[str, Any] = {}
     for part in split(rest):
         key, equals, value = part.partition("=")
         if not equals or key not in allowed:
             known = ", ".join(f"{key}=..." for key in allowed) or "no options"
             raise ValueError(f"`{what}` {name} must have {known}, got {part!r}.")
-        options[key] = number(value, f"{what} {key}")
+        auto = (name, key, value) == ("minmax", "step_size", "auto")
+        options[key] = None if auto else number(value, f"{what} {key}")
     return options

@@ -27,8 +27,6 @@ from saddlepoint.solver.watch import Watch
 
 __all__ = ["attack", "attack_unchecked"]
 
-_MOMENTUM = 0.25
-
 
 def attack(
     problem: AbstractProblem,
@@ -49,8 +47,8 @@ def attack(
     """Fool every domain of every row with one perturbation, with as few evaluations as possible.
 
     The min-max iteration of `apgda` with what makes attacks strong: steepest steps in the ball's own norm
-    among the entries that can still move, a step length that falls from twice the radius to zero along a
-    cosine, momentum, the best iterate kept (most domains fooled, then lowest worst loss), and restarts, which
+    among the entries that can still move, a step length that falls from one and a half radii to zero along a
+    cosine, the best iterate kept (most domains fooled, then lowest worst loss), and restarts, which
     for p = 1 and 2 begin in larger balls, of three sizes in turn, that shrink (as in l1-APGD, Croce & Hein,
     2021). And with what makes it cheap: a row leaves the batch as soon as it fools every domain, and only rows
     that are not fooled yet are restarted. There is no step size to tune.
@@ -177,7 +175,7 @@ def attack_unchecked(
 @final
 @dataclass(frozen=True)
 class _Run:
-    """One restart of some rows of a batch; the first with momentum, the others without, to explore more."""
+    """One restart of some rows of a batch."""
 
     rule: AbstractWeightRule
     loss: Loss
@@ -200,7 +198,7 @@ class _Run:
         log = History(*(delta.new_zeros(steps + 1, *problem.labels.shape) for _ in range(2)))
         here = torch.arange(len(problem), device=delta.device)  # rows that are not fooled yet
         gained = torch.zeros_like(here, dtype=torch.bool)
-        before, weights = delta, None
+        weights = None
         try:
             for step_number in range(steps + 1):
                 here_ball = schedule.ball(ball, step_number)
@@ -224,20 +222,15 @@ class _Run:
                 if not bool(left.all()):
                     keep = left.nonzero().flatten()
                     problem, ball, here = problem.take(keep), ball.take(keep), here[keep]
-                    delta, before = delta[keep], before[keep]
-                    shown, weights, gradient = shown[keep], weights[keep], gradient[keep]
+                    delta, shown = delta[keep], shown[keep]
+                    weights, gradient = weights[keep], gradient[keep]
                 stream = self._stream(step_number)
                 self.watch.gradient(problem, shown, gradient, stream=stream, step=step_number)
-                momentum = 0.0 if self.restart or step_number == 0 else _MOMENTUM
                 length = schedule.length(step_number)
                 entries = schedule.entries(ball, delta[0].numel(), step_number)
-                next_ball, box = (
-                    schedule.ball(ball, step_number + 1),
-                    (problem.lower, problem.upper),
-                )
-                delta, before = (
-                    step(next_ball, box, delta, before, gradient, length, momentum, entries),
-                    delta,
+                next_ball = schedule.ball(ball, step_number + 1)
+                delta = step(
+                    next_ball, problem.lower, problem.upper, delta, gradient, length, entries
                 )
         finally:
             gain = gained.nonzero().flatten()

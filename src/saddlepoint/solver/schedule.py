@@ -56,8 +56,13 @@ class Schedule:
         return ball if growth == 1.0 else LpBall(ball.p, ball.eps * growth, ball.unit)
 
     def length(self, number: int) -> float:
-        """Length of the step from iterate `number`, in radii: from two to almost none along a cosine."""
-        return 1 + math.cos(math.pi * number / self.steps)
+        """Length of the step from iterate `number`, in radii, which falls to almost none along a cosine.
+
+        The first restart begins with one and a half: half as many evaluations as with two where domains are
+        easy. The others begin with two, to get further away from where the first one ended.
+        """
+        longest = 2.0 if self.restart else 1.5
+        return longest * (1 + math.cos(math.pi * number / self.steps)) / 2
 
     def entries(self, ball: LpBall, size: int, number: int) -> int | Tensor | None:
         """How many entries of a row move for p = 1, one number or (B,); None leaves it to `steps.steepest`.

@@ -24,34 +24,27 @@ _ENTRIES = 20  # that move at a time for p = 1: the measured optimum for large r
 
 def step(
     ball: LpBall,
-    box: tuple[Tensor, Tensor],
+    lower: Tensor,
+    upper: Tensor,
     delta: Tensor,
-    before: Tensor,
     gradient: Tensor,
     length: float,
-    momentum: float,
     entries: int | Tensor | None = None,
 ) -> Tensor:
-    """The next iterate, (B, ...): a projected step, then a mixture with the last displacement.
+    """The next iterate, (B, ...): a step along the steepest direction of the ball's norm, then the projection.
 
     Args:
         ball: Gives norm and radius.
-        box: Least and largest delta, (B, ...) each.
+        lower: Least delta, (B, ...).
+        upper: Largest delta, (B, ...).
         delta: This iterate, (B, ...).
-        before: The one before it, (B, ...).
         gradient: At delta, (B, ...); the step goes against it.
         length: Of the step, in radii.
-        momentum: Share of the last displacement, as in Auto-PGD (Croce & Hein, 2020); 0 is none.
         entries: How many of a row move for p = 1, one number or (B,); None is as `steepest` chooses.
     """
-    lower, upper = box
     # Entries that the box stops would waste the length of the step.
     direction = steepest(ball, movable(-gradient, delta, lower, upper), entries)
-    target = ball._project(delta + length * _radius(ball, delta) * direction, lower, upper)
-    if momentum == 0:
-        return target
-    mixed = delta + (1 - momentum) * (target - delta) + momentum * (delta - before)
-    return ball._project(mixed, lower, upper)
+    return ball._project(delta + length * _radius(ball, delta) * direction, lower, upper)
 
 
 def movable(motion: Tensor, delta: Tensor, lower: Tensor, upper: Tensor) -> Tensor:

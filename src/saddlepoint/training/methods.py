@@ -262,8 +262,8 @@ def _literal(threats: dict[str, Threat], options: MethodOptions) -> AbstractMeth
     rule = options.get("rule")
     if rule is None:
         # "1/T is usually a very good practice, where T is the total number of attack iterations."
-        rule = MinMax(step_size=1 / options.get("steps", 10))
-    if not isinstance(rule, MinMax) or rule.step_size * rule.gamma > 1:
+        rule = MinMax(step_size=1 / options.get("steps", 10), gamma=1.0)
+    if not isinstance(rule, MinMax) or rule.beta(len(threats)) * rule.gamma > 1:
         raise ValueError(
             "`rule` must be a MinMax with step_size <= 1 / gamma, as Theorem 1 asks, for method 'ampgd-paper', "
             f"got {rule}; method 'ampgd' takes any rule."
@@ -279,7 +279,7 @@ def _literal(threats: dict[str, Threat], options: MethodOptions) -> AbstractMeth
                 f"`threats[{name!r}]` must be a ball, or have direction=raw, for method 'ampgd-paper', which "
                 f"takes plain gradients, got {threat}."
             )
-    beta = rule.step_size
+    beta = rule.beta(len(threats))
     plain = {
         name: threat if threat.direction is raw else Threat(threat.ball, beta, raw)
         for name, threat in threats.items()

@@ -108,13 +108,12 @@ class Threat:
         if self._scheduled:
             return step(
                 plan.ball(self.ball, number + 1),
-                (lower, upper),
-                delta,
+                lower,
+                upper,
                 delta,
                 -gradient,
                 plan.length(number),
-                momentum=0.0,
-                entries=plan.entries(self.ball, delta[0].numel(), number),
+                plan.entries(self.ball, delta[0].numel(), number),
             )
         if self.ball.p == 1 and self.direction is not raw:
             # The largest entries are sought among those that the box lets move.
