@@ -33,12 +33,12 @@ def named(suite, p):
 
 suites._named = named
 OurAttack.restarts = 2
-domains.robust_domains.__kwdefaults__.update(steps=3, searches=2)
+domains.domains_unchecked.__kwdefaults__.update(steps=3, searches=2)
 runner._CHUNK = 2
 
 def quick(experiment):
-    blocks = tuple(replace(block, steps=2) for block in experiment.blocks)
-    measured = tuple(replace(m, block=replace(m.block, steps=12)) for m in experiment.measurements)
+    blocks = tuple(block.but(steps=2) for block in experiment.blocks)
+    measured = tuple(replace(m, block=m.block.but(steps=12)) for m in experiment.measurements)
     return replace(experiment, blocks=blocks, measurements=measured)
 
 catalogue.EXPERIMENTS = {name: quick(each) for name, each in catalogue.EXPERIMENTS.items()}
@@ -208,7 +208,7 @@ def _text(file: int) -> str:
 def _import_all() -> None:
     import importlib
 
-    for name in ("attack", "demo", "evaluate", "reproduce", "train", "runner", "show", "tables"):
+    for name in ("attack", "demo", "evaluate", "reproduce", "train", "folders", "show", "tables"):
         importlib.import_module(f"saddlepoint.cli.{name}")
     for name in ("data", "doctor", "experiments", "models", "report", "runs", "training"):
         importlib.import_module(f"saddlepoint.{name}")

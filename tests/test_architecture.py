@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import ast
 import importlib
+import inspect
 import re
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import get_args, get_type_hints
 
 import pytest
 
 import saddlepoint
+import saddlepoint as sp
 
 ROOT = Path(saddlepoint.__file__).parent
 # A module imports only from lower levels; a folder counts as one room.
@@ -180,3 +183,37 @@ def test_only_the_command_line_prints(path: Path) -> None:
         )
     ]
     assert room_of(path) in ("cli", "__main__") or not calls, f"prints or exits in line {calls}"
+
+
+def _classes(hint: object) -> Iterator[type]:
+    """The classes in a type hint."""
+    if isinstance(hint, type):
+        yield hint
+    for part in get_args(hint):
+        for each in part if isinstance(part, list) else [part]:
+            yield from _classes(each)
+
+
+def test_what_public_functions_take_and_return_is_public() -> None:
+    rooms = [getattr(sp, name) for name in sp.__all__ if inspect.ismodule(getattr(sp, name))]
+    public = [getattr(room, name) for room in [sp, *rooms] for name in room.__all__]
+    hidden = set()
+    for name in sp.__all__:
+        value = getattr(sp, name)
+        functions = [value] if inspect.isfunction(value) else []
+        if inspect.isclass(value):
+            members = ((n, f) for n, f in vars(value).items() if n[0] != "_" or n == "__init__")
+            functions = [getattr(f, "fget", getattr(f, "__func__", f)) for _, f in members]
+        for function in filter(inspect.isfunction, functions):
+            for hint in get_type_hints(function).values():
+                hidden |= {
+                    f"{function.__qualname__}: {each.__name__}"
+                    for each in _classes(hint)
+                    if each.__module__.startswith("saddlepoint") and each not in public
+                }
+    # How a threat takes a step is for the loops of training, not for users.
+    assert hidden <= {
+        "Threat.ascend: Schedule",
+        "Threat.inside: Schedule",
+        "robust_accuracy: _HasBall",
+    }

@@ -408,7 +408,7 @@ class TestResume:
                 raise KeyboardInterrupt
 
         monkeypatch.setattr(runs.Store, "put", stop)
-        with pytest.raises(runs.Interrupted):
+        with pytest.raises(runs.RunInterrupted):
             make_evaluation(tmp_path, domains=3)
         assert runs.Run.read(tmp_path).status == "interrupted"
         assert len(list((tmp_path / "pages").glob("[!.]*"))) == after

@@ -362,7 +362,7 @@ def test_an_unfinished_row_is_continued_from_its_pages(
         if step.fraction > 0.5:
             raise KeyboardInterrupt
 
-    with pytest.raises(runs.Interrupted):
+    with pytest.raises(runs.RunInterrupted):
         experiments.reproduce(experiment, tmp_path, setup, callback=stop)
     folder = tmp_path / "true" / "apgda" / "linf-0.2" / "avg"
     assert runs.Run.read(folder).status == "interrupted"

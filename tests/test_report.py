@@ -95,7 +95,7 @@ class TestRunning:
                 raise KeyboardInterrupt
 
         monkeypatch.setattr(runs.Store, "put", stop)
-        with pytest.raises(runs.Interrupted) as caught:
+        with pytest.raises(runs.RunInterrupted) as caught:
             make_run(tmp_path)
         assert caught.value.run.status == "interrupted"
         make_run(tmp_path)

@@ -10,15 +10,28 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from saddlepoint import data, directions, models, transforms
+    from saddlepoint import data, directions, doctor, models, transforms
     from saddlepoint.evaluation import (
+        AbstractAttack,
+        AttackFailedError,
+        EvaluationProgress,
+        Failure,
+        Ledger,
+        Outcome,
         RobustAccuracy,
         SuccessRates,
         robust_accuracy,
         success_rates,
     )
-    from saddlepoint.losses import clipped, cw_margin, dlr, neg_cross_entropy
-    from saddlepoint.problems import AbstractProblem, Ensemble, Product, Transformed, Universal
+    from saddlepoint.losses import Loss, clipped, cw_margin, dlr, neg_cross_entropy
+    from saddlepoint.problems import (
+        AbstractProblem,
+        Array,
+        Ensemble,
+        Product,
+        Transformed,
+        Universal,
+    )
     from saddlepoint.projections import LpBall, l0, l1, l2, linf, project_lp_box, project_simplex
     from saddlepoint.rules import AbstractWeightRule, Average, Entropic, Fixed, MinMax, WorstCase
     from saddlepoint.solver import AttackResult, History, Interrupted, Progress
@@ -26,8 +39,11 @@ if TYPE_CHECKING:
     from saddlepoint.solver.attack import attack
     from saddlepoint.training import (
         AbstractStart,
+        Loader,
+        MethodOptions,
         RandomStart,
         Recipe,
+        StepOptions,
         StepStats,
         Threat,
         TrainingProgress,
@@ -43,23 +59,34 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 __all__ = [
+    "AbstractAttack",
     "AbstractProblem",
     "AbstractStart",
     "AbstractWeightRule",
+    "Array",
+    "AttackFailedError",
     "AttackResult",
     "Average",
     "Ensemble",
     "Entropic",
+    "EvaluationProgress",
+    "Failure",
     "Fixed",
     "History",
     "Interrupted",
+    "Ledger",
+    "Loader",
+    "Loss",
     "LpBall",
+    "MethodOptions",
     "MinMax",
+    "Outcome",
     "Product",
     "Progress",
     "RandomStart",
     "Recipe",
     "RobustAccuracy",
+    "StepOptions",
     "StepStats",
     "SuccessRates",
     "Threat",
@@ -78,6 +105,7 @@ __all__ = [
     "data",
     "directions",
     "dlr",
+    "doctor",
     "l0",
     "l1",
     "l2",
@@ -96,15 +124,29 @@ __all__ = [
 
 # Names are imported when they are first used (PEP 562): the command line answers `--help` without torch.
 _ROOMS = {
-    "evaluation": ("RobustAccuracy", "SuccessRates", "robust_accuracy", "success_rates"),
-    "losses": ("clipped", "cw_margin", "dlr", "neg_cross_entropy"),
-    "problems": ("AbstractProblem", "Ensemble", "Product", "Transformed", "Universal"),
+    "evaluation": (
+        "AbstractAttack",
+        "AttackFailedError",
+        "EvaluationProgress",
+        "Failure",
+        "Ledger",
+        "Outcome",
+        "RobustAccuracy",
+        "SuccessRates",
+        "robust_accuracy",
+        "success_rates",
+    ),
+    "losses": ("Loss", "clipped", "cw_margin", "dlr", "neg_cross_entropy"),
+    "problems": ("AbstractProblem", "Array", "Ensemble", "Product", "Transformed", "Universal"),
     "projections": ("LpBall", "l0", "l1", "l2", "linf", "project_lp_box", "project_simplex"),
     "solver": ("AttackResult", "History", "Interrupted", "Progress", "apgda", "attack"),
     "training": (
         "AbstractStart",
+        "Loader",
+        "MethodOptions",
         "RandomStart",
         "Recipe",
+        "StepOptions",
         "StepStats",
         "Threat",
         "TrainingProgress",

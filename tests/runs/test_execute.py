@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from saddlepoint.evaluation import Page
-from saddlepoint.runs.execute import Execution, Interrupted, in_pages, opened, read_results
+from saddlepoint.runs.execute import Execution, RunInterrupted, in_pages, opened, read_results
 from saddlepoint.runs.hashing import hash_settings
 from saddlepoint.runs.record import RECORD, TENSORS, Hashes, Run
 from saddlepoint.runs.store import LOCK, PAGES, locked
@@ -74,7 +74,7 @@ def test_a_run_from_start_to_end(tmp_path: Path) -> None:
 
 
 def test_an_interrupted_run_goes_on_with_what_is_left(tmp_path: Path) -> None:
-    with pytest.raises(Interrupted) as stop:
+    with pytest.raises(RunInterrupted) as stop:
         go(tmp_path, Work(stop_at=8))
     assert stop.value.run.done == 8
     assert Run.read(tmp_path).status == "interrupted"
@@ -115,7 +115,7 @@ def test_pages_that_disappear_or_rot_in_mid_run_are_computed_again(
 
 
 def test_pages_of_other_settings_are_not_used(tmp_path: Path) -> None:
-    with pytest.raises(Interrupted):
+    with pytest.raises(RunInterrupted):
         go(tmp_path, Work(0.1, stop_at=8))
     with pytest.raises(ValueError, match=r"same configuration.*eps: 0.1 there, 0.3 here"):
         go(tmp_path, Work(0.3), resume=True)
@@ -127,7 +127,7 @@ def test_pages_of_other_settings_are_not_used(tmp_path: Path) -> None:
 
 
 def test_resuming_refuses_other_data_and_models_and_those_nobody_knows(tmp_path: Path) -> None:
-    with pytest.raises(Interrupted):
+    with pytest.raises(RunInterrupted):
         go(tmp_path, Work(stop_at=8))
     for other, words in (
         (record(data="e"), "same data"),
@@ -152,7 +152,7 @@ def test_foreign_files_are_refused_and_kept(tmp_path: Path) -> None:
 def test_overwriting_removes_what_the_old_run_wrote(tmp_path: Path) -> None:
     go(tmp_path, Work())
     (tmp_path / "report.html").write_text("of the old run")
-    with pytest.raises(Interrupted):
+    with pytest.raises(RunInterrupted):
         go(tmp_path, Work(0.3, stop_at=4), overwrite=True)
     assert not (tmp_path / "report.html").exists()
     assert not (tmp_path / TENSORS).exists()

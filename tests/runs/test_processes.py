@@ -157,7 +157,8 @@ def test_a_budget_is_the_time_of_all_processes_together(nursery: Nursery, tmp_pa
     ended = nursery.run(*words, cwd=tmp_path, processes=2, patch=slow)
     assert [each.code for each in ended] == [0, 0], ended[0].err
     metrics = runs.Run.read(tmp_path / "two").metrics
-    (first, _) = metrics["attacks"]
+    (domain,) = metrics["domains"].values()
+    (first, _) = domain["attacks"]
     # Each of the two has 0.4 s: a first batch of at least 0.3 s, and not time enough for a second one.
     assert (first["status"], first["attacked"]) in (
         ("cut short", 2),

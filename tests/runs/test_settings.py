@@ -10,6 +10,7 @@ import torch
 import yaml
 
 import saddlepoint as sp
+from commands import inside
 from saddlepoint import cli, runs
 from saddlepoint.runs import texts
 from saddlepoint.runs.settings import (
@@ -19,7 +20,7 @@ from saddlepoint.runs.settings import (
     Settings,
     TrainSettings,
 )
-from test_cli import QUICK, inside
+from test_cli import QUICK
 
 
 @pytest.fixture(autouse=True)

@@ -133,7 +133,7 @@ def run_attack(settings: "AttackSettings", running: Running, *, rank: int = 0) -
             if not execution.complete:
                 with library(), show.attacking(title, noun, quiet=quiet) as callback:
                     run = runs.attack_rows(job, execution, callback=callback)
-    except runs.Interrupted as stop:
+    except runs.RunInterrupted as stop:
         saved = f"{stop.run.done} of {run.rows} {noun} are done and saved"
         return folders.stopped(saved, folder, settings.command(folder))
     for line in run.warnings:

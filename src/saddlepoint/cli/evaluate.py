@@ -138,7 +138,7 @@ def _run(job: _Job, run: "Run", folder: Path, running: Running, again: str, rank
                     run = runs.finish_evaluation(
                         execution, lambda ledger: _evaluate(job, ledger, callback), job.problem
                     )
-    except runs.Interrupted as stop:
+    except runs.RunInterrupted as stop:
         saved = len(runs.Store(folder, stop.run.hashes.fingerprint))
         return folders.stopped(f"{saved} finished batches are saved", folder, again)
     return 0 if rank else finish(run, folder, quiet=running.quiet, as_json=running.json)

@@ -82,16 +82,14 @@ def reproduce(
     limit = room.FULL if full else limit
     reasons = list(dict.fromkeys(room.skipped(experiment, weights).values()))
     with joined() as rank:
-        quiet = quiet or rank != 0
         for source in _sources(experiment, method, labels):
             setup = room.Setup(*source, limit, seed, weights)
             try:
-                _run(part, folder, setup, resume=resume, quiet=quiet)
+                _run(part, folder, setup, resume=resume, quiet=quiet or rank != 0)
             except KeyboardInterrupt:
                 given: dict[str, object] = {"method": method, "labels": labels, "out": folder}
-                given |= {"seed": seed or None, "weights": weights, "store": store}
-                given |= {"limit": None if full else limit, "figures": figures}
-                given |= {"full": full, "only": only}
+                given |= {"seed": seed or None, "weights": weights, "store": store, "only": only}
+                given |= {"limit": None if full else limit, "figures": figures, "full": full}
                 again = texts.line(["reproduce", name], given)
                 if not rank:
                     print(f"stopped; continue with: {again} --resume", file=sys.stderr)
@@ -138,17 +136,13 @@ def _run(
     experiment: "Experiment", folder: Path, setup: "Setup", *, resume: bool, quiet: bool
 ) -> None:
     from saddlepoint import experiments as room
-    from saddlepoint.runs import Interrupted
 
     from . import progress
 
     title = f"{experiment.name} {room.Source(setup.method, setup.labels).name}"
     with progress.downloads() as download, _bar(title, quiet) as tell:
         setup = replace(setup, download=download)
-        try:
-            room.reproduce(experiment, folder, setup, resume=resume, callback=tell)
-        except Interrupted as stop:
-            raise KeyboardInterrupt from stop
+        room.reproduce(experiment, folder, setup, resume=resume, callback=tell)
 
 
 @contextmanager

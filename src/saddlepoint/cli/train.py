@@ -80,7 +80,7 @@ def train(
                             loaded, work, tests, execution, callback=callback, **every
                         )
                 run = execution.run
-        except runs.Interrupted as stop:
+        except runs.RunInterrupted as stop:
             saved = f"{stop.run.done} of {run.rows} epochs are done"
             if not checkpoint_every:
                 saved += (

@@ -181,19 +181,8 @@ def domains_unchecked(
                 )
             except AttackFailedError as error:
                 raise AttackFailedError(error.failure.of(name)) from error.__cause__
-        joint = Joint(
-            views,
-            right,
-            on_failure,
-            batch_size,
-            accumulate,
-            budget,
-            seed,
-            steps,
-            searches,
-            ledger,
-            callback,
-        )
+        how = (on_failure, batch_size, accumulate, budget, seed, steps, searches, ledger, callback)
+        joint = Joint(views, right, *how)
         found: dict[str, Found] = {}
         for number, (name, ball) in enumerate(balls.items()):
             where = EvaluationProgress(name, "", before + 2 * number, stages, 0, 0, 0, len(views))

@@ -109,7 +109,7 @@ def reproduce(
 
     Raises:
         ValueError: No block can run, the folder holds results, or those to continue are of other settings.
-        saddlepoint.runs.Interrupted: Ctrl-C; finished rows, and pages of the one under way, are on disk.
+        saddlepoint.runs.RunInterrupted: Ctrl-C; finished rows, and pages of the one under way, are on disk.
     """
     setup = Setup() if setup is None else setup
     for name, there in (("method", experiment.methods), ("labels", experiment.labels)):

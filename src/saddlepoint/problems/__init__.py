@@ -16,12 +16,13 @@ called, never changed.
 
 from saddlepoint.calls import Model, check_eval_mode
 from saddlepoint.problems.abstract import AbstractProblem
-from saddlepoint.problems.inputs import check_targets
+from saddlepoint.problems.inputs import Array, check_targets
 from saddlepoint.problems.universal import Universal
 from saddlepoint.problems.views import Ensemble, Product, Transformed
 
 __all__ = [
     "AbstractProblem",
+    "Array",
     "Ensemble",
     "Model",
     "Product",

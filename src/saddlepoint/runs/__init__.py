@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from saddlepoint.runs.comparable import Entry
     from saddlepoint.runs.counting import lift, summarise
     from saddlepoint.runs.evaluations import finish_evaluation
-    from saddlepoint.runs.execute import Execution, Interrupted, in_pages, opened, read_results
+    from saddlepoint.runs.execute import Execution, RunInterrupted, in_pages, opened, read_results
     from saddlepoint.runs.hashing import hash_model, hash_settings, hash_tensors
     from saddlepoint.runs.metrics import (
         Accuracies,
@@ -45,7 +45,6 @@ __all__ = [
     "EvaluationMetrics",
     "Execution",
     "Hashes",
-    "Interrupted",
     "Job",
     "Kind",
     "Metrics",
@@ -54,6 +53,7 @@ __all__ = [
     "Ranking",
     "Rates",
     "Run",
+    "RunInterrupted",
     "RunProgress",
     "Store",
     "TrainingMetrics",

@@ -25,12 +25,12 @@ from saddlepoint.runs.signals import stop_on_signals
 from saddlepoint.runs.store import Store, locked
 from saddlepoint.training.distributed import World
 
-__all__ = ["Execution", "Interrupted", "in_pages", "opened", "read_results"]
+__all__ = ["Execution", "RunInterrupted", "in_pages", "opened", "read_results"]
 
 _HISTORY = "history."  # these tensors have the steps as first axis and the rows as second
 
 
-class Interrupted(KeyboardInterrupt):
+class RunInterrupted(KeyboardInterrupt):
     """The run was stopped by Ctrl-C or a signal; `run` is its record so far, in `folder`."""
 
     def __init__(self, run: Run, folder: Path) -> None:
@@ -118,7 +118,7 @@ def opened(
 
     Raises:
         ValueError: The folder is in use, holds another run, or files that are not ours.
-        Interrupted: The work was stopped. The record says so, and everything finished is on disk.
+        RunInterrupted: The work was stopped. The record says so, and everything finished is on disk.
     """
     world, made = World.current(), not folder.exists()
     try:
@@ -338,7 +338,7 @@ def _watched(execution: Execution) -> Iterator[None]:
                 # A second Ctrl-C does not keep the record from being written; the handler is restored below.
                 signal.signal(signal.SIGINT, signal.SIG_IGN)
             stopped = execution.update(status="interrupted", seconds=execution.seconds())
-            raise Interrupted(stopped, execution.folder) from stop
+            raise RunInterrupted(stopped, execution.folder) from stop
         except BaseException:
             results = [name for name in execution.run.files if name != RECORD]
             if execution.world.rank:

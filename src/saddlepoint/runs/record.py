@@ -36,7 +36,7 @@ RECORD = "run.json"
 TENSORS = "tensors.safetensors"
 """What every row of a finished run came to."""
 
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
 """Raised whenever a reader of older files would misunderstand the new ones."""
 
 Kind = Literal["ensemble", "universal", "transform", "evaluate", "train", "measure"]

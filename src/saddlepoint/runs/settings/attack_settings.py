@@ -69,8 +69,9 @@ class AttackSettings(Settings):
     rule: str = Field(
         default="minmax",
         description="How the weights move: minmax, average, worst, entropic, fixed:0.2,0.1,0.4,0.3 (which sum "
-        "to one); with options as in minmax:gamma=3,step_size=1/50 (auto: 0.4 over the number of domains). What is left out is the library's number, "
-        "with --method apgda the paper's where it has one; --print-config shows it.",
+        "to one); with options as in minmax:gamma=3,step_size=1/50 (auto is 0.4 over the number of domains). "
+        "What is left out is the library's number, with --method apgda the paper's where it has one; "
+        "--print-config shows it.",
     )
     baseline: str | None = Field(
         default=None, description="A rule to compare with, such as average."
