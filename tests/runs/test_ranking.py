@@ -132,7 +132,7 @@ def test_the_command_says_the_same_on_console_and_page(folder, capsys):
         assert "Which model is more robust?" in text
         assert "deep/er/cifar" in text
     assert "· models A, C" in out
-    assert "· min-max (gamma=1, step_size=0.05), 5 steps" in " ".join(out.split())
+    assert "· min-max (gamma=0.3, step_size=auto), 5 steps" in " ".join(out.split())
     assert err.count("left out") == 2
     assert "damaged or was edited" in err
     assert "damaged or was edited" in page

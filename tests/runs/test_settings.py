@@ -159,11 +159,11 @@ class TestConfig:
             load("ensemble", own, None)
         settings = load("ensemble", {**own, "step_size": 0.5}, None)
         assert texts.rule(settings.rule) == sp.MinMax()  # written out, so that nobody has to guess
-        assert settings.rule == "minmax:gamma=1,step_size=0.05"
+        assert settings.rule == "minmax:gamma=0.3,step_size=auto"
 
     def test_attack_shows_the_numbers_of_the_library(self):
         settings = load("ensemble", {"models": "A", "data": "cifar10"}, None)
-        assert (settings.rule, settings.step_size) == ("minmax:gamma=1,step_size=0.05", None)
+        assert (settings.rule, settings.step_size) == ("minmax:gamma=0.3,step_size=auto", None)
 
     def test_yaml_round_trip(self):
         settings = load(
