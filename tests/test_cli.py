@@ -138,7 +138,7 @@ class TestSubcommands:
         assert "\x1b" not in done.stdout + done.stderr
         folder = tmp_path / "runs" / "demo"
         record = json.loads((folder / "run.json").read_text())
-        assert record["schema_version"] == 2
+        assert record["schema_version"] == runs.SCHEMA_VERSION
         rates = {"asr_all", "asr_all_among_correct", "asr_mean"}
         assert rates | {"accuracy", "weights"} <= set(record["metrics"])
         assert set(record["metrics"]["accuracy"]) == {"A", "B", "C", "D"}
