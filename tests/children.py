@@ -32,7 +32,7 @@ def named(suite, p):
     return (*ours, RandomSearch(queries=20)) if p == math.inf else ours
 
 suites._named = named
-OurAttack.restarts = 2
+OurAttack.calls = 2
 domains.domains_unchecked.__kwdefaults__.update(steps=3, searches=2)
 runner._CHUNK = 2
 

@@ -285,16 +285,16 @@ class TestValidation:
             "l2": Threat(LpBall(2, torch.linspace(0.5, 1.5, 200)), 0.3),
         }
         starts = [ZeroStart(), *(RandomStart(seed) for seed in (1, 2, 3))]
-        standing = torch.ones(200, 2, dtype=torch.bool)
+        not_fooled = torch.ones(200, 2, dtype=torch.bool)
         for start in starts:
             delta = perturb(model, x, y, threats, steps=1, start=start, iteration=0)
             logits = model((x[:, None] + delta).flatten(0, 1))
-            standing &= logits.argmax(dim=1).view(200, 2) == y[:, None]
+            not_fooled &= logits.argmax(dim=1).view(200, 2) == y[:, None]
         clean = model(x).argmax(dim=1) == y
         found = validate(model, x, y, threats, steps=1, restarts=4, batch_size=200)
-        assert found["linf"] == pytest.approx(standing[:, 0].float().mean().item())
-        assert found["l2"] == pytest.approx(standing[:, 1].float().mean().item())
-        union = (standing.all(dim=1) & clean).float().mean().item()
+        assert found["linf"] == pytest.approx(not_fooled[:, 0].float().mean().item())
+        assert found["l2"] == pytest.approx(not_fooled[:, 1].float().mean().item())
+        union = (not_fooled.all(dim=1) & clean).float().mean().item()
         assert found["union"] == pytest.approx(union)
         assert union < validate(model, x, y, threats, steps=1, batch_size=200)["union"]
         assert validate(model, x, y, threats, steps=1, restarts=4, batch_size=33) == found

@@ -1,4 +1,4 @@
-"""AMPGD and its rivals: literal oracles, reductions to known methods, and a model that is left alone."""
+"""AMPGD and its baselines: literal oracles, reductions to known methods, and a model that is left alone."""
 
 from __future__ import annotations
 
@@ -633,7 +633,7 @@ class TestModelIsLeftAlone:
 
     @pytest.mark.parametrize("p", [0, 1, 2, math.inf])
     def test_gradients_that_are_not_finite_are_an_error(self, p):
-        """sqrt(v * v) is v on [0, 1], and its gradient at 0 is NaN: an attack would stand still in silence."""
+        """sqrt(v * v) is v on [0, 1], and its gradient at 0 is NaN: an attack would not move."""
 
         class Root(nn.Module):
             def __init__(self):

@@ -217,7 +217,7 @@ def test_the_best_iterate_is_kept_most_domains_first_then_lowest_worst_loss(
         torch.testing.assert_close(result.weights[b], result.history.weights[best, b])
 
 
-def test_rows_leave_once_fooled_and_their_history_stands_still(problem: sp.Ensemble) -> None:
+def test_rows_leave_once_fooled_and_their_history_stops(problem: sp.Ensemble) -> None:
     sizes: list[int] = []
 
     def watched(images: Tensor) -> Tensor:
@@ -261,9 +261,9 @@ def test_only_standing_rows_are_restarted_and_never_to_their_loss(problem: sp.En
         often,
         done,
     )
-    standing = ~done
-    hits_once, hits_often = (r.fooled[standing].sum(dim=1) for r in (once, often))
-    worst_once, worst_often = (r.losses[standing].amax(dim=1) for r in (once, often))
+    not_fooled = ~done
+    hits_once, hits_often = (r.fooled[not_fooled].sum(dim=1) for r in (once, often))
+    worst_once, worst_often = (r.losses[not_fooled].amax(dim=1) for r in (once, often))
     better = (hits_often > hits_once) | ((hits_often == hits_once) & (worst_often <= worst_once))
     assert bool(better.all())
     still = ~often.fooled.all(dim=1)

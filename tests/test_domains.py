@@ -101,7 +101,7 @@ def equal(one: DomainAccuracy, other: DomainAccuracy) -> bool:
         torch.equal(getattr(one, table)[name], getattr(other, table)[name])
         for table in tables
         for name in one.balls
-    ) and torch.equal(one.standing(), other.standing())
+    ) and torch.equal(one.still_right(), other.still_right())
 
 
 # ------------------------------------------------------------------------------------- on planes
@@ -132,14 +132,14 @@ def test_domains_on_planes(p: float) -> None:
     assert torch.equal(radii <= eps, result.fooled["some"])
     assert bool((radii >= exact - 1e-6).all())
     torch.testing.assert_close(radii, exact, atol=0.01, rtol=0.1 if p == 1 else 0.01)
-    alone = {name: each.standing() for name, each in result.per_domain.items()}
+    alone = {name: each.still_right() for name, each in result.per_domain.items()}
     first, second = torch.tensor([0.1, 0.05, 0.5, 0, 0]), torch.tensor([0.3, 0.05, 0.1, 0.2, 0])
     reach = 1.0 if p == 0 else eps
     assert alone["A"].tolist() == (first > reach).tolist()
     assert alone["B"].tolist() == (second > reach).tolist()
-    assert result.standing().tolist() == (alone["A"] & alone["B"]).tolist()
-    assert result.union == result.standing().double().mean()
-    assert result.interval() == wilson(int(result.standing().sum()), 5)
+    assert result.still_right().tolist() == (alone["A"] & alone["B"]).tolist()
+    assert result.union == result.still_right().double().mean()
+    assert result.interval() == wilson(int(result.still_right().sum()), 5)
     assert result.notes == ()
 
 
@@ -214,9 +214,9 @@ def test_the_union_by_hand() -> None:
         remarks=("a min-max: something",),
     )
     assert result.clean == pytest.approx(3 / 5)
-    assert result.standing("a").tolist() == [False, True, True, False, False]
-    assert result.standing("b").tolist() == [False, False, True, True, False]
-    assert result.standing().tolist() == [False, False, True, False, False]
+    assert result.still_right("a").tolist() == [False, True, True, False, False]
+    assert result.still_right("b").tolist() == [False, False, True, True, False]
+    assert result.still_right().tolist() == [False, False, True, False, False]
     assert result.union == pytest.approx(1 / 5)
     assert result.joint == {"a": pytest.approx(4 / 5), "b": pytest.approx(3 / 5)}
     assert result.interval("b", 0.9) == wilson(2, 5, 0.9)
@@ -230,7 +230,7 @@ def test_the_min_max_attack_belongs_to_the_union() -> None:
     # row 1 falls in both, rows 0 and 2 in one domain, on the way to both
     assert result.fooled["linf"].tolist() == [False, True, False, True, True]
     assert result.broken["linf"][1].tolist() == [True, True]
-    assert not result.standing()[1]
+    assert not result.still_right()[1]
 
 
 def test_what_is_found_against_one_domain_is_tried_on_the_others() -> None:
@@ -264,7 +264,7 @@ def test_all_at_once_are_attacked_with_as_many_descents_as_one_domain_by_suite_q
     threats = {str(p): LpBall(p, 1.0) for p in NORMS}
     robust_domains(BOTH, threats, LAZY, steps=1, searches=0)
     alone = {
-        p: sum(each.descents for each in attacks_for("quick", p) if isinstance(each, OurAttack))
+        p: sum(each.restarts for each in attacks_for("quick", p) if isinstance(each, OurAttack))
         for p in NORMS
     }
     assert taken == alone == {math.inf: 5, 2.0: 9, 1.0: 9, 0.0: 5}
@@ -456,7 +456,7 @@ def test_progress_names_the_domain_and_counts_all_stages() -> None:
     assert {p.images for p in seen} == {5}
     joint = [(p.done, p.total) for p in seen if p.index == 4]
     assert joint == [(0, 4), (2, 4), (4, 4)]
-    assert [p.standing for p in seen if p.index == 4] == [4, 3, 2]
+    assert [p.not_fooled for p in seen if p.index == 4] == [4, 3, 2]
 
 
 def test_images_that_every_domain_has_wrong_need_no_attack() -> None:

@@ -89,7 +89,9 @@ class TestCommand:
         assert torch.equal(tensors["l2/distance"], expected.distance("l2"))
         assert not (tmp_path / "o" / "pages").exists()
         assert done.stdout.splitlines()[-1].endswith("report: o/report.html")
-        assert f"classifies {int(expected.standing().sum())} of 10 images correctly" in done.stdout
+        assert (
+            f"classifies {int(expected.still_right().sum())} of 10 images correctly" in done.stdout
+        )
         assert "linf attack-ce (1/5): " in done.stderr
         assert "\x1b" not in done.stdout + done.stderr
 
@@ -166,7 +168,7 @@ class TestCommand:
         assert out == ""
         assert "Masked: not fit" in err
         assert "the gradient is exactly zero for 100% of the images." in err
-        assert "usually means: something hides it" in err
+        assert "usually means: something masks it" in err
         assert "what to do:    attack a differentiable copy" in err
         last = err.splitlines()[-1]
         assert last.startswith(
@@ -721,7 +723,7 @@ class TestCharts:
         assert heights == pytest.approx([0.5, 0.25], abs=0.01)
 
     def test_names_are_escaped(self):
-        rows = [(HOSTILE[0], [("bar d0", HOSTILE[1], 2), ("stand", "still right", 3)])]
+        rows = [(HOSTILE[0], [("bar d0", HOSTILE[1], 2), ("right", "still right", 3)])]
         for chart in (
             charts.share_bars(rows, ["60 %"]),
             charts.survival_chart([torch.rand(4)], [HOSTILE[0]], 0.3, 0.4, True),

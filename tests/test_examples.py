@@ -1,4 +1,4 @@
-"""Every example runs as it stands and finds what its heading promises."""
+"""Every example runs as it is and finds what its heading promises."""
 
 import json
 import runpy

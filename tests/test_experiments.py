@@ -57,9 +57,9 @@ def tiny(experiment: Experiment, limit: int = 5) -> Experiment:
 
 
 @pytest.fixture(scope="module")
-def weights(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Random weights for network B of CIFAR-10, so that every experiment of {A, B, C, D} runs."""
-    folder = tmp_path_factory.mktemp("weights")
+def parameters(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Random parameters for network B of CIFAR-10, so that every experiment of {A, B, C, D} runs."""
+    folder = tmp_path_factory.mktemp("parameters")
     with torch.random.fork_rng():
         torch.manual_seed(1)
         save_file(
@@ -265,24 +265,24 @@ def test_keys_are_unique_and_names_are_plain() -> None:
 
 
 @pytest.mark.parametrize("name", [n for n in EXPERIMENTS if n != "ensemble-cifar10-deep"])
-def test_every_experiment_runs_and_publishes(name: str, tmp_path: Path, weights: Path) -> None:
+def test_every_experiment_runs_and_publishes(name: str, tmp_path: Path, parameters: Path) -> None:
     experiment = tiny(EXPERIMENTS[name])
     method = experiment.methods[len(name) % len(experiment.methods)]
-    setup = experiments.Setup(method, weights=weights, reports=False)
+    setup = experiments.Setup(method, parameters=parameters, reports=False)
     steps: list[experiments.Step] = []
     experiments.reproduce(experiment, tmp_path, setup, callback=steps.append)
     assert steps[-1].done == steps[-1].total
     found = experiments.collect(experiment, tmp_path)
-    gone = runner.skipped(experiment, weights)
+    gone = runner.skipped(experiment, parameters)
     assert {item.block.key for item in found.attacks} == {
         block.key for block in experiment.blocks if block.key not in gone
     }
     for item in found.attacks:
         low, high = item.interval
         assert low <= item.asr_all <= high
-        # One descent takes at most the paper's steps + 1, five take at most five times as many.
-        descents = 5 if method == "attack-5" else 1
-        assert item.evaluations <= descents * (item.block.settings.steps + 1)
+        # One restart takes at most the paper's steps + 1, five take at most five times as many.
+        restarts = 5 if method == "attack-5" else 1
+        assert item.evaluations <= restarts * (item.block.settings.steps + 1)
     tables, files = experiments.publish(experiment, tmp_path, skipped=list(gone.values()))
     assert {"table.md", "table.csv", "table.tex"} <= {file.name for file in files}
     assert all(file.stat().st_size > 0 for file in files)
@@ -298,24 +298,28 @@ def experiment_has_paper(experiment: Experiment) -> bool:
     return bool(experiment.measurements) or any(row.paper.asr_all is not None for row in rows)
 
 
-@pytest.mark.skipif("cifar10-e" in sp.models.shipped(), reason="the networks have weights by now")
+@pytest.mark.skipif(
+    "cifar10-e" in sp.models.shipped(), reason="the networks have parameters by now"
+)
 def test_missing_networks_are_named_with_what_to_do(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="no weights for cifar10-e, cifar10-f, cifar10-h") as error:
+    with pytest.raises(
+        ValueError, match="no parameters for cifar10-e, cifar10-f, cifar10-h"
+    ) as error:
         experiments.reproduce(EXPERIMENTS["ensemble-cifar10-deep"], tmp_path)
     assert "saddlepoint train --data cifar10 --model E" in str(error.value)
     assert not list(tmp_path.iterdir())
     gone = experiments.skipped(EXPERIMENTS["universal-cifar10"])
-    assert "no weights for cifar10-e" in gone["e-k2"]
+    assert "no parameters for cifar10-e" in gone["e-k2"]
     assert "d-k2" not in gone
 
 
-def test_weights_of_a_folder_are_used(weights: Path) -> None:
-    assert building.available("cifar10-b", weights)
-    network = building.load_network("cifar10-b", weights)
+def test_parameters_of_a_folder_are_used(parameters: Path) -> None:
+    assert building.available("cifar10-b", parameters)
+    network = building.load_network("cifar10-b", parameters)
     assert not network.training
     assert network(torch.zeros(1, 3, 32, 32)).shape == (1, 10)
-    with pytest.raises(ValueError, match="no weights for mnist-z"):
-        building.load_network("mnist-z", weights)
+    with pytest.raises(ValueError, match="no parameters for mnist-z"):
+        building.load_network("mnist-z", parameters)
 
 
 def small(rows: int = 2, steps: int = 3, networks: tuple[str, ...] = ("A", "C")) -> Experiment:
@@ -476,7 +480,7 @@ def test_our_methods_are_attack_with_its_defaults(method: Method, restarts: int)
     expected = sp.attack(problem, ball, rule=rule, steps=8, restarts=restarts)
     assert torch.equal(found.delta, expected.delta)
     assert torch.equal(found.num_forwards, expected.num_forwards)
-    assert int(found.num_forwards.max()) == restarts * 9  # some rows stand to the end
+    assert int(found.num_forwards.max()) == restarts * 9  # some rows are not fooled to the end
     # A row gets what it gets alone.
     alone = sp.attack(problem.take(torch.tensor([3])), ball, rule=rule, steps=8, restarts=restarts)
     assert torch.equal(alone.num_forwards, found.num_forwards[3:4])
@@ -692,7 +696,7 @@ def test_the_table_puts_the_papers_line_above_ours() -> None:
         fake(block, "minmax", "attack", 90.0),
     )
     found = finished.Results(experiment, attacks, ())
-    assert to_markdown(summary.summarise(found, ["D: no weights."])[0]) == (
+    assert to_markdown(summary.summarise(found, ["D: no parameters."])[0]) == (
         "**Ensemble attack on MNIST networks A, B, C, D: average against min-max (Table 1)**\n"
         "\n"
         "| Setting | Opt. | Source | Labels | Images | Acc_A | Acc_B | Acc_C | Acc_D | ASR_avg | ASR_all "
@@ -706,7 +710,7 @@ def test_the_table_puts_the_papers_line_above_ours() -> None:
         "| linf, eps 0.2 | min-max | attack | true | 200 | 5.00 | 5.00 | 5.00 | 5.00 | 95.00 | 90.00 "
         "| [86.0, 93.0] | +50.00 | 12.3 |\n"
         "\n"
-        "D: no weights.\n"
+        "D: no parameters.\n"
     )
 
 
@@ -824,7 +828,7 @@ def test_a_moment_of_timing_gives_seconds() -> None:
         (("table-9",), "`name` must be one of ensemble-mnist"),
         ((), "`reproduce` must be given the name of an experiment"),
         (("cost", "--full", "--limit", 3), "`--limit` must be left out with --full"),
-        (("cost", "--weights", "nowhere"), "`--weights` must be a folder that exists"),
+        (("cost", "--parameters", "nowhere"), "`--parameters` must be a folder that exists"),
         (("cost", "--limit", 0), "`limit` must be positive, got 0"),
     ],
 )

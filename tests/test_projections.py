@@ -153,7 +153,7 @@ def test_rows_inside_the_set_come_back_bit_for_bit(p: float, dtype: torch.dtype)
     eps = torch.full((100,), 4.0 if p == 0 else 1.0, dtype=dtype)
     inside = project_lp_box(case["v"] / 10, p, eps, case["lower"], case["upper"])
     inside[::2] *= 0.5
-    # Rows outside stand between them and must not disturb them.
+    # Rows outside are between them and must not disturb them.
     mixed = torch.stack([inside, 100 * case["v"]], dim=1).flatten(0, 1)
     lower, upper = (case[k].repeat_interleave(2, dim=0) for k in ("lower", "upper"))
     again = project_lp_box(mixed, p, eps.repeat_interleave(2), lower, upper)

@@ -64,7 +64,7 @@ class Fake(AbstractAttack):
 
     act: Callable[[Target], Tensor]
     name: str = "fake"
-    restarts: int = 1
+    calls: int = 1
     minimal: bool = False
     rows: list[list[int]] = field(default_factory=list)
 
@@ -197,7 +197,7 @@ def test_no_lie_changes_a_number_and_the_others_go_on(lie: str, minimal: bool) -
     assert truth.notes == ()
     assert result.per_threat == alone.per_threat == {"linf": 0.5}
     assert result.union == 0.5
-    assert result.standing().tolist() == [False, True, False, True]
+    assert result.still_right().tolist() == [False, True, False, True]
     torch.testing.assert_close(result.distance("linf"), DISTANCE, atol=1e-7, rtol=0)
     torch.testing.assert_close(result.nearest["linf"][:, 0], -DISTANCE, atol=1e-7, rtol=0)
 
@@ -236,9 +236,9 @@ def test_images_that_fell_or_that_were_attacked_to_the_end_are_not_counted_as_mi
                 raise OSError("disk")
             return across(target)
 
-        return Fake(act, minimal=True, restarts=3)
+        return Fake(act, minimal=True, calls=3)
 
-    # Images 0 and 2 fall; image 1 stands, and comes before image 3.
+    # Images 0 and 2 are fooled; image 1 is not, and comes before image 3.
     for restart, missed in ((1, 2), (2, 1)):
         result = evaluate(fails_in(restart), batch_size=1, on_failure="note")
         assert result.failures[0].images == missed
@@ -512,8 +512,8 @@ def test_the_union_by_hand() -> None:
     ]
     assert result.per_threat == {"big": pytest.approx(1 / 6), "small": pytest.approx(3 / 6)}
     assert result.union == pytest.approx(1 / 6)
-    assert result.standing("small").tolist() == [False, True, True, True, False, False]
-    assert result.standing().tolist() == [False, False, False, True, False, False]
+    assert result.still_right("small").tolist() == [False, True, True, True, False, False]
+    assert result.still_right().tolist() == [False, False, False, True, False, False]
     assert result.interval() == wilson(1, 6)
     assert result.interval("small", 0.8) == wilson(3, 6, 0.8)
     distance = result.distance("big")
@@ -539,12 +539,12 @@ def test_every_attack_on_every_image_changes_no_accuracy() -> None:
         == 0.5
     )
     assert result.distance("linf").tolist() == pytest.approx([0.101, math.inf, 0.16, math.inf])
-    assert [p.standing for p in seen] == [4, 3, 3, 2]
+    assert [p.not_fooled for p in seen] == [4, 3, 3, 2]
 
 
-def test_restarts_attack_what_stands_and_stop_when_nothing_does() -> None:
+def test_restarts_attack_what_is_not_fooled_yet_and_stop_when_there_is_nothing() -> None:
     plan = iter([{0: 0.11}, {2: 0.16}, {1: 0.31, 3: 0.41}])
-    attack = Fake(lambda t: script("", next(plan)).act(t), restarts=5)
+    attack = Fake(lambda t: script("", next(plan)).act(t), calls=5)
     result = evaluate(attack, threats={"linf": LpBall(math.inf, 0.5)})
     assert attack.rows == [[0, 1, 2, 3], [1, 2, 3], [1, 3]]  # and never an empty batch
     assert result.outcomes[0].status == "complete"
@@ -558,7 +558,7 @@ def test_restarts_are_numbered_and_keep_the_nearest() -> None:
         seen.append(target.restart)
         return move(target, [0.45, 0.42, 0.44][target.restart])
 
-    result = evaluate(Fake(act, restarts=3, minimal=True))
+    result = evaluate(Fake(act, calls=3, minimal=True))
     assert seen == [0, 1, 2]
     torch.testing.assert_close(result.distance("linf"), torch.full((4,), 0.42).double())
     torch.testing.assert_close(result.nearest["linf"][:, 0], torch.full((4,), -0.42).double())
@@ -605,11 +605,11 @@ def test_queries_and_progress_are_counted() -> None:
         return script("", {0: 0.11}).act(target)
 
     seen: list[EvaluationProgress] = []
-    result = evaluate(Fake(act, restarts=2), batch_size=2, callback=seen.append)
+    result = evaluate(Fake(act, calls=2), batch_size=2, callback=seen.append)
     assert result.outcomes[0].queries == 4 + 3
     assert [p.done for p in seen] == [0, 2, 5, 7, 8]
     assert {p.total for p in seen} == {8}
-    assert [p.standing for p in seen] == [4, 3, 3, 3, 3]
+    assert [p.not_fooled for p in seen] == [4, 3, 3, 3, 3]
     assert {p.domain for p in seen} == {""}
 
 
@@ -708,7 +708,7 @@ def test_random_states_and_warnings_of_the_process_are_left_alone() -> None:
     draws: list[tuple[float, ...]] = []
     before = torch.get_rng_state(), np.random.get_state()[1].tolist(), random.getstate()
     for _ in range(2):
-        evaluate(Fake(act, restarts=2), batch_size=2)
+        evaluate(Fake(act, calls=2), batch_size=2)
     evaluate(Fake(act), seed=1)
     after = torch.get_rng_state(), np.random.get_state()[1].tolist(), random.getstate()
     assert torch.equal(before[0], after[0])
@@ -832,9 +832,9 @@ def test_ctrl_c_inside_our_attack_is_not_half_an_answer() -> None:
 @pytest.mark.parametrize("every_attack", [False, True])
 def test_resuming_gives_identical_tensors_without_running_anything(every_attack: bool) -> None:
     ledger, options = Memory(), {"batch_size": 3, "every_attack": every_attack}
-    attacks = OurAttack(steps=6), script("b", {1: 0.19}, restarts=2)
+    attacks = OurAttack(steps=6), script("b", {1: 0.19}, calls=2)
     result = evaluate(*attacks, ledger=ledger, **options)
-    lazy = [Fake(raises(AssertionError()), a.name, restarts=a.restarts) for a in attacks]
+    lazy = [Fake(raises(AssertionError()), a.name, calls=a.calls) for a in attacks]
     again = evaluate(*lazy, ledger=ledger, **options)
     for one, other in zip(result.outcomes, again.outcomes, strict=True):
         assert same(one, other)
@@ -953,7 +953,7 @@ def test_every_attack_has_a_budget_of_its_own(clock: Clock) -> None:
 
 
 def test_a_cut_in_a_later_restart_says_so(clock: Clock) -> None:
-    attack = Fake(lambda t: endless(t, clock) if t.restart else t.x, restarts=3)
+    attack = Fake(lambda t: endless(t, clock) if t.restart else t.x, calls=3)
     outcome = evaluate(attack, budget=0.1).outcomes[0]
     assert outcome.notes == (
         "cut short by the budget of 0.1 s (4 of 4 images attacked, restart 2 of 3)",
@@ -985,7 +985,7 @@ def test_the_batch_size_changes_nothing_of_our_attack(
     x = torch.rand(7, 6, generator=generator, dtype=torch.float64)
     y = networks[0](x).argmax(dim=1)
     threats = {"some": LpBall(p, {math.inf: 0.03, 2.0: 0.08, 1.0: 0.15, 0.0: 1}[p])}
-    attacks = suite(OurAttack(steps=6, descents=2), p=p)
+    attacks = suite(OurAttack(steps=6, restarts=2), p=p)
     results = [
         robust_accuracy(networks[0], x, y, threats, attacks, batch_size=size) for size in (7, 3, 1)
     ]
@@ -1025,8 +1025,8 @@ def test_unusable_arguments_are_refused(options: dict, message: str) -> None:
 def test_unusable_suites_models_and_labels_are_refused() -> None:
     with pytest.raises(ValueError, match="different names"):
         evaluate(honest(), honest())
-    with pytest.raises(ValueError, match="`restarts` of attack 'fake' must be >= 1, got 0"):
-        evaluate(Fake(across, restarts=0))
+    with pytest.raises(ValueError, match="`calls` of attack 'fake' must be >= 1, got 0"):
+        evaluate(Fake(across, calls=0))
     with pytest.raises(TypeError, match=r"`threats\['a'\]` must be an LpBall or a Threat"):
         evaluate(honest(), threats={"a": 0.3})  # type: ignore[dict-item]
     with pytest.raises(ValueError, match="`suite` must be one of"):

@@ -1,4 +1,4 @@
-"""Random search, and the schedule of a descent."""
+"""Random search, and the schedule of a restart."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ class TestRandomSearch:
 
         def watched(images):
             logits = network(images)
-            # Rows that still stand come in order, all of them.
+            # Rows that are not fooled yet come in order, all of them.
             left = [row for row in range(len(x)) if row not in first]
             assert len(images) == len(left)
             for row, image, said in zip(left, images, logits.argmax(dim=1), strict=True):

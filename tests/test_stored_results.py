@@ -252,8 +252,8 @@ def test_the_overview_puts_sources_side_by_side(tmp_path: Path) -> None:
         "Strategy",
         "Images",
         "paper",
-        "`attack`, 5 descents",
-        "`attack`, 5 descents, predicted labels",
+        "`attack`, 5 restarts",
+        "`attack`, 5 restarts, predicted labels",
         "evaluations",
     ]
     line = table.lines[1]
@@ -288,7 +288,7 @@ def test_the_command_stores_summaries_and_writes_documents(
     assert "old" not in text
     assert "\n\nProse, 12 %.\n" in text
     assert "| linf, eps 0.05 | avg. | apgda | true | 3 |" in text
-    assert "| linf, eps 0.05 | min-max | attack, 5 descents | predicted | 3 |" in text
+    assert "| linf, eps 0.05 | min-max | attack, 5 restarts | predicted | 3 |" in text
     assert inside("reproduce", "--summary", document) == 0
     assert document.read_text() == text
     assert inside("reproduce", "--summary", tmp_path / "none.md") == 2

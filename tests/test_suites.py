@@ -60,10 +60,10 @@ NOISE = FoolboxAttack(
 )
 AUTO: list[AbstractAttack] = [
     APGD(steps=10),
-    APGD("apgd-dlr", "dlr", steps=10, descents=2),
+    APGD("apgd-dlr", "dlr", steps=10, restarts=2),
     TargetedAPGD(steps=10, targets=3),
     FAB(steps=10, targets=3),
-    FAB("fab", targeted=False, steps=5, descents=2),
+    FAB("fab", targeted=False, steps=5, restarts=2),
     Square(queries=60),
 ]
 SMALL: dict[float, list[AbstractAttack]] = {
@@ -84,7 +84,7 @@ SMALL: dict[float, list[AbstractAttack]] = {
         *AUTO,
     ],
     1.0: [
-        OurAttack("pgd", sp.neg_cross_entropy, steps=20, descents=2),
+        OurAttack("pgd", sp.neg_cross_entropy, steps=20, restarts=2),
         PEPPER,
         POINTWISE,
         FoolboxAttack("sparse", "SparseL1DescentAttack", {"steps": 20}),
@@ -272,7 +272,7 @@ def test_the_suites_have_the_attacks_they_promise() -> None:
         assert names("autoattack", p) == "apgd-ce apgd-t fab-t square"
         assert names("autoattack+", p) == "apgd-ce apgd-dlr fab square apgd-t fab-t"
         many = [each for each in attacks_for("paper", p) if each.name in ("pgd", "pointwise")]
-        assert all(max(each.restarts, getattr(each, "descents", 1)) == 10 for each in many)
+        assert all(each.restarts == 10 for each in many)
     for suite in ("paper", "autoattack", "autoattack+"):
         with pytest.raises(ValueError, match="must have an attack for l0"):
             attacks_for(suite, 0.0)
@@ -291,7 +291,7 @@ def test_parameters_are_those_that_autoattack_sets(version: Any, p: float) -> No
     for name in {"apgd-ce", "apgd-dlr"} & set(made):
         apgd = made[name]
         assert isinstance(apgd, APGD)
-        assert (apgd.steps, apgd.descents) == (reference.apgd.n_iter, reference.apgd.n_restarts)
+        assert (apgd.steps, apgd.restarts) == (reference.apgd.n_iter, reference.apgd.n_restarts)
         # "plus" forgets the shrinking ball for l1, which makes it the weaker version; ours does not
         assert apgd.shrinking == (reference.apgd.use_largereps or p == 1)
         assert apgd.loss == name.removeprefix("apgd-")
@@ -304,12 +304,12 @@ def test_parameters_are_those_that_autoattack_sets(version: Any, p: float) -> No
     assert isinstance(fab, FAB)
     assert fab.targeted
     assert (fab.steps, fab.targets) == (reference.fab.n_iter, reference.fab.n_target_classes)
-    assert fab.descents == 1  # AutoAttack sets it back before FAB-T
+    assert fab.restarts == 1  # AutoAttack sets it back before FAB-T
     if version == "plus":
         untargeted = made["fab"]
         assert isinstance(untargeted, FAB)
         assert not untargeted.targeted
-        assert untargeted.descents == reference.fab.n_restarts
+        assert untargeted.restarts == reference.fab.n_restarts
     square = made["square"]
     assert isinstance(square, Square)
     assert square.queries == reference.square.n_queries
@@ -346,7 +346,7 @@ def test_importing_the_evaluation_imports_no_other_library() -> None:
     "make",
     [
         lambda: APGD(steps=2),
-        lambda: APGD(descents=0),
+        lambda: APGD(restarts=0),
         lambda: TargetedAPGD(targets=0),
         lambda: FAB(steps=0),
         lambda: Square(queries=0),
@@ -369,7 +369,7 @@ def theirs(attack: Any, model: nn.Module, x: Tensor, y: Tensor, eps: float | Non
     return found.detach()
 
 
-def test_trap_l1_descents_of_foolbox_rescale_and_are_refused() -> None:
+def test_trap_l1_gradient_descents_of_foolbox_rescale_and_are_refused() -> None:
     model = sp.models.load("mnist-a")
     x, y = sp.data.sample("mnist", limit=60)
     ball = sp.LpBall(1, 9.0)
@@ -386,7 +386,7 @@ def test_every_l1_descent_that_rescales_is_known() -> None:
     base = importlib.import_module("foolbox.attacks.gradient_descent_base").L1BaseGradientDescent
     for name, kind in vars(foolbox.attacks).items():
         if isinstance(kind, type) and issubclass(kind, base) and kind.project is base.project:
-            with pytest.raises(ValueError, match="must not be an l1 descent"):
+            with pytest.raises(ValueError, match="must not be an l1 gradient descent"):
                 FoolboxAttack("x", name)
     FoolboxAttack("x", "SparseL1DescentAttack")
 

@@ -486,7 +486,7 @@ class TestCommand:
         assert "98.23%" in capsys.readouterr().out
 
     def test_models_check_fails_where_card_and_model_differ(self, capsys):
-        # The embedded sample stands for the test set here, so the figures cannot agree exactly.
+        # The embedded sample takes the place of the test set here, so the figures cannot agree exactly.
         assert self.run("models", "check", "mnist-c") == 1
         assert "DIFFERS" in capsys.readouterr().out
 

@@ -307,7 +307,7 @@ class TestAnswers:
 
 
 def masked(logits: Tensor) -> Tensor:
-    """One class more that nothing is ever taken for, as in models that hide classes."""
+    """One class more that nothing is ever taken for, as in models that mask classes."""
     return torch.cat([logits, torch.full((len(logits), 1), -1e9)], dim=1)
 
 

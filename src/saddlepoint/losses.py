@@ -116,7 +116,7 @@ def clipped(loss: Loss, threshold: float) -> Callable[..., Tensor]:
     Args:
         loss: Small = fooled.
         threshold: A value of that loss. The paper's code adds kappa = 50 to its margins: its threshold 40 is
-            -10 for `cw_margin` (misclassified by 10), and 50, which stands in a comment there, is 0 (just
+            -10 for `cw_margin` (misclassified by 10), and 50, which is in a comment there, is 0 (just
             misclassified).
 
     Example:

@@ -24,7 +24,7 @@ def uniform(seed: int, rows: Tensor, stream: int, size: int) -> Tensor:
 
     Args:
         seed: Any integer.
-        rows: Row numbers, (B,), int64: who the numbers are for, not where the row stands in the batch.
+        rows: Row numbers, (B,), int64: who the numbers are for, not where the row is in the batch.
         stream: Which draw (step, restart, purpose).
         size: How many numbers per row.
 

@@ -39,7 +39,7 @@ def doctor(
     """Look for what makes a model seem robust without being so. Exit code 1 if a check fails.
 
     Args:
-        models: As in `attack`: A, mnist-a, weights.safetensors:A, program.pt2, package.module:factory.
+        models: As in `attack`: A, mnist-a, parameters.safetensors:A, program.pt2, package.module:factory.
             Several are also tried against each other.
         data: As in `attack`. [default: the sample of the model's own data set, else mnist-sample]
         classes: As in `attack`.

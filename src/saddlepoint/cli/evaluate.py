@@ -57,7 +57,7 @@ def evaluate(
     Exit code 1 if a model is not fit to be evaluated, or if an attack failed.
 
     Args:
-        model: A (network of the data set), mnist-a, weights.safetensors:mnist_cnn, program.pt2 or
+        model: A (network of the data set), mnist-a, parameters.safetensors:mnist_cnn, program.pt2 or
             package.module:factory.
         settings: What decides the numbers.
         running: Where things go and how much is said.

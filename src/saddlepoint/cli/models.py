@@ -4,7 +4,7 @@ from cyclopts import App
 
 __all__ = ["app"]
 
-app = App(name="models", help="The networks that come with trained weights.")
+app = App(name="models", help="The networks that come with trained parameters.")
 
 # Rounding differs between machines and thread counts; a few borderline images may change sides.
 TOLERANCE = 0.1

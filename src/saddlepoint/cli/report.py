@@ -23,7 +23,7 @@ def report(
 
     Attacks, evaluations and trainings are ranked only with runs that answer the same question: same kind,
     images, labels, threats and suite. A rank is claimed only as far as the rows allow; runs that are not
-    comparable stand on their own, with the reason.
+    comparable are shown on their own, with the reason.
 
     Args:
         runs: One run directory: its report. Several, or folders that hold runs at any depth: a leaderboard.

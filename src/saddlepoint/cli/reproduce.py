@@ -32,7 +32,7 @@ def reproduce(
     out: Path | None = None,
     resume: Flag = False,
     figures: Path | None = None,
-    weights: Path | None = None,
+    parameters: Path | None = None,
     store: Path | None = None,
     summary: Path | None = None,
     seed: int = 0,
@@ -45,8 +45,8 @@ def reproduce(
         show_list: List the experiments with what they cost on this machine.
         limit: Use the first so many test images. [default: for at most ten minutes on two cores]
         full: Use all 10,000 test images.
-        method: apgda (the paper's algorithm and step sizes), attack (ours, one descent of as many steps),
-            attack-5 (ours, up to five descents), both (apgda and attack), or all three; as far as the
+        method: apgda (the paper's algorithm and step sizes), attack (ours, one restart of as many steps),
+            attack-5 (ours, up to five restarts), both (apgda and attack), or all three; as far as the
             experiment is not about one of them.
         labels: The class that is attacked: the true one, the one each domain predicts (as the authors' code
             does), or both in turn. Success is counted against the true class.
@@ -55,7 +55,7 @@ def reproduce(
         out: Folder for results, tables and figures; methods and labels share it. [default: runs/NAME]
         resume: Continue what is in the folder; finished rows are not run again.
         figures: Folder for the figures. [default: the folder of the results]
-        weights: Folder with NAME.safetensors and NAME.json of networks that are not shipped.
+        parameters: Folder with NAME.safetensors and NAME.json of networks that are not shipped.
         store: Folder for a summary of the results, NAME.json, from which --summary writes tables.
         summary: Write the tables of this Markdown file, such as docs/RESULTS.md, from the summaries in --store,
             and stop. [default of --store here: the folder `results` beside the file]
@@ -64,15 +64,15 @@ def reproduce(
     """
     if full and limit is not None:
         raise UsageError(f"`--limit` must be left out with --full, got {limit}.")
-    if weights is not None and not weights.is_dir():
-        raise UsageError(f"`--weights` must be a folder that exists, got {str(weights)!r}.")
+    if parameters is not None and not parameters.is_dir():
+        raise UsageError(f"`--parameters` must be a folder that exists, got {str(parameters)!r}.")
     from saddlepoint import experiments as room
     from saddlepoint.runs import texts
 
     if summary is not None:
         return _write_tables(summary, summary.parent / "results" if store is None else store)
     if show_list:
-        return _list([room.find(name)] if name else list(room.EXPERIMENTS.values()), weights)
+        return _list([room.find(name)] if name else list(room.EXPERIMENTS.values()), parameters)
     if name is None:
         raise UsageError("`reproduce` must be given the name of an experiment; --list shows them.")
     with usage():
@@ -80,17 +80,17 @@ def reproduce(
         part = room.settings(experiment, only)
     folder = Path("runs") / name if out is None else out
     limit = room.FULL if full else limit
-    reasons = list(dict.fromkeys(room.skipped(experiment, weights).values()))
+    reasons = list(dict.fromkeys(room.skipped(experiment, parameters).values()))
     with joined() as rank:
         for source in _sources(experiment, method, labels):
-            setup = room.Setup(*source, limit, seed, weights)
+            setup = room.Setup(*source, limit, seed, parameters)
             try:
                 _run(part, folder, setup, resume=resume, quiet=quiet or rank != 0)
             except KeyboardInterrupt:
-                given: dict[str, object] = {"method": method, "labels": labels, "out": folder}
-                given |= {"seed": seed or None, "weights": weights, "store": store, "only": only}
-                given |= {"limit": None if full else limit, "figures": figures, "full": full}
-                again = texts.line(["reproduce", name], given)
+                args: dict[str, object] = {"method": method, "labels": labels, "out": folder}
+                args |= {"seed": seed or None, "parameters": parameters, "only": only, "full": full}
+                args |= {"limit": None if full else limit, "figures": figures, "store": store}
+                again = texts.line(["reproduce", name], args)
                 if not rank:
                     print(f"stopped; continue with: {again} --resume", file=sys.stderr)
                 return 130
@@ -169,7 +169,7 @@ def _bar(title: str, quiet: bool) -> "Iterator[Callable[[Step], None]]":
     yield tell
 
 
-def _list(experiments: "list[Experiment]", weights: Path | None) -> int:
+def _list(experiments: "list[Experiment]", parameters: Path | None) -> int:
     from saddlepoint import experiments as room
 
     print(
@@ -178,11 +178,11 @@ def _list(experiments: "list[Experiment]", weights: Path | None) -> int:
     )
     print(f"{'name':<29}{'images':>9}{'minutes':>9}{'full':>9}  in the paper")
     for experiment in experiments:
-        cost = room.estimate(experiment, weights)
+        cost = room.estimate(experiment, parameters)
         figures = f"{_minutes(cost.minutes):>9}{_minutes(cost.full_minutes):>9}"
         print(f"{experiment.name:<29}{_images(experiment):>9}{figures}  {experiment.source}")
         if cost.missing:
-            print(f"{'':<29}  not counted: no weights for {', '.join(cost.missing)}")
+            print(f"{'':<29}  not counted: no parameters for {', '.join(cost.missing)}")
     return 0
 
 

@@ -63,7 +63,7 @@ def attacking(title: str, noun: str, *, quiet: bool) -> "Iterator[Callable[[RunP
 
 @contextmanager
 def evaluating(title: str, *, quiet: bool) -> "Iterator[Callable[[EvaluationProgress], None]]":
-    """A bar for the attack that is running, with images left and images that still stand.
+    """A bar for the attack that is running, with images left and images that are not fooled yet.
 
     Elsewhere than on a terminal there is one plain line per attack.
     """
@@ -82,7 +82,7 @@ def evaluating(title: str, *, quiet: bool) -> "Iterator[Callable[[EvaluationProg
             nonlocal now
             who = " ".join(part for part in (state.domain, state.threat, state.attack) if part)
             where = f"{who} ({state.index + 1}/{state.attacks})"
-            figures = f"{state.standing}/{state.images} standing"
+            figures = f"{state.not_fooled}/{state.images} not fooled yet"
             left = max(state.total - state.done, 0)
             again = " in all restarts" if state.total > state.images else ""
             if state.index != now:  # the time left is that of this attack
@@ -174,7 +174,7 @@ def summary(run: "Run") -> None:
 
 
 def evaluation(run: "Run") -> None:
-    """What stands, as a table and in words, on stdout."""
+    """What is still right, as a table and in words, on stdout."""
     from saddlepoint.report import words
     from saddlepoint.report.evaluation_page import accuracy_text, attack_table, evaluation_headline
     from saddlepoint.runs import EvaluationMetrics

@@ -55,7 +55,7 @@ def from_array(array: NDArray[Any]) -> Tensor:
         if not (low >= 0 and high <= 1):  # also catches NaN
             raise ValueError(
                 f"`images` must be floats in [0, 1], got values from {low:g} to {high:g}; divide by what "
-                "stands for white, and leave normalisation to the model."
+                "means white, and leave normalisation to the model."
             )
         return torch.from_numpy(array.astype(np.float32))
     if kind not in "iu":

@@ -1,6 +1,6 @@
 """Is this model fit to be evaluated? Checks that tell a robust model from one that only looks so.
 
-An attack that fails proves nothing if the model hides its gradients, answers at random or expects other
+An attack that fails proves nothing if the model masks its gradients, answers at random or expects other
 inputs (Athalye et al., 2018; Carlini et al., 2019). Every check says what it saw, what that usually means and
 what to do.
 """

@@ -104,7 +104,7 @@ def normalisation(subject: Subject) -> Finding:
             "normalisation",
             "warn",
             f"accuracy is {share:.0%}, chance is {chance:.0%}.",
-            "the model is untrained, its weights or labels are wrong, or inputs are scaled differently.",
+            "the model is untrained, its parameters or the labels are wrong, or inputs are scaled differently.",
             "compare with the accuracy the model is known for before attacking it.",
         )
     return Finding(
@@ -188,7 +188,7 @@ def gradients(subject: Subject) -> Finding:
             "gradients",
             "fail" if zero > 0.1 else "warn",
             f"the gradient is exactly zero for {zero:.0%} of the images.",
-            "something hides it: rounding, argmax, a quantiser, saturation, or .detach().",
+            "something masks it: rounding, argmax, a quantiser, saturation, or .detach().",
             "attack a differentiable copy of that part (BPDA), or without gradients; do not call it robust.",
         )
     if median < 1e-6 or top > 1e6:
@@ -218,7 +218,7 @@ def saturation(subject: Subject) -> Finding:
         input_gradient(subject.model, x, y, loss).flatten(1).any(dim=1)
         for loss in ("cross-entropy", "margin")
     )
-    # Where the margin has no gradient either, something else hides it, and `gradients` says so.
+    # Where the margin has no gradient either, something else masks it, and `gradients` says so.
     flat = _share(~entropy & margins)
     top = subject.logits[subject.correct].topk(2, dim=-1).values
     margin = float((top[:, 0] - top[:, 1]).median())

@@ -21,7 +21,7 @@ _DO = "do not report this robustness; attack a differentiable copy (BPDA) or wit
 def monotone(subject: Subject) -> Finding:
     """Robust accuracy must not rise with the radius."""
     radii = [min(1.0, subject.eps * factor) for factor in (0.25, 0.5, 1.0, 2.0)]
-    shares = [float(subject.standing(eps).double().mean()) for eps in radii]
+    shares = [float(subject.not_fooled(eps).double().mean()) for eps in radii]
     shown = ", ".join(f"{share:.0%} at {eps:.3g}" for eps, share in zip(radii, shares, strict=True))
     rises = [later - sooner for sooner, later in pairwise(shares)]
     if max(rises) > _slack(subject):
@@ -39,7 +39,7 @@ def monotone(subject: Subject) -> Finding:
 
 def unbounded(subject: Subject) -> Finding:
     """Without a bound every image can become any other: accuracy must go to zero."""
-    left = float(subject.standing(1.0).double().mean())
+    left = float(subject.not_fooled(1.0).double().mean())
     if left > _slack(subject):
         return Finding(
             "unbounded",
@@ -68,7 +68,7 @@ def gradient_free(subject: Subject) -> Finding:
         rows=torch.arange(len(subject.x), device=subject.x.device),
     )
     found = subject.broken(tried, subject.ball)
-    white = ~subject.standing(subject.eps)
+    white = ~subject.not_fooled(subject.eps)
     extra = int((found & ~white).sum())
     share, white_share = float(found.double().mean()), float(white.double().mean())
     saw = (
@@ -100,7 +100,7 @@ def transfer(subject: Subject, name: str, reference: Model) -> Finding | None:
     except (RuntimeError, ValueError, IndexError):
         return None
     found = subject.broken(subject.x + delta, subject.ball)
-    white = ~subject.standing(subject.eps)
+    white = ~subject.not_fooled(subject.eps)
     share, white_share = float(found.double().mean()), float(white.double().mean())
     saw = (
         f"perturbations made for {name} fool {share:.0%}, its own gradients {white_share:.0%} "

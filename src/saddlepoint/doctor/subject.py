@@ -1,4 +1,4 @@
-"""The patient, and the form of a finding."""
+"""The model that is examined, with its images, and the form of a finding."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ class Subject:
         """Which images the candidates break, (B,), by the judge of all evaluations."""
         return judge(self.model, self.x, self.y, candidates, ball).broken.to(self.x.device)
 
-    def standing(self, eps: float) -> Tensor:
+    def not_fooled(self, eps: float) -> Tensor:
         """Which images are still right after a white-box attack of linf radius eps, (B,); computed once."""
         if eps not in self._robust:
             ball = LpBall(float("inf"), eps)

@@ -152,13 +152,19 @@ class AbstractAttack(ABC):
 
     Attributes:
         name: In tables, such as "pgd".
-        restarts: How often it is run, each time on the images that still stand.
         minimal: Whether it looks for the nearest adversarial image, whatever the radius.
     """
 
     name: str
-    restarts: int = 1
     minimal: bool = False
+
+    @property
+    def calls(self) -> int:
+        """How often `run` is called, each time with the images that are not fooled yet.
+
+        Once, if a single call makes all restarts.
+        """
+        return 1
 
     @abstractmethod
     def run(self, target: Target) -> Tensor:

@@ -35,8 +35,8 @@ class APGD(AbstractAttack):
     Args:
         name: In tables.
         loss: Cross-entropy, or the difference of logits ratio, which needs three classes.
-        steps: Per descent.
-        descents: From random points, for images that still stand.
+        steps: Per restart.
+        restarts: From random points, for images that are not fooled yet.
         shrinking: For l1 only: start in a ball three times as large and shrink it, as the authors do.
 
     Example:
@@ -47,11 +47,11 @@ class APGD(AbstractAttack):
     name: str = "apgd-ce"
     loss: Literal["ce", "dlr"] = "ce"
     steps: int = 100
-    descents: int = 1
+    restarts: int = 1
     shrinking: bool = False
 
     def __post_init__(self) -> None:
-        _check_steps(self.steps, self.descents)
+        _check_steps(self.steps, self.restarts)
 
     def run(self, target: Target) -> Tensor:
         """Misclassified images inside the ball, or the images themselves."""
@@ -62,7 +62,7 @@ class APGD(AbstractAttack):
             target,
             loss=self.loss,
             n_iter=self.steps,
-            n_restarts=self.descents,
+            n_restarts=self.restarts,
             use_largereps=self.shrinking and target.ball.p == 1,
         )
 
@@ -72,7 +72,7 @@ class APGD(AbstractAttack):
 class TargetedAPGD(AbstractAttack):
     """Auto-PGD towards the most likely other classes, with the targeted DLR loss (Croce and Hein 2020).
 
-    With three classes, one too few for this loss, the smallest logit stands in for the fourth.
+    With three classes, one too few for this loss, the smallest logit takes the place of the fourth.
 
     Args:
         name: In tables.
@@ -115,23 +115,23 @@ class FAB(AbstractAttack):
     Args:
         name: In tables.
         targeted: Whether one class after the other is aimed at, which is cheaper with many classes.
-        steps: Per descent.
-        descents: The first from the image, the others from random points, for images that still stand.
+        steps: Per restart.
+        restarts: The first from the image, the others from random points, for images that are not fooled yet.
         targets: How many classes, at most all others; if targeted.
 
     Example:
-        >>> FAB().name, FAB("fab", targeted=False).descents
+        >>> FAB().name, FAB("fab", targeted=False).restarts
         ('fab-t', 1)
     """
 
     name: str = "fab-t"
     targeted: bool = True
     steps: int = 100
-    descents: int = 1
+    restarts: int = 1
     targets: int = 9
 
     def __post_init__(self) -> None:
-        _check_steps(self.steps, min(self.descents, self.targets))
+        _check_steps(self.steps, min(self.restarts, self.targets))
 
     def run(self, target: Target) -> Tensor:
         """Misclassified images inside the ball, or the images themselves."""
@@ -141,7 +141,7 @@ class FAB(AbstractAttack):
             target,
             targeted=self.targeted,
             n_iter=self.steps,
-            n_restarts=self.descents,
+            n_restarts=self.restarts,
             n_target_classes=min(self.targets, classes - 1),
         )
 
@@ -304,4 +304,4 @@ def _check_steps(steps: int, repeats: int) -> None:
     if steps < 3:
         raise ValueError(f"the steps, or queries, of an attack must be >= 3, got {steps}.")
     if repeats < 1:
-        raise ValueError(f"`descents` and `targets` must be >= 1, got {repeats}.")
+        raise ValueError(f"`restarts` and `targets` must be >= 1, got {repeats}.")

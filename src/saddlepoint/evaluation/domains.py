@@ -55,10 +55,10 @@ def robust_domains(
     ledger: Ledger | None = None,
     callback: Callable[[EvaluationProgress], None] | None = None,
 ) -> DomainAccuracy:
-    """Run a suite against each domain alone, then attack all domains at once, and count what stands.
+    """Run a suite against each domain alone, then attack all domains at once, and count the images still right.
 
     A domain alone is its model after its transform, and goes through `robust_accuracy`. All domains at once
-    are attacked by the min-max `attack`, with as many descents as suite "quick" takes against one domain; what
+    are attacked by the min-max `attack`, with as many restarts as suite "quick" takes against one domain; what
     was found against one domain is tried on the others too. Every verdict is one of `judge_domains`. Then the
     smallest radius at which all domains fall is searched for every image.
 
@@ -70,9 +70,9 @@ def robust_domains(
         every_attack: Run every attack on every correctly classified image, for tables of single attacks.
         batch_size: Images at a time; our own attacks do not depend on it.
         budget: Seconds for each attack under each threat, and for each search of the smallest radii; what it
-            cut short stands in `notes`.
+            cut short is in `notes`.
         seed: Of everything random.
-        steps: Of every descent of the min-max attack.
+        steps: Of every restart of the min-max attack.
         searches: Halvings of the search: radii are found to 2 ** -searches of their bracket.
         ledger: Keeps finished batches. What it has already is not computed again. Several processes that share
             a `SharedLedger` divide the batches; the result is that of one.

@@ -19,7 +19,7 @@ class Failure:
     Attributes:
         threat: Name of the threat.
         attack: Name of the attack.
-        images: How many still standing images it did not attack to the end.
+        images: How many images that are not fooled yet it did not attack to the end.
         error: What it raised, in one line.
         domain: Name of the domain; empty if there is but one, or all were attacked at once.
 

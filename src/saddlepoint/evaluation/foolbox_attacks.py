@@ -3,11 +3,11 @@
 Every image that foolbox shows to the model is looked at here, and what an adapter hands over is the nearest
 misclassified one in the norm of the threat. So it does not matter that foolbox
 
-- returns the last iterate of a descent, which need not be the one that was misclassified;
+- returns the last iterate of a restart, which need not be the one that was misclassified;
 - returns a black image where its Carlini-Wagner attack fails, and forgets what it found in the last step;
 - minimises the l2 norm of salt and pepper noise when the threat is l1.
 
-Its l1 descents rescale a perturbation that is too long instead of projecting it, which is a far weaker attack;
+Its l1 gradient descents rescale a perturbation that is too long instead of projecting it, which is far weaker;
 they are refused. Its attacks that walk from a starting point raise for the whole batch if one image has none;
 here that image is left out.
 """
@@ -56,14 +56,14 @@ class FoolboxAttack(AbstractAttack):
         name: In tables.
         kind: Name of the class in ``foolbox.attacks``.
         options: What it is made with.
-        restarts: How often it is run, each time on the images that still stand.
+        restarts: How often it is started, each time for the images that are not fooled yet.
         minimal: Whether it looks for the nearest adversarial image (foolbox's minimisation attacks); else it
             is given the radius of the threat.
         start: Attack that finds starting points. Images for which it finds none start from the nearest image
             of the batch with another label; those that have none either are left as they are.
 
     Raises:
-        ValueError: `kind` is an l1 descent that rescales instead of projecting.
+        ValueError: `kind` is an l1 gradient descent that rescales instead of projecting.
 
     Example:
         >>> FoolboxAttack("ddn", "DDNAttack", {"steps": 20}, minimal=True).name
@@ -80,11 +80,17 @@ class FoolboxAttack(AbstractAttack):
     def __post_init__(self) -> None:
         if self.kind in _RESCALING:
             raise ValueError(
-                f"`kind` must not be an l1 descent of foolbox, got {self.kind}: it rescales perturbations "
-                "instead of projecting them and overstates robustness; take OurAttack or SparseL1DescentAttack."
+                f"`kind` must not be an l1 gradient descent of foolbox, got {self.kind}: it rescales "
+                "perturbations instead of projecting them and overstates robustness; take OurAttack or "
+                "SparseL1DescentAttack."
             )
         if self.restarts < 1:
             raise ValueError(f"`restarts` must be >= 1, got {self.restarts}.")
+
+    @property
+    def calls(self) -> int:
+        """One call for every restart."""
+        return self.restarts
 
     def run(self, target: Target) -> Tensor:
         """The nearest misclassified image of all that foolbox tried, or the image itself."""
@@ -95,9 +101,8 @@ class FoolboxAttack(AbstractAttack):
                 return seen.nearest
             self.start._call(seen, target.eps)
             seen.offer_others()
-            rows = (
-                seen.safe.nonzero().flatten()
-            )  # foolbox checks again, and raises for all if one fails
+            # Foolbox checks its starting points again, and raises for all of them if one fails.
+            rows = seen.safe.nonzero().flatten()
             if len(rows):
                 walk = Seen(target.model, seen.x[rows], seen.y[rows], target.ball)
                 self._call(walk, target.eps, starting_points=seen.nearest[rows].clone())

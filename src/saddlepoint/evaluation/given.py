@@ -1,4 +1,4 @@
-"""Images, labels and threats as they are given, and what they stand for."""
+"""Images, labels and threats as they are given, and what they mean."""
 
 from __future__ import annotations
 

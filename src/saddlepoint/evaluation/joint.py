@@ -17,7 +17,7 @@ from saddlepoint.evaluation.pages import Batch, Ledger, Stage, batches_of, part_
 from saddlepoint.evaluation.radii import radii_unchecked
 from saddlepoint.evaluation.results import SEARCH
 from saddlepoint.evaluation.robust import EvaluationProgress
-from saddlepoint.evaluation.suites import descents_of
+from saddlepoint.evaluation.suites import restarts_of
 from saddlepoint.evaluation.verdicts import judge_domains
 from saddlepoint.problems import AbstractProblem, Ensemble, Product, Transformed
 from saddlepoint.projections import LpBall
@@ -139,7 +139,7 @@ class Joint:
                 part,
                 ball,
                 steps=self.steps,
-                restarts=descents_of(ball.p),
+                restarts=restarts_of(ball.p),
                 batch_size=len(rows),
                 accumulate=self.accumulate,
                 seed=self.seed,
@@ -199,8 +199,8 @@ class Joint:
 
         def report(done: int) -> None:
             if self.callback is not None:
-                standing = int((~found.fooled).sum())
-                self.callback(replace(where, done=done, total=len(todo), standing=standing))
+                not_fooled = int((~found.fooled).sum())
+                self.callback(replace(where, done=done, total=len(todo), not_fooled=not_fooled))
 
         def tick(more: int) -> None:
             report(done + more)

@@ -108,7 +108,7 @@ class _Logits(torch.autograd.Function):
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
         # Some ask for one class after the other, so the graph is kept until the logits are forgotten.
         (gradient,) = torch.autograd.grad(ctx.logits, ctx.inside, gradients[0], retain_graph=True)
-        # An attack that follows NaN stands still in silence, and its image would count as withstood.
+        # An attack that follows NaN does not move and says nothing, and its image would count as not fooled.
         finite = gradient.flatten(1).sum(dim=1).isfinite()
         if not bool(finite.all()) and bool(gradients[0].isfinite().all()):
             raise FloatingPointError(

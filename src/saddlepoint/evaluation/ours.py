@@ -26,18 +26,18 @@ class OurAttack(AbstractAttack):
     Args:
         name: In tables.
         loss: Small = fooled.
-        steps: Per descent.
-        descents: The first from zero, the others from random points, for images that are not fooled yet.
+        steps: Per restart.
+        restarts: The first from zero, the others from random points, for images that are not fooled yet.
 
     Example:
-        >>> OurAttack("attack", steps=20).descents
+        >>> OurAttack("attack", steps=20).restarts
         1
     """
 
     name: str = "attack"
     loss: Loss = cw_margin
     steps: int = 50
-    descents: int = 1
+    restarts: int = 1
 
     def run(self, target: Target) -> Tensor:
         """The best iterates."""
@@ -48,7 +48,7 @@ class OurAttack(AbstractAttack):
             target.ball,
             loss=self.loss,
             steps=self.steps,
-            restarts=self.descents,
+            restarts=self.restarts,
             batch_size=len(target.x),
             seed=target.seed,
         )
@@ -58,7 +58,7 @@ class OurAttack(AbstractAttack):
 @final
 @dataclass(frozen=True)
 class RandomSearch(AbstractAttack):
-    """Random squares instead of gradients, for linf: finds what flat losses hide.
+    """Random squares instead of gradients, for linf: finds what gradients of flat losses miss.
 
     A row's result does not depend on the batch it is in.
 

@@ -29,7 +29,7 @@ class SuccessRates:
     """Success rates as fractions, from two tables of rows and domains.
 
     As in the paper every row counts: one that is misclassified from the start is a success at delta = 0.
-    `clean_accuracy` stands beside it, and `among_correct` counts only rows that every domain had right.
+    `clean_accuracy` is given beside it, and `among_correct` counts only rows that every domain had right.
 
     Attributes:
         fooled: Fooled at delta, (B, K), boolean.

@@ -122,12 +122,12 @@ class RobustAccuracy:
     @property
     def per_threat(self) -> dict[str, float]:
         """Accuracy under all attacks of each threat."""
-        return {name: share(self.standing(name)) for name in self.balls}
+        return {name: share(self.still_right(name)) for name in self.balls}
 
     @property
     def union(self) -> float:
         """Accuracy under all attacks of all threats."""
-        return share(self.standing())
+        return share(self.still_right())
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -149,7 +149,7 @@ class RobustAccuracy:
         found = {f"robust.{failure.threat}" for failure in self.failures}
         return frozenset(found | {"union"} if found else found)
 
-    def standing(self, threat: str | None = None) -> Tensor:
+    def still_right(self, threat: str | None = None) -> Tensor:
         """Images classified correctly without attack and under all attacks of a threat, or of all, (N,)."""
         table = self.correct.clone()
         for each in self.outcomes:
@@ -168,7 +168,7 @@ class RobustAccuracy:
     def interval(self, threat: str | None = None, level: float = 0.95) -> tuple[float, float]:
         """Wilson score interval of the accuracy under a threat, or under all; of an upper bound, from zero."""
         bound = ("union" if threat is None else f"robust.{threat}") in self.at_most
-        return _interval(self.standing(threat), level, at_most=bound)
+        return _interval(self.still_right(threat), level, at_most=bound)
 
 
 @final
@@ -250,7 +250,7 @@ class DomainAccuracy:
     @property
     def union(self) -> float:
         """Share of images that every domain has right under every attack and threat."""
-        return share(self.standing())
+        return share(self.still_right())
 
     @property
     def joint(self) -> dict[str, float]:
@@ -287,23 +287,23 @@ class DomainAccuracy:
         found |= {f"joint.{each.threat}" for each in self.failed if each.attack != SEARCH}
         return frozenset(found | {f"eps_min.{each.threat}" for each in self.failed})
 
-    def standing(self, threat: str | None = None) -> Tensor:
+    def still_right(self, threat: str | None = None) -> Tensor:
         """Images that every domain has right without attack and under a threat, or under all, (N,)."""
         table = self.correct
         for each in self.per_domain.values():
-            table &= each.standing(threat)
+            table &= each.still_right(threat)
         for name, broken in self.broken.items():
             if threat in (None, name):
                 table &= ~broken.any(dim=1)
         return table
 
     def interval(self, threat: str | None = None, level: float = 0.95) -> tuple[float, float]:
-        """Wilson score interval of the share of images that stand under a threat, or under all.
+        """Wilson score interval of the share of images still right under a threat, or under all.
 
         Of an upper bound it begins at zero.
         """
         bound = ("union" if threat is None else f"robust.{threat}") in self.at_most
-        return _interval(self.standing(threat), level, at_most=bound)
+        return _interval(self.still_right(threat), level, at_most=bound)
 
     def joint_interval(self, threat: str, level: float = 0.95) -> tuple[float, float]:
         """Wilson score interval of `joint` under a threat; of an upper bound it begins at zero."""

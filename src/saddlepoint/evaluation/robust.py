@@ -48,7 +48,7 @@ class EvaluationProgress:
         threat, attack: What is running.
         index, attacks: Its number among all attacks of all threats, from 0, and their count.
         done, total: Images this attack is done with, and has to be run on.
-        standing: Images that still stand under this threat.
+        not_fooled: Images that are not fooled yet under this threat.
         images: N.
         domain: Name of the domain that is attacked alone; empty if there is but one, or all at once.
     """
@@ -59,7 +59,7 @@ class EvaluationProgress:
     attacks: int
     done: int
     total: int
-    standing: int
+    not_fooled: int
     images: int
     domain: str = ""
 
@@ -79,11 +79,11 @@ def robust_accuracy(
     ledger: Ledger | None = None,
     callback: Callable[[EvaluationProgress], None] | None = None,
 ) -> RobustAccuracy:
-    """Run a suite of attacks under every threat and count what still stands.
+    """Run a suite of attacks under every threat and count the images it does not fool.
 
     Cheap attacks come first, and an image that is broken under a threat is not attacked again for it. Verdicts
     do not rely on what an attack says of itself, see `judge`. What could not be attacked is not robust: an
-    attack that raises is an error, or stands beside every number it concerns. There is a warning if the model
+    attack that raises is an error, or is noted beside every number it concerns. There is a warning if the model
     gives probabilities or no gradient: for attacks that need gradients the numbers would then say nothing.
 
     Args:
@@ -99,7 +99,7 @@ def robust_accuracy(
             in `at_most` are upper bounds.
         every_attack: Run every attack on every correctly classified image, for tables of single attacks.
         batch_size: Images at a time. Results of other libraries depend on it through their random numbers.
-        budget: Seconds for each attack under each threat; what it cut short stands in `notes`.
+        budget: Seconds for each attack under each threat; what it cut short is in `notes`.
         seed: Of everything random.
         ledger: Keeps finished batches. What it has already is not computed again. Several processes that share
             a `SharedLedger` divide the batches; the result is that of one.
@@ -189,13 +189,13 @@ def accuracy_unchecked(
         nearest: dict[str, Tensor] = {}
         total = sum(map(len, plan.values()))
         for name, ball in balls.items():
-            standing, best = correct.clone(), Nearest.none(x)
+            not_fooled, best = correct.clone(), Nearest.none(x)
             for attack in plan[name]:
-                todo = correct if every_attack else standing
+                todo = correct if every_attack else not_fooled
                 where = EvaluationProgress(name, attack.name, len(outcomes), total, 0, 0, 0, len(x))
-                outcome = evaluation.run(where, ball, attack, todo.clone(), standing, best)
+                outcome = evaluation.run(where, ball, attack, todo.clone(), not_fooled, best)
                 outcomes.append(outcome)
-                standing &= ~outcome.broken
+                not_fooled &= ~outcome.broken
             nearest[name] = best.delta
     return RobustAccuracy(dict(balls), correct, tuple(outcomes), nearest)
 
@@ -255,7 +255,7 @@ class _Evaluation:
         ball: LpBall,
         attack: AbstractAttack,
         todo: Tensor,
-        standing: Tensor,
+        not_fooled: Tensor,
         nearest: Nearest,
     ) -> Outcome:
         """One attack under one threat."""
@@ -264,8 +264,8 @@ class _Evaluation:
 
         def report(done: int) -> None:
             if self.callback is not None:
-                left = int((standing & ~work.broken).sum())
-                self.callback(replace(where, done=done, total=work.total, standing=left))
+                left = int((not_fooled & ~work.broken).sum())
+                self.callback(replace(where, done=done, total=work.total, not_fooled=left))
 
         for restart, parts in enumerate(work.batches(self.batch_size)):
             name = f"{where.threat}/{attack.name}/{restart}"
@@ -334,8 +334,6 @@ def _attacks(suite: Suite, name: str, ball: LpBall, x: Tensor) -> tuple[Abstract
         )
     attacks = attacks_for(suite, ball.p)
     for attack in attacks:
-        if attack.restarts < 1:
-            raise ValueError(
-                f"`restarts` of attack {attack.name!r} must be >= 1, got {attack.restarts}."
-            )
+        if attack.calls < 1:
+            raise ValueError(f"`calls` of attack {attack.name!r} must be >= 1, got {attack.calls}.")
     return attacks

@@ -15,7 +15,7 @@ from saddlepoint.losses import neg_cross_entropy
 from saddlepoint.projections import norm_name
 from saddlepoint.solver.schedule import SIZES
 
-__all__ = ["SUITES", "Suite", "attacks_for", "descents_of"]
+__all__ = ["SUITES", "Suite", "attacks_for", "restarts_of"]
 
 Suite = (
     Literal["quick", "paper", "autoattack", "autoattack+"]
@@ -52,25 +52,25 @@ def attacks_for(suite: Suite, p: float) -> tuple[AbstractAttack, ...]:
     return attacks
 
 
-def descents_of(p: float) -> int:
-    """How many descents of `attack` suite "quick" takes against one domain, on all its losses together.
+def restarts_of(p: float) -> int:
+    """How many restarts of `attack` suite "quick" takes against one domain, on all its losses together.
 
     Example:
-        >>> descents_of(math.inf), descents_of(2)
+        >>> restarts_of(math.inf), restarts_of(2)
         (5, 9)
     """
-    return sum(each.descents for each in attacks_for("quick", p) if isinstance(each, OurAttack))
+    return sum(each.restarts for each in attacks_for("quick", p) if isinstance(each, OurAttack))
 
 
 def _named(suite: str, p: float) -> tuple[AbstractAttack, ...]:
     if suite == "quick":
         # Cross-entropy breaks more with few steps, the margin what is left of robust networks, and random
         # search what stands because the loss is flat: seen with networks trained against linf. For l1 and l2
-        # the descents after the first are two rounds of the sizes of balls that restarts begin in.
-        descents = 1 + 2 * SIZES if p in (1, 2) else 3
+        # the restarts after the first are two rounds of the sizes of balls they begin in.
+        restarts = 1 + 2 * SIZES if p in (1, 2) else 3
         ours = (
-            OurAttack("attack-ce", neg_cross_entropy, steps=50, descents=2),
-            OurAttack("attack", steps=50, descents=descents),
+            OurAttack("attack-ce", neg_cross_entropy, steps=50, restarts=2),
+            OurAttack("attack", steps=50, restarts=restarts),
         )
         return (*ours, RandomSearch()) if p == math.inf else ours
     if suite == "paper":
@@ -135,7 +135,7 @@ def _paper(p: float) -> tuple[AbstractAttack, ...]:
             pointwise,
         )
     if p == 1:
-        pgd = OurAttack("pgd", loss=neg_cross_entropy, steps=50, descents=10)
+        pgd = OurAttack("pgd", loss=neg_cross_entropy, steps=50, restarts=10)
         return (pgd, pepper, pointwise)
     return ()
 
@@ -149,15 +149,15 @@ def _autoattack(p: float, *, plus: bool) -> tuple[AbstractAttack, ...]:
     if p not in (math.inf, 2, 1):
         return ()
     l1 = p == 1
-    descents = 5 if l1 or plus else 1
-    first = APGD("apgd-ce", descents=descents, shrinking=l1)
+    restarts = 5 if l1 or plus else 1
+    first = APGD("apgd-ce", restarts=restarts, shrinking=l1)
     targeted = TargetedAPGD("apgd-t", targets=5 if l1 and not plus else 9, shrinking=l1)
     if not plus:
         return (first, targeted, FAB("fab-t"), Square("square"))
     return (
         first,
-        APGD("apgd-dlr", "dlr", descents=descents, shrinking=l1),
-        FAB("fab", targeted=False, descents=5),
+        APGD("apgd-dlr", "dlr", restarts=restarts, shrinking=l1),
+        FAB("fab", targeted=False, restarts=5),
         Square("square"),
         targeted,
         FAB("fab-t"),

@@ -74,11 +74,11 @@ class Work:
     @property
     def total(self) -> int:
         """Images of all restarts."""
-        return int(self.todo.sum()) * self.attack.restarts
+        return int(self.todo.sum()) * self.attack.calls
 
     def batches(self, size: int) -> Iterator[tuple[Tensor, ...]]:
         """Restart by restart the batches that are still to be attacked, as rows."""
-        for restart in range(self.attack.restarts):
+        for restart in range(self.attack.calls):
             self.restart = restart
             left = (self.todo & ~self.broken).nonzero().flatten()
             self.done = int(self.todo.sum()) * (restart + 1) - len(left)
@@ -88,7 +88,7 @@ class Work:
         """Count a finished batch."""
         tensors = page.tensors
         self.attacked[rows] = True
-        self.finished[rows] = self.restart == self.attack.restarts - 1
+        self.finished[rows] = self.restart == self.attack.calls - 1
         self.broken[rows] |= tensors["broken"]
         self.distance[rows] = torch.minimum(self.distance[rows], tensors["distance"])
         self.outside += int(tensors["outside"])
@@ -105,9 +105,7 @@ class Work:
     def notes(self, stage: Stage) -> Iterator[str]:
         """What else a reader of the numbers has to know."""
         if stage.status == "cut short":
-            again = (
-                f", restart {self.restart + 1} of {self.attack.restarts}" if self.restart else ""
-            )
+            again = f", restart {self.restart + 1} of {self.attack.calls}" if self.restart else ""
             yield stage.cut_short(int(self.attacked.sum()), int(self.todo.sum()), again)
         if self.outside and not self.attack.minimal:
             yield f"{self.outside} candidates outside ball or box were discarded"

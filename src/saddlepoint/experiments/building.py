@@ -1,4 +1,4 @@
-"""What the blocks of experiments are run on: networks with weights, images, names of domains, settings."""
+"""What the blocks of experiments are run on: networks with parameters, images, names of domains, settings."""
 
 from __future__ import annotations
 
@@ -36,60 +36,60 @@ FULL = 10_000
 _EMBEDDED = {"mnist": 1000, "cifar10": 200}
 
 
-def available(name: str, weights: Path | None = None) -> bool:
-    """Whether a network has weights: in the folder given, or in the package.
+def available(name: str, parameters: Path | None = None) -> bool:
+    """Whether a network has parameters: in the folder given, or in the package.
 
     Example:
         >>> available("mnist-a"), available("mnist-z")
         (True, False)
     """
-    return _own_file(name, weights) is not None or name in models.shipped()
+    return _own_file(name, parameters) is not None or name in models.shipped()
 
 
-def missing(networks: Sequence[str], weights: Path | None = None) -> tuple[str, ...]:
-    """The networks without weights, in order.
+def missing(networks: Sequence[str], parameters: Path | None = None) -> tuple[str, ...]:
+    """The networks without parameters, in order.
 
     Example:
         >>> missing(["mnist-a", "mnist-z"])
         ('mnist-z',)
     """
-    return tuple(dict.fromkeys(name for name in networks if not available(name, weights)))
+    return tuple(dict.fromkeys(name for name in networks if not available(name, parameters)))
 
 
 def explain_missing(names: Sequence[str]) -> str:
-    """What to say, and to do, about networks without weights.
+    """What to say, and to do, about networks without parameters.
 
     Example:
         >>> explain_missing(["cifar10-e"]).split(":")[0]
-        'no weights for cifar10-e'
+        'no parameters for cifar10-e'
     """
     first = names[0]
     family, letter = first.rsplit("-", 1)
     return (
-        f"no weights for {', '.join(names)}: train them, such as `saddlepoint train --data {family} --model "
+        f"no parameters for {', '.join(names)}: train them, such as `saddlepoint train --data {family} --model "
         f"{letter.upper()} --out DIR`, copy model.safetensors and model.json into a folder as "
-        f"{first}.safetensors and {first}.json, and name the folder with --weights"
+        f"{first}.safetensors and {first}.json, and name the folder with --parameters"
     )
 
 
-def load_network(name: str, weights: Path | None = None) -> nn.Module:
+def load_network(name: str, parameters: Path | None = None) -> nn.Module:
     """A network in evaluation mode.
 
     Args:
         name: Such as "mnist-b".
-        weights: Folder with NAME.safetensors, which goes before the shipped ones; NAME.json beside it, the
+        parameters: Folder with NAME.safetensors, which goes before the shipped ones; NAME.json beside it, the
             card, is checked where there is one.
 
     Raises:
-        ValueError: No weights, or damaged ones.
+        ValueError: No parameters, or damaged ones.
 
     Example:
         >>> load_network("mnist-a").training
         False
     """
-    own = _own_file(name, weights)
+    own = _own_file(name, parameters)
     if own is None and name not in models.shipped():
-        raise ValueError(f"`networks` must have weights; {explain_missing([name])}.")
+        raise ValueError(f"`networks` must have parameters; {explain_missing([name])}.")
     letter = name.rsplit("-", 1)[1].upper()
     network = models.load(name) if own is None else models.load(own, architecture=letter)
     # Saves 10 to 25 % of the time of convolutions on a CPU.
@@ -167,6 +167,6 @@ def gradient_count(block: Block) -> float:
     return float((block.settings.steps + 1) * views)
 
 
-def _own_file(name: str, weights: Path | None) -> Path | None:
-    file = None if weights is None else weights / f"{name}.safetensors"
+def _own_file(name: str, parameters: Path | None) -> Path | None:
+    file = None if parameters is None else parameters / f"{name}.safetensors"
     return file if file is not None and file.is_file() else None

@@ -33,7 +33,7 @@ class Estimate:
     Attributes:
         minutes: By default.
         full_minutes: With --full.
-        missing: Networks without weights, which are not counted.
+        missing: Networks without parameters, which are not counted.
     """
 
     minutes: float
@@ -41,12 +41,12 @@ class Estimate:
     missing: tuple[str, ...]
 
 
-def estimate(experiment: Experiment, weights: Path | None = None) -> Estimate:
+def estimate(experiment: Experiment, parameters: Path | None = None) -> Estimate:
     """What an experiment costs on this machine.
 
     Args:
         experiment: Which one.
-        weights: Folder with weights of networks that are not shipped.
+        parameters: Folder with parameters of networks that are not shipped.
 
     Example:
         >>> from saddlepoint.experiments import find
@@ -56,7 +56,7 @@ def estimate(experiment: Experiment, weights: Path | None = None) -> Estimate:
     absent: list[str] = []
     minutes = full = 0.0
     for block, passes in _work(experiment):
-        if gone := missing(block.networks, weights):
+        if gone := missing(block.networks, parameters):
             absent += gone
             continue
         data = block.settings.data

@@ -107,7 +107,7 @@ def overview(results: Results) -> Table:
 
 
 def _heading(method: str, labels: str) -> str:
-    name = "`attack`, 5 descents" if method == "attack-5" else f"`{method}`"
+    name = "`attack`, 5 restarts" if method == "attack-5" else f"`{method}`"
     return name if labels == "true" else f"{name}, {labels} labels"
 
 

@@ -89,7 +89,7 @@ def _grid(sheet: Sheet) -> tuple[int, int]:
 
 
 def _wide(panel: Panel) -> bool:
-    """Whether the legend is too wide to stand among the curves."""
+    """Whether the legend is too wide to be among the curves."""
     return any(len(curve.label) > 20 for curve in panel.curves)
 
 

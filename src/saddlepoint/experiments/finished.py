@@ -28,7 +28,7 @@ class Source(NamedTuple):
 
     Example:
         >>> Source("attack-5").name, Source("apgda", "predicted").name
-        ('attack, 5 descents', 'apgda, predicted labels')
+        ('attack, 5 restarts', 'apgda, predicted labels')
     """
 
     method: str
@@ -42,7 +42,7 @@ class Source(NamedTuple):
     @property
     def method_name(self) -> str:
         """The method in tables."""
-        return "attack, 5 descents" if self.method == "attack-5" else self.method
+        return "attack, 5 restarts" if self.method == "attack-5" else self.method
 
 
 @final

@@ -51,7 +51,7 @@ class Setup:
         labels: The class that is attacked, "true" or "predicted"; see `saddlepoint.experiments.plan.LABELS`.
         limit: Images; None takes what each block says.
         seed: Of groups, random transformations and random starts.
-        weights: Folder with weights of networks that are not shipped.
+        parameters: Folder with parameters of networks that are not shipped.
         reports: Whether every row gets its HTML page.
         download: Progress of downloads, as in `saddlepoint.data.load`.
     """
@@ -60,7 +60,7 @@ class Setup:
     labels: Labels = "true"
     limit: int | None = None
     seed: int = 0
-    weights: Path | None = None
+    parameters: Path | None = None
     reports: bool = True
     download: Callable[[str, int, int], None] | None = None
 
@@ -98,7 +98,7 @@ def reproduce(
 ) -> None:
     """Run every row and measurement that is not in the folder yet.
 
-    Blocks whose networks have no weights are left out; `skipped` names them.
+    Blocks whose networks have no parameters are left out; `skipped` names them.
 
     Args:
         experiment: From `saddlepoint.experiments.EXPERIMENTS`, or one of your own.
@@ -118,12 +118,12 @@ def reproduce(
                 f"`{name}` must be {' or '.join(there)} for {experiment.name}, which is about that, "
                 f"got {getattr(setup, name)!r}."
             )
-    missing = skipped(experiment, setup.weights)
+    missing = skipped(experiment, setup.parameters)
     blocks = [block for block in experiment.blocks if block.key not in missing]
     measurements = [m for m in experiment.measurements if m.block.key not in missing]
     if not blocks and not measurements:
         names = building.missing(
-            [name for block in _settings(experiment) for name in block.networks], setup.weights
+            [name for block in _settings(experiment) for name in block.networks], setup.parameters
         )
         raise ValueError(
             f"`{experiment.name}` must have networks to attack, got "
@@ -142,7 +142,7 @@ def reproduce(
     _Runner(experiment, folder, setup, callback or (lambda _: None)).run(blocks, measurements)
 
 
-def skipped(experiment: Experiment, weights: Path | None = None) -> dict[str, str]:
+def skipped(experiment: Experiment, parameters: Path | None = None) -> dict[str, str]:
     """Blocks that cannot run, by key, and why.
 
     Example:
@@ -152,7 +152,7 @@ def skipped(experiment: Experiment, weights: Path | None = None) -> dict[str, st
     """
     reasons = {}
     for block in _settings(experiment):
-        if names := building.missing(block.networks, weights):
+        if names := building.missing(block.networks, parameters):
             reasons[block.key] = building.explain_missing(names)
     return reasons
 
@@ -316,7 +316,7 @@ class _Runner:
             self._images = {(data, limit): images}
         for name in block.networks:
             if name not in self._networks:
-                self._networks[name] = building.load_network(name, self.setup.weights)
+                self._networks[name] = building.load_network(name, self.setup.parameters)
         return self._images[data, limit], [self._networks[name] for name in block.networks]
 
     def _command(self) -> str:
@@ -326,7 +326,7 @@ class _Runner:
             "labels": None if setup.labels == "true" else setup.labels,
             "limit": setup.limit,
             "seed": setup.seed or None,
-            "weights": None if setup.weights is None else "DIR",
+            "parameters": None if setup.parameters is None else "DIR",
         }
         return texts.line(["reproduce", self.experiment.name], flags)
 

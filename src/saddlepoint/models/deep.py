@@ -85,7 +85,7 @@ def wide_resnet(channels: int, size: int, classes: int) -> nn.Sequential:
     """Network G: the Wide-ResNet of Madry et al., which the paper cites.
 
     Widths 160-320-640, five pre-activation units each (so 32 layers and not the 28 of Zagoruyko &
-    Komodakis), leaky ReLU of slope 0.1, and shortcuts without weights: average pooling, and zeros
+    Komodakis), leaky ReLU of slope 0.1, and shortcuts without parameters: average pooling, and zeros
     for the channels that are new.
 
     Example:
@@ -107,7 +107,7 @@ def wide_resnet(channels: int, size: int, classes: int) -> nn.Sequential:
 
 
 class WideUnit(nn.Module):
-    """Pre-activation residual unit of two 3x3 convolutions with a shortcut free of weights."""
+    """Pre-activation residual unit of two 3x3 convolutions with a shortcut free of parameters."""
 
     def __init__(self, width: int, filters: int, stride: int, *, shared: bool) -> None:
         super().__init__()

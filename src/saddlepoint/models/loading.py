@@ -63,7 +63,7 @@ def load(
     Args:
         source: The name of a shipped network, such as "mnist-b", or a file:
             `.safetensors` (a card of the same name beside it, as `saddlepoint train` writes, names
-            the architecture and is checked); `.pt` or `.pth`, a state dict, read weights-only;
+            the architecture and is checked); `.pt` or `.pth`, a state dict, read with `weights_only=True`;
             `.pt2`, a `torch.export` program with a free batch size; `.ts` or `.torchscript`, a
             TorchScript program. Programs are code: load those you trust.
         architecture: Of the parameters in a file, as `build` takes it.

@@ -49,7 +49,7 @@ def all_cnn(channels: int, size: int, classes: int) -> nn.Sequential:
     """Network B: All-CNN, convolutions only, global average pooling at the end.
 
     As in the paper's table, the two convolutions of stride 2 are followed by dropout and have no
-    ReLU: they stand in for pooling. No layer depends on `size`.
+    ReLU: they take the place of pooling. No layer depends on `size`.
 
     Example:
         >>> import torch

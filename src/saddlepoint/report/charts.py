@@ -208,8 +208,8 @@ def share_bars(
         last: What is written at the end of each bar.
 
     Example:
-        >>> bar = share_bars([("linf", [("bar d0", "pgd", 3), ("stand", "standing", 7)])], ["70 %"])
-        >>> "linf: 3 pgd, 7 standing" in bar
+        >>> bar = share_bars([("linf", [("bar d0", "pgd", 3), ("right", "still right", 7)])], ["70 %"])
+        >>> "linf: 3 pgd, 7 still right" in bar
         True
     """
     step, left, right = 44, 12, 60

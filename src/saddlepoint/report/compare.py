@@ -137,7 +137,7 @@ def ranking_table(ranking: Ranking) -> tuple[list[str], list[list[str]]]:
 
 
 def _numbers(entry: Entry) -> dict[str, str]:
-    """What stands beside the score."""
+    """What is shown beside the score."""
     metrics = entry.metrics
     if isinstance(metrics, AttackMetrics):
         return {

@@ -1,4 +1,4 @@
-"""The report of an evaluation: what still stands, over the radius, attack by attack, and what nearly falls."""
+"""The report of an evaluation: what is still right, over the radius, attack by attack, what nearly falls."""
 
 from __future__ import annotations
 
@@ -215,7 +215,7 @@ def _broke(part: DomainMetrics) -> dict[str, Any]:
             if each.threat == threat and each.first
         ]
         pieces.append(("wrong", "wrong without attack", wrong))
-        pieces.append(("stand", "still right", _count(robust, part.rows)))
+        pieces.append(("right", "still right", _count(robust, part.rows)))
         rows.append((_ball(threat, part.radii[threat]), pieces))
     ends = [f"{accuracy_text(part, 'robust', threat)} %" for threat in part.robust]
     return {"attacks": attacks, "chart": charts.share_bars(rows, ends)}

@@ -108,8 +108,8 @@ def _accuracies(result: Result) -> dict[str, Any]:
         "rows": result.count,
         "radii": {name: float(ball.eps) for name, ball in result.balls.items()},
         "clean": _percent(result.correct),
-        "union": _percent(result.standing()),
-        "robust": {name: _percent(result.standing(name)) for name in result.balls},
+        "union": _percent(result.still_right()),
+        "robust": {name: _percent(result.still_right(name)) for name in result.balls},
         "intervals": AccuracyIntervals(
             clean=_percents(wilson(int(result.correct.sum()), result.count)),
             union=_percents(result.interval()),
@@ -208,12 +208,12 @@ def _gallery(
 
 
 def _attacks(result: RobustAccuracy) -> tuple[AttackOutcome, ...]:
-    standing = {name: result.correct.clone() for name in result.balls}
+    not_fooled = {name: result.correct.clone() for name in result.balls}
     rows = []
     for each in result.outcomes:
-        before = standing[each.threat]
+        before = not_fooled[each.threat]
         first = before & each.broken
-        standing[each.threat] = before & ~each.broken
+        not_fooled[each.threat] = before & ~each.broken
         whole = bool((each.attacked == result.correct).all()) and each.status == "complete"
         rows.append(
             AttackOutcome(
@@ -222,7 +222,7 @@ def _attacks(result: RobustAccuracy) -> tuple[AttackOutcome, ...]:
                 attacked=int(each.attacked.sum()),
                 broken=int(each.broken.sum()),
                 first=int(first.sum()),
-                after=_percent(standing[each.threat]),
+                after=_percent(not_fooled[each.threat]),
                 accuracy=_percent(result.correct & ~each.broken) if whole else None,
                 seconds=round(each.seconds, 3),
                 queries=each.queries,

@@ -45,7 +45,7 @@ class Execution:
     """A run whose folder is open.
 
     Attributes:
-        run: The record, as it stands in `run.json`.
+        run: The record, as it is in `run.json`.
         folder: Where everything goes.
         store: Pages of what is finished.
         resumed: Whether an earlier part of the run is there.

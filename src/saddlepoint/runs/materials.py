@@ -163,7 +163,7 @@ def load_model(spec: str, images: Images) -> Model:
         return _from_code(path, architecture)
     raise ValueError(
         f"`--models` must be letters of shipped networks, one of {', '.join(networks.shipped())}, "
-        f"weights.safetensors:ARCHITECTURE, program.pt2, or package.module:factory, got {spec!r}."
+        f"parameters.safetensors:ARCHITECTURE, program.pt2, or package.module:factory, got {spec!r}."
     )
 
 

@@ -85,7 +85,7 @@ class Hashes:
 @final
 @dataclass(frozen=True)
 class Run:
-    """One run of any kind, as it stands in `run.json`.
+    """One run of any kind, as it is in `run.json`.
 
     Attributes:
         kind: "ensemble", "universal" or "transform" for attacks, "evaluate", "train", "measure".

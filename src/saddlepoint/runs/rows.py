@@ -50,7 +50,7 @@ class Job:
 @final
 @dataclass(frozen=True)
 class RunProgress:
-    """Where a run stands: `fraction` of the rows, `done` of them on disk, `fooled` in all domains by it."""
+    """How far a run has come: `fraction` of the rows, `done` of them on disk, `fooled` in all domains by it."""
 
     rows: int
     done: int

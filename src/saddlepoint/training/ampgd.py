@@ -126,8 +126,9 @@ def ampgd_step(
         y: Labels, (B,), int64.
         threats: K named balls, or `Threat`s where the steps are to be others than the default ones.
         iteration: Number of this training step, from 0: your loop's own count. The balls that the inner attack
-            begins in have three sizes in turn, another one in every iteration, because networks learn to hide
-            from an attack that always comes the same way. There is no default, so that none is forgotten.
+            begins in have three sizes in turn, another one in every iteration, because networks learn to mask
+            their gradients for an attack that always comes the same way. There is no default, so that none is
+            forgotten.
         rule: How the weights of every row move; None is MinMax(step_size=1.0, gamma=0.5). Too small a
             step size or too large a gamma keeps the weights equal. `WorstCase()` has no memory: its weights
             are those of the losses trained on, so that the step is exactly on the mean of max_i f_i.

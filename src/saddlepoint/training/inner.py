@@ -214,7 +214,7 @@ def _gradients(
     losses, _ = _losses(module, x + leaf, y, loss)
     # Every loss depends on one row of one block only, so the gradient of the sum holds all of them.
     (gradient,) = torch.autograd.grad(losses.sum(), leaf, materialize_grads=True)
-    # An attack that follows NaN stands still in silence. A loss that is not finite is seen by `step_on`.
+    # An attack that follows NaN does not move and says nothing. A loss that is not finite is seen by `step_on`.
     lost = losses.detach().isfinite() & ~gradient.flatten(2).sum(dim=2).isfinite().T
     if bool(lost.any()):
         raise FloatingPointError(
@@ -229,7 +229,7 @@ def _warn_if_zero(gradient: Tensor) -> None:
     """Say so where no perturbation, (K, B, ...), changes its loss: those trained on would be none."""
     if not bool(gradient.any()):
         warnings.warn(
-            f"the gradient is zero in all {gradient.shape[1]} images: the model may hide it (detach, "
+            f"the gradient is zero in all {gradient.shape[1]} images: the model may mask it (detach, "
             "quantisation, argmax, saturation), and what is trained or validated on is then no attack.",
             stacklevel=4,
         )

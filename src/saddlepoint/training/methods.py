@@ -288,7 +288,7 @@ def _literal(threats: dict[str, Threat], options: MethodOptions) -> AbstractMeth
     return _Adversarial(partial(ampgd_step, rule=rule), plain, options)
 
 
-def _rival(function: _StepFunction) -> Factory:
+def _baseline(function: _StepFunction) -> Factory:
     return lambda threats, options: _Adversarial(function, threats, options)
 
 
@@ -310,9 +310,9 @@ def _alone(p: float) -> Factory:
 ADVERSARIAL: dict[str, Factory] = {
     "ampgd": _ampgd,
     "ampgd-paper": _literal,
-    "avg": _rival(avg_step),
-    "max": _rival(max_step),
-    "msd": _rival(msd_step),
+    "avg": _baseline(avg_step),
+    "max": _baseline(max_step),
+    "msd": _baseline(msd_step),
     "linf": _alone(math.inf),
     "l2": _alone(2),
     "l1": _alone(1),

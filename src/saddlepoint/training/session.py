@@ -158,7 +158,7 @@ class Session:
         if self.validation is None:
             return progress
         v = self.validation
-        # One round of the sizes of balls: with a single one the epoch that hides best would be kept.
+        # One round of the sizes of balls: with one size the epoch that masks its gradients best would be kept.
         accuracy = validate(self.model, v.x, v.y, v.threats, steps=v.steps, restarts=SIZES)
         return TrainingProgress(
             progress.epoch, progress.epochs, progress.step, steps, progress.stats, accuracy

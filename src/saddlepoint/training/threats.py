@@ -39,9 +39,9 @@ class Threat:
 
     With neither `step_size` nor `direction` the steps are those of a restart of `attack`: they shorten from two
     radii to none, and for p = 1 and 2 the first iterates are in a larger ball, which shrinks to the true one
-    over two thirds of the steps. Networks soon learn to hide from ten plain l1 steps, and also from balls of
-    one size: three sizes take turns, by the `iteration` that a training step is told. With either of them it is
-    plain projected gradient ascent, as in the paper: equal steps in one ball.
+    over two thirds of the steps. Networks soon learn to mask their gradients for ten plain l1 steps,
+    and also for balls of one size: there are three sizes in turn, by the `iteration` that a training step is
+    told. With either of them it is plain projected gradient ascent, as in the paper: equal steps in one ball.
 
     Args:
         ball: Where the perturbation may be.
@@ -93,7 +93,7 @@ class Threat:
         """One projected ascent step of delta_i on psi = sum_j w_j f_j.
 
         The gradient of psi is w_i times that of f_i. A direction of unit length does not depend on w_i
-        as long as it is positive, and is taken as its limit where w_i = 0: no threat stands still for
+        as long as it is positive, and is taken as its limit where w_i = 0: no threat stops moving for
         being easy at the moment. The plain gradient of `directions.raw` is multiplied by w_i.
 
         Args:

@@ -91,9 +91,9 @@ def _robust(
     restarts: int,
 ) -> Tensor:
     """Whether each row withstands every attack of each threat, (B, K)."""
-    standing = torch.ones(len(x), len(threats), dtype=torch.bool, device=x.device)
+    not_fooled = torch.ones(len(x), len(threats), dtype=torch.bool, device=x.device)
     for restart in range(restarts):
-        left = standing.any(dim=1).nonzero().squeeze(1)
+        left = not_fooled.any(dim=1).nonzero().squeeze(1)
         if len(left) == 0:
             break
         start = RandomStart(restart, rows[left]) if restart else ZeroStart()
@@ -102,8 +102,8 @@ def _robust(
             for name, threat in threats.items()
         )
         delta = perturb(model, x[left], y[left], part, iteration=restart, steps=steps, start=start)
-        standing[left] &= _right(model, x[left].unsqueeze(1) + delta, y[left])
-    return standing
+        not_fooled[left] &= _right(model, x[left].unsqueeze(1) + delta, y[left])
+    return not_fooled
 
 
 def _right(model: nn.Module, images: Tensor, labels: Tensor) -> Tensor:

@@ -55,8 +55,8 @@ class AttackSettings(Settings):
     size: Size = None
     models: Names = Field(
         min_length=1,
-        description="Separated by commas: A,B,C,D (networks of the data set), mnist-a, weights.safetensors:A, "
-        "program.pt2, package.module:factory.",
+        description="Separated by commas: A,B,C,D (networks of the data set), mnist-a, "
+        "parameters.safetensors:A, program.pt2, package.module:factory.",
     )
     norm: Annotated[Literal["linf", "l2", "l1", "l0"], BeforeValidator(_lower)] = Field(
         default="linf", description="linf, l2, l1 or l0."
