@@ -274,7 +274,7 @@ def _rows(result: sp.AttackResult, name: str, rows: Tensor) -> object:
     value = getattr(result, name)
     if name == "history":
         return sp.History(value.weights[:, rows], value.losses[:, rows])
-    return value[rows]
+    return value[rows] if isinstance(value, torch.Tensor) else value
 
 
 @pytest.mark.parametrize("p", [1, 2])
