@@ -229,10 +229,11 @@ class _Run:
                 self.report(self.setup.progress(step_number, self.restart))
                 # What a random transform did once it may not do again: such rows go on to the end.
                 left = ~point.fooled.all(dim=1) | problem.random | (not inside)
-                if step_number == steps or not bool(left.any()):
+                remaining = int(left.sum()) if step_number < steps else 0
+                if remaining == 0:
                     break
                 gradient = point.gradient(weights)
-                if not bool(left.all()):
+                if remaining < len(left):
                     keep = left.nonzero().flatten()
                     problem, ball, here = problem.take(keep), ball.take(keep), here[keep]
                     delta, shown = delta[keep], shown[keep]
