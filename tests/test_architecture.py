@@ -22,6 +22,7 @@ ROOT = Path(saddlepoint.__file__).parent
 LEVELS = {
     # Below all: how a model is asked, and what a wrong answer is.
     "calls": -1,
+    "precision": -2,  # what calls are made in
     "projections": 0,
     "losses": -1,
     "transforms": 0,
@@ -43,6 +44,7 @@ LEVELS = {
     "cli": 7,
 }
 MATHEMATICS = [
+    "precision",
     "calls",
     "projections",
     "losses",

@@ -1,8 +1,9 @@
 """The one place where a model is called, and what has to be so before it is.
 
 A model maps images in [0, 1] to logits. It gets a tensor of its own, on its device and in its dtype, in full
-precision whatever autocast is around. What it returns is taken apart, and the logits come back on the device
-and in the dtype of the images. Whoever asks a model, asks it here.
+precision whatever autocast is around, unless `saddlepoint.precision` says otherwise for it. What it returns is
+taken apart, and the logits come back on the device and in the dtype of the images. Whoever asks a model, asks
+it here.
 """
 
 from __future__ import annotations
@@ -16,11 +17,15 @@ from itertools import chain, islice
 import torch
 from torch import Tensor, nn
 
+from saddlepoint.precision import precision_of
+
 __all__ = [
     "Model",
     "call",
     "check_eval_mode",
+    "dtypes_of",
     "full_precision",
+    "home",
     "logits_of",
     "modules_behind",
     "parts_in_training",
@@ -70,18 +75,22 @@ def call(model: Model, images: Tensor, *, fresh: bool = False) -> Tensor:
         >>> call(in_place, x), x
         (tensor([[0., 1.]]), tensor([[0.5000, 1.0000]]))
     """
-    device, dtype = _home(model, images)
+    device, dtype = home(model, images)
+    low = precision_of(model)
     own = images.to(device=device, dtype=dtype)
     if own is images and not fresh:
         own = images.clone()
     try:
-        if any(map(torch.is_autocast_enabled, _DEVICES)):
+        if low is not None:
+            with full_precision(), torch.autocast(device.type, dtype=low):
+                output = model(own)
+        elif any(map(torch.is_autocast_enabled, _DEVICES)):
             with full_precision():
                 output = model(own)
         else:
             output = model(own)
     except RuntimeError as error:
-        remedy = _dtype_remedy(own.dtype, _dtypes(modules_behind(model)), error)
+        remedy = _dtype_remedy(own.dtype, dtypes_of(modules_behind(model)), error)
         if remedy is None:
             raise
         raise ValueError(remedy) from error
@@ -263,7 +272,7 @@ def _captured(function: types.FunctionType) -> Iterator[object]:
                 yield function.__globals__[name]
 
 
-def _home(model: Model, images: Tensor) -> tuple[torch.device, torch.dtype]:
+def home(model: Model, images: Tensor) -> tuple[torch.device, torch.dtype]:
     """Where a module wants its images, and in which dtype; other callables take them as they are."""
     if not isinstance(model, nn.Module):
         return images.device, images.dtype
@@ -271,14 +280,14 @@ def _home(model: Model, images: Tensor) -> tuple[torch.device, torch.dtype]:
     if first is None:
         return images.device, images.dtype
     if first.dtype != images.dtype:
-        known = _dtypes([model])
+        known = dtypes_of([model])
         # A module that holds the images' dtype too converts them itself.
         if known and images.dtype not in known:
             return first.device, max(known, key=lambda dtype: (dtype.itemsize, str(dtype)))
     return first.device, images.dtype
 
 
-def _dtypes(modules: Sequence[nn.Module]) -> set[torch.dtype]:
+def dtypes_of(modules: Sequence[nn.Module]) -> set[torch.dtype]:
     """Of all parameters and buffers that are floating-point numbers."""
     tensors = (t for module in modules for t in chain(module.parameters(), module.buffers()))
     return {tensor.dtype for tensor in tensors if tensor.is_floating_point()}

@@ -47,6 +47,7 @@ def reusing(solve: Solve, finished: Mapping[str, Tensor]) -> Solve:
             adversarial=problem.images(tensors["delta"]),
             history=History(**history),
             completed=torch.ones(len(problem), dtype=torch.bool),
+            precision=(),
         )
 
     return attack_others

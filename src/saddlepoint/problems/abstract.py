@@ -58,6 +58,11 @@ class AbstractProblem(ABC):
     def models(self) -> Sequence[Model]:
         """The distinct models behind the domains."""
 
+    def model_of(self, domain: int) -> int:
+        """Which of `models` answers for a domain: the first, unless a problem says otherwise."""
+        del domain
+        return 0
+
     @property
     def num_domains(self) -> int:
         """K."""

@@ -85,6 +85,9 @@ class _Views(AbstractProblem):
             uniforms = streams.uniform(self.seed, self.rows, draw, transform.num_draws)
         return transform(self.images(delta), uniforms)
 
+    def model_of(self, domain: int) -> int:
+        return self.pairs[domain][0]
+
     def take(self, rows: Tensor) -> Self:
         return take_rows(self, rows, ("x", "labels", "lower", "upper", "rows"))
 

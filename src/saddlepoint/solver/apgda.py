@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from collections.abc import Sequence
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -10,6 +11,7 @@ from torch import Tensor
 from saddlepoint.calls import full_precision
 from saddlepoint.directions import Direction, raw
 from saddlepoint.losses import Loss, cw_margin
+from saddlepoint.precision import Precision, Precisions
 from saddlepoint.problems import AbstractProblem
 from saddlepoint.projections import LpBall
 from saddlepoint.rules import AbstractWeightRule, MinMax
@@ -18,6 +20,7 @@ from saddlepoint.solver.best import Best, may_be_kept
 from saddlepoint.solver.checks import check_arguments
 from saddlepoint.solver.evaluate import evaluate, gradients_enabled
 from saddlepoint.solver.inspection import inspect
+from saddlepoint.solver.lowering import choose_precisions
 from saddlepoint.solver.result import AttackResult, Callback, History
 from saddlepoint.solver.watch import Watch
 
@@ -41,6 +44,7 @@ def apgda(
     targeted: bool = False,
     batch_size: int | None = None,
     accumulate: bool | None = None,
+    precision: Precision | Sequence[Precision] = "float32",
     callback: Callback | None = None,
 ) -> AttackResult:
     """Alternating projected gradient descent-ascent: the paper's attack.
@@ -67,6 +71,10 @@ def apgda(
         targeted: Whether the labels are classes to reach.
         batch_size: Rows at a time; chosen from the memory a row needs by default. It changes no result.
         accumulate: Differentiate domain by domain (memory of one graph); decided from memory by default.
+        precision: What models compute in during the search: "float32" (as they are), "bfloat16", "float16", or
+            "auto", which is bfloat16 for those models that a short measurement shows to be faster with it; one
+            word for all models, or one for each. All else, and every verdict, is in full precision: a row that
+            looks fooled is asked again before it counts. `result.precision` says what was taken.
         callback: Called with a `Progress` after every iterate.
 
     Returns:
@@ -93,6 +101,7 @@ def apgda(
         raise ValueError(f"`keep` must be 'last' or 'best', got {keep!r}.")
     check_arguments(problem, ball, rule, loss, steps, start, targeted, batch_size)
     batch_size, accumulate = inspect(problem, loss, targeted, batch_size, accumulate)
+    precisions = choose_precisions(problem, precision)
     return apgda_unchecked(
         problem,
         ball,
@@ -106,6 +115,7 @@ def apgda(
         targeted=targeted,
         batch_size=batch_size,
         accumulate=accumulate,
+        precisions=precisions,
         callback=callback,
     )
 
@@ -124,11 +134,13 @@ def apgda_unchecked(
     start: Tensor | None = None,
     targeted: bool = False,
     accumulate: bool = False,
+    precisions: Precisions | None = None,
     callback: Callback | None = None,
 ) -> AttackResult:
     """`apgda` for callers who have checked the arguments and looked at the problem, see `attack_unchecked`."""
     rule = MinMax() if rule is None else rule
-    setup = Plan(len(problem), steps, targeted, batch_size, accumulate)
+    precisions = precisions or Precisions(tuple(problem.models), ("float32",) * len(problem.models))
+    setup = Plan(len(problem), steps, targeted, batch_size, accumulate, precisions)
 
     def solve(part: AbstractProblem, ball: LpBall, delta: Tensor, report: Callback) -> AttackResult:
         return _apgda(part, ball, rule, loss, step_size, direction, keep, delta, setup, report)
@@ -149,11 +161,13 @@ def _apgda(
     setup: Plan,
     report: Callback,
 ) -> AttackResult:
-    options = {"targeted": setup.targeted, "accumulate": setup.accumulate}
+    options: Any = {"targeted": setup.targeted, "accumulate": setup.accumulate}
+    options |= {"precisions": setup.precisions, "confirm": keep == "best"}
     watch, best = Watch(loss, targeted=setup.targeted), Best.none(problem, setup.steps)
     everywhere = torch.arange(len(problem), device=delta.device)
     point = evaluate(problem, delta, loss, differentiate=setup.steps > 0, **options)
     watch.point(problem, delta, point)
+    spent = point.spent + torch.zeros_like(problem.rows)
     weights = rule.init(point.losses)
     best.offer(everywhere, delta, weights, point)
     history = [(weights, point.losses)]
@@ -165,6 +179,7 @@ def _apgda(
         more = step < setup.steps
         point = evaluate(problem, delta, loss, stream=step, differentiate=more, **options)
         watch.point(problem, delta, point, step=step)
+        spent = spent + point.spent
         weights = rule.update(weights, point.losses)
         if keep == "best" and may_be_kept(problem, step, setup.steps):
             best.offer(everywhere, delta, weights, point)
@@ -181,6 +196,6 @@ def _apgda(
         losses=losses,
         fooled=fooled,
         history=History(*(torch.stack(series) for series in zip(*history, strict=True))),
-        num_forwards=torch.full_like(problem.rows, (setup.steps + 1) * problem.samples),
+        num_forwards=spent,
         completed=torch.ones_like(problem.rows, dtype=torch.bool),
     )

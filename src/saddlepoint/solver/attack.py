@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import final
 
@@ -11,6 +12,7 @@ from torch import Tensor
 from saddlepoint import streams
 from saddlepoint.calls import full_precision
 from saddlepoint.losses import Loss, cw_margin
+from saddlepoint.precision import Precision, Precisions
 from saddlepoint.problems import AbstractProblem
 from saddlepoint.projections import LpBall
 from saddlepoint.rules import AbstractWeightRule, MinMax
@@ -20,6 +22,7 @@ from saddlepoint.solver.checks import check_arguments, check_count
 from saddlepoint.solver.evaluate import Evaluation, evaluate, gradients_enabled
 from saddlepoint.solver.grid import Grid
 from saddlepoint.solver.inspection import inspect
+from saddlepoint.solver.lowering import choose_precisions
 from saddlepoint.solver.result import AttackResult, Callback, History, Interrupted
 from saddlepoint.solver.schedule import Schedule
 from saddlepoint.solver.steps import random_point, step, within_box
@@ -42,6 +45,7 @@ def attack(
     quantize: int | None = None,
     start: Tensor | None = None,
     accumulate: bool | None = None,
+    precision: Precision | Sequence[Precision] = "float32",
     callback: Callback | None = None,
 ) -> AttackResult:
     """Fool every domain of every row with one perturbation, with as few evaluations as possible.
@@ -74,6 +78,10 @@ def attack(
             holds as in `LpBall.project`.
         start: delta_0, (B, ...), projected first; zero by default.
         accumulate: Differentiate domain by domain (memory of one graph); decided from memory by default.
+        precision: What models compute in during the search: "float32" (as they are), "bfloat16", "float16", or
+            "auto", which is bfloat16 for those models that a short measurement shows to be faster with it; one
+            word for all models, or one for each. All else, and every verdict, is in full precision: a row that
+            looks fooled is asked again before it counts. `result.precision` says what was taken.
         callback: Called with a `Progress` after every iterate.
 
     Returns:
@@ -98,6 +106,7 @@ def attack(
         Grid(quantize).check(problem.images(problem.zeros()))
         Grid(quantize).check_ball(ball)
     batch_size, accumulate = inspect(problem, loss, targeted, batch_size, accumulate)
+    precisions = choose_precisions(problem, precision)
     return attack_unchecked(
         problem,
         ball,
@@ -111,6 +120,7 @@ def attack(
         quantize=quantize,
         start=start,
         accumulate=accumulate,
+        precisions=precisions,
         callback=callback,
     )
 
@@ -129,6 +139,7 @@ def attack_unchecked(
     quantize: int | None = None,
     start: Tensor | None = None,
     accumulate: bool = False,
+    precisions: Precisions | None = None,
     callback: Callback | None = None,
 ) -> AttackResult:
     """`attack` for callers who have checked the arguments and looked at the problem, see `inspection.look`.
@@ -138,7 +149,8 @@ def attack_unchecked(
     """
     rule = MinMax() if rule is None else rule
     grid = None if quantize is None else Grid(quantize)
-    setup = Plan(len(problem), steps, targeted, batch_size, accumulate)
+    precisions = precisions or Precisions(tuple(problem.models), ("float32",) * len(problem.models))
+    setup = Plan(len(problem), steps, targeted, batch_size, accumulate, precisions)
 
     def solve(part: AbstractProblem, ball: LpBall, delta: Tensor, report: Callback) -> AttackResult:
         best = Best.none(part, setup.steps)
@@ -203,23 +215,25 @@ class _Run:
             for step_number in range(steps + 1):
                 here_ball = schedule.ball(ball, step_number)
                 shown = self._shown(delta, here_ball, problem)
-                point = self._evaluate(problem, shown, step_number)
+                inside = here_ball is ball
+                offered = inside and may_be_kept(problem, step_number, steps)
+                point = self._evaluate(problem, shown, step_number, confirm=offered)
                 self.watch.point(problem, shown, point, step=step_number)
                 weights = self._weights(weights, point.losses)
                 # Filled to the end: a row that leaves keeps its last values, others are overwritten.
                 log.weights[step_number:, here] = weights
                 log.losses[step_number:, here] = point.losses
-                best.num_forwards[rows[here]] += problem.samples
-                inside = here_ball is ball
-                if inside and may_be_kept(problem, step_number, steps):
+                best.num_forwards[rows[here]] += point.spent
+                if offered:
                     gained[here] |= best.offer(rows[here], shown, weights, point)
                 self.report(self.setup.progress(step_number, self.restart))
                 # What a random transform did once it may not do again: such rows go on to the end.
                 left = ~point.fooled.all(dim=1) | problem.random | (not inside)
-                if step_number == steps or not bool(left.any()):
+                remaining = int(left.sum()) if step_number < steps else 0
+                if remaining == 0:
                     break
                 gradient = point.gradient(weights)
-                if not bool(left.all()):
+                if remaining < len(left):
                     keep = left.nonzero().flatten()
                     problem, ball, here = problem.take(keep), ball.take(keep), here[keep]
                     delta, shown = delta[keep], shown[keep]
@@ -246,7 +260,9 @@ class _Run:
     def _stream(self, step_number: int) -> int:
         return self.restart * (self.setup.steps + 1) + step_number
 
-    def _evaluate(self, problem: AbstractProblem, delta: Tensor, step_number: int) -> Evaluation:
+    def _evaluate(
+        self, problem: AbstractProblem, delta: Tensor, step_number: int, *, confirm: bool
+    ) -> Evaluation:
         return evaluate(
             problem,
             delta,
@@ -255,6 +271,8 @@ class _Run:
             targeted=self.setup.targeted,
             accumulate=self.setup.accumulate,
             differentiate=step_number < self.setup.steps,
+            precisions=self.setup.precisions,
+            confirm=confirm,
         )
 
     def _weights(self, weights: Tensor | None, losses: Tensor) -> Tensor:

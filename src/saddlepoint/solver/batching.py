@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import final
 
 import torch
@@ -11,6 +11,7 @@ from torch import Tensor
 
 from saddlepoint.losses import Loss, finite
 from saddlepoint.losses import fooled as is_fooled
+from saddlepoint.precision import Precisions
 from saddlepoint.problems import AbstractProblem
 from saddlepoint.projections import LpBall
 from saddlepoint.solver.evaluate import typed_loss
@@ -38,6 +39,7 @@ class Plan:
     targeted: bool
     batch_size: int
     accumulate: bool
+    precisions: Precisions = field(default_factory=Precisions)
 
     def progress(self, step: int, restart: int = 0) -> Progress:
         """Progress inside a batch; `in_batches` adds what was finished before."""
@@ -74,28 +76,31 @@ def in_batches(
             part, part_ball = problem.take(rows), ball.take(rows)
             delta = part_ball.project(start[rows], part.lower, part.upper)
             result = solve(part, part_ball, delta, report)
-            parts.append(_judge(part, result, loss, setup.targeted))
+            parts.append(_judge(part, result, loss, setup))
             done += len(part)
             fooled += int(parts[-1].fooled.all(dim=1).sum())
             report(Progress(setup.rows, 0, 0, setup.steps, setup.steps))
     except KeyboardInterrupt as stop:
         if isinstance(stop, Interrupted):  # else the rows of this batch are among those left
-            parts.append(_judge(part, stop.result, loss, setup.targeted))
+            parts.append(_judge(part, stop.result, loss, setup))
         reached = sum(len(part.delta) for part in parts)
         if reached < len(problem):
             left = torch.arange(reached, len(problem), device=start.device)
             parts.append(_untouched(problem.take(left), setup.steps))
-        raise Interrupted(concatenate(parts)) from stop
-    return concatenate(parts)
+        raise Interrupted(_named(concatenate(parts), setup)) from stop
+    return _named(concatenate(parts), setup)
 
 
-def _judge(
-    problem: AbstractProblem, result: AttackResult, loss: Loss, targeted: bool
-) -> AttackResult:
-    """Ask again, without gradient: what counts is the answer to the candidate itself.
+def _named(result: AttackResult, setup: Plan) -> AttackResult:
+    return replace(result, precision=setup.precisions.names)
+
+
+def _judge(problem: AbstractProblem, result: AttackResult, loss: Loss, setup: Plan) -> AttackResult:
+    """Ask again, without gradient and in full precision: what counts is the answer to the candidate itself.
 
     Random transforms are judged on a draw that the attack has not seen, others on the same images once more.
     """
+    targeted = setup.targeted
     with torch.no_grad():
         logits = problem.logits(result.delta, JUDGE if problem.random else 0)
         losses = typed_loss(loss, targeted=targeted)(logits, problem.labels)
@@ -104,7 +109,7 @@ def _judge(
     watch.values(problem, result.delta, numbers, step=len(result.history.losses) - 1)
     watch.check()
     verdict = is_fooled(logits, problem.labels, targeted=targeted)
-    if problem.random:
+    if problem.random or setup.precisions.low:  # other answers than on the way are to be expected
         return replace(result, losses=losses, fooled=verdict)
     check_again(problem, logits, result.fooled, verdict)
     return replace(result, fooled=verdict)

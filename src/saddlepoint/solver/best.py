@@ -101,10 +101,15 @@ class Best:
             Where it was taken, (n,), boolean.
         """
         better = improves(point.fooled, point.losses, self.fooled[rows], self.losses[rows])
-        chosen = better.nonzero().flatten()
-        target = rows[chosen]
-        self.delta[target], self.weights[target] = delta[chosen], weights[chosen]
-        self.losses[target], self.fooled[target] = point.losses[chosen], point.fooled[chosen]
+        # Everywhere instead of at the chosen rows: to know which they are, an accelerator would have to stop.
+        wide = better.reshape(-1, *(1 for _ in delta.shape[1:]))
+        self.delta[rows] = torch.where(wide, delta, self.delta[rows])
+        for mine, new in (
+            (self.weights, weights),
+            (self.losses, point.losses),
+            (self.fooled, point.fooled),
+        ):
+            mine[rows] = torch.where(better.unsqueeze(1), new, mine[rows])
         return better
 
     def result(self, problem: AbstractProblem) -> AttackResult:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import final
 
 import torch
 from torch import Tensor
 
 from saddlepoint.losses import Loss, finite, fooled
+from saddlepoint.precision import FULL, Precisions
 from saddlepoint.problems import AbstractProblem
 
 __all__ = ["Evaluation", "broken_gradients", "evaluate", "gradients_enabled", "typed_loss"]
@@ -26,12 +27,14 @@ class Evaluation:
         fooled: (B, K), boolean; for random problems, fooled in every draw.
         finite: Whether logits and losses are, (B, K), boolean; see `Watch`.
         gradient: Maps weights (B, K) to the gradient of sum_i w_i F_i at delta, (B, ...). Call it once.
+        spent: How often the K domains were asked, one number or (B,).
     """
 
     losses: Tensor
     fooled: Tensor
     finite: Tensor
     gradient: Callable[[Tensor], Tensor]
+    spent: int | Tensor
 
 
 @contextmanager
@@ -57,6 +60,8 @@ def evaluate(
     targeted: bool = False,
     accumulate: bool = False,
     differentiate: bool = True,
+    precisions: Precisions = FULL,
+    confirm: bool = True,
 ) -> Evaluation:
     """Evaluate every domain once (times `problem.samples`) at delta.
 
@@ -71,12 +76,47 @@ def evaluate(
         targeted: Whether labels are classes to reach.
         accumulate: Differentiate domain by domain.
         differentiate: Whether `gradient` will be called; if not, `accumulate` takes no gradients.
+        precisions: What the models compute in.
+        confirm: Whether rows that look fooled in every domain in fewer bits are asked again in all of them.
     """
     function = typed_loss(loss, targeted=targeted)
     leaf = delta.detach().requires_grad_()
     draws = range(stream * problem.samples, (stream + 1) * problem.samples)
-    if accumulate:
-        return _by_domain(problem, leaf, function, draws, targeted, differentiate)
+    with precisions.applied():
+        if accumulate:
+            point = _by_domain(problem, leaf, function, draws, targeted, differentiate)
+        else:
+            point = _at_once(problem, leaf, function, draws, targeted)
+    return (
+        _confirmed(problem, delta, point, draws, targeted) if confirm and precisions.low else point
+    )
+
+
+def _confirmed(
+    problem: AbstractProblem, delta: Tensor, point: Evaluation, draws: range, targeted: bool
+) -> Evaluation:
+    """The same with verdicts in full precision on the rows that look fooled in every domain."""
+    rows = point.fooled.all(dim=1).nonzero().flatten()
+    if len(rows) == 0:
+        return point
+    few, verdict = problem.take(rows), point.fooled.clone()
+    with torch.no_grad():
+        for draw in draws:
+            logits = few.logits(delta[rows], draw)
+            verdict[rows] &= fooled(logits, few.labels, targeted=targeted)
+    spent = torch.full_like(problem.rows, len(draws))
+    spent[rows] += len(draws)
+    return replace(point, fooled=verdict, spent=spent)
+
+
+def _at_once(
+    problem: AbstractProblem,
+    leaf: Tensor,
+    function: Callable[[Tensor, Tensor], Tensor],
+    draws: range,
+    targeted: bool,
+) -> Evaluation:
+    """One graph of all domains."""
     share = 1.0 / problem.samples
     total: Tensor | None = None
     hit: Tensor | None = None
@@ -98,7 +138,7 @@ def evaluate(
         return _gradient((weights * graph).sum(), leaf)
 
     losses = total.detach()
-    return Evaluation(losses, hit, numbers & losses.isfinite(), whole)
+    return Evaluation(losses, hit, numbers & losses.isfinite(), whole, len(draws))
 
 
 def _by_domain(
@@ -135,7 +175,7 @@ def _by_domain(
             total += gradients.pop(0) * weights[:, k].reshape(-1, *(1 for _ in leaf.shape[1:]))
         return total
 
-    return Evaluation(losses, hit, numbers & losses.isfinite(), combined)
+    return Evaluation(losses, hit, numbers & losses.isfinite(), combined, len(draws))
 
 
 def broken_gradients(

@@ -40,9 +40,11 @@ class AttackResult:
         fooled: Whether each domain is fooled at delta, (B, K), boolean: whether its answer, when asked
             again at the end, is not `problem.labels` (targeted: is). `success_rates` counts against the truth.
         history: Weights and losses per step.
-        num_forwards: Evaluations of the K domains spent on the search in each row, (B,), int64; the verdict is
-            one more.
+        num_forwards: Evaluations of the K domains spent on the search in each row, (B,), int64, those that
+            confirm in full precision what looked fooled in less included; the verdict is one more.
         completed: Rows that were attacked to the end, (B,), boolean; all of them, but for `Interrupted.result`.
+        precision: What each model of the problem computed in during the search, such as "bfloat16"; empty where
+            nobody has said.
     """
 
     delta: Tensor
@@ -53,6 +55,7 @@ class AttackResult:
     history: History
     num_forwards: Tensor
     completed: Tensor
+    precision: tuple[str, ...] = ()
 
     def __repr__(self) -> str:
         """What matters, in one line instead of all tensors."""
@@ -132,6 +135,7 @@ def concatenate(parts: Sequence[AttackResult]) -> AttackResult:
         torch.cat([part.history.weights for part in parts], dim=1),
         torch.cat([part.history.losses for part in parts], dim=1),
     )
-    names = [field.name for field in fields(AttackResult) if field.name != "history"]
+    others = ("history", "precision")
+    names = [field.name for field in fields(AttackResult) if field.name not in others]
     tensors = {name: torch.cat([getattr(part, name) for part in parts]) for name in names}
-    return AttackResult(history=history, **tensors)
+    return AttackResult(history=history, precision=parts[0].precision, **tensors)

@@ -65,8 +65,8 @@ class Watch:
     def point(
         self, problem: AbstractProblem, delta: Tensor, point: Evaluation, *, step: int = 0
     ) -> None:
-        """See the logits and losses at an iterate."""
-        self.values(problem, delta, point.finite, step=step)
+        """See the logits and losses at an iterate; they are looked at together with what comes next."""
+        self._seen.append(_Sight(problem, delta, 0, step, point.finite))
 
     def values(
         self, problem: AbstractProblem, delta: Tensor, finite: Tensor, *, step: int = 0

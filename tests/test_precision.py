@@ -1,0 +1,175 @@
+"""Models in fewer bits: faster searches, and verdicts that stay in full precision."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import saddlepoint as sp
+from saddlepoint.calls import call
+from saddlepoint.precision import Precisions, precision_of
+from saddlepoint.solver.evaluate import evaluate
+
+
+class _Knife(nn.Module):
+    """Right by 0.1 in float32, while 256 + 0.1 and 256 are one number in bfloat16, and class 0 loses ties."""
+
+    def __init__(self, lead: float = 0.1) -> None:
+        super().__init__()
+        self.linear = nn.Linear(2, 2)
+        with torch.no_grad():
+            self.linear.weight.zero_()
+            self.linear.bias.copy_(torch.tensor([256.0, 256.0 + lead]))
+        self.calls = 0
+
+    def forward(self, images: Tensor) -> Tensor:
+        self.calls += 1
+        return self.linear(images)
+
+
+def _knife(rows: int = 3) -> tuple[_Knife, sp.Ensemble]:
+    model = _Knife().eval()
+    return model, sp.Ensemble([model], torch.full((rows, 2), 0.5), torch.ones(rows).long())
+
+
+def test_a_row_that_only_looks_fooled_in_bfloat16_is_not_counted_and_goes_on() -> None:
+    model, problem = _knife()
+    delta = problem.zeros()
+    precisions = Precisions((model,), ("bfloat16",))
+    raw = evaluate(problem, delta, sp.cw_margin, precisions=precisions, confirm=False)
+    assert raw.fooled.all()  # it does look so
+    sure = evaluate(problem, delta, sp.cw_margin, precisions=precisions)
+    assert not sure.fooled.any()
+    assert torch.as_tensor(sure.spent).tolist() == [2, 2, 2]
+    with pytest.warns(UserWarning, match="gradient is zero"):
+        result = sp.attack(problem, sp.linf(0.1), steps=4, precision="bfloat16")
+    assert not result.fooled.any()
+    assert result.num_forwards.tolist() == [10, 10, 10]  # five iterates, each asked twice
+    assert result.precision == ("bfloat16",)
+    torch.testing.assert_close(result.losses, torch.full((3, 1), 0.1), rtol=0, atol=1e-4)
+
+
+def test_the_best_iterate_of_apgda_is_not_chosen_by_what_only_looks_fooled() -> None:
+    _, problem = _knife(1)
+    with pytest.warns(UserWarning, match="gradient is zero"):
+        result = sp.apgda(problem, sp.linf(0.1), steps=2, keep="best", precision="bfloat16")
+    assert not result.fooled.any()
+    assert result.num_forwards.tolist() == [6]
+
+
+@pytest.mark.parametrize("precision", ["bfloat16", "float16"])
+def test_models_see_float32_images_and_give_float32_logits(precision: str) -> None:
+    seen: list[torch.dtype] = []
+    model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 3)).eval()
+    model[1].register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0].dtype))
+    x = torch.rand(2, 4)
+    exact = call(model, x)
+    with Precisions((model,), (precision,)).applied():
+        low = call(model, x)
+        assert call(nn.Identity(), x).dtype == torch.float32
+    assert seen == [torch.float32, getattr(torch, precision)]
+    assert low.dtype == torch.float32
+    assert not torch.equal(low, exact)
+    torch.testing.assert_close(low, exact, rtol=0, atol=0.05)
+
+
+def test_fewer_bits_reach_networks_through_every_problem_and_both_solvers() -> None:
+    x, y = sp.data.sample("mnist", 8)
+    model = sp.models.load("mnist-a")
+    seen: list[torch.dtype] = []
+    hook = next(m for m in model.modules() if isinstance(m, nn.Linear)).register_forward_hook(
+        lambda _, inputs, output: seen.append(output.dtype)
+    )
+    groups, labels = sp.data.group(x, y, size=2)
+    views = [sp.transforms.identity, sp.transforms.hflip]
+    problems = [sp.Ensemble([model], x, y), sp.Universal(model, groups, labels)]
+    problems.append(sp.Transformed(model, views, x, y))
+    for problem in problems:
+        for accumulate in (False, True):
+            seen.clear()
+            options = {"steps": 2, "accumulate": accumulate, "precision": "bfloat16"}
+            sp.attack(problem, sp.linf(0.1), **options)
+            assert torch.bfloat16 in seen
+            assert seen[-1] == torch.float32  # the verdict
+    hook.remove()
+
+
+def test_shipped_networks_in_bfloat16_are_fooled_as_often_and_truly() -> None:
+    x, y = sp.data.sample("mnist", 24)
+    problem = sp.Ensemble([sp.models.load(f"mnist-{n}") for n in "acd"], x, y)
+    full = sp.attack(problem, sp.linf(0.15), steps=15)
+    low = sp.attack(problem, sp.linf(0.15), steps=15, precision=("float32", "bfloat16", "bfloat16"))
+    rates = sp.success_rates(problem, low.delta)
+    assert rates.all == low.success.double().mean().item()
+    assert abs(rates.all - full.success.double().mean().item()) <= 0.1
+    assert low.precision == ("float32", "bfloat16", "bfloat16")
+    assert full.precision == ("float32",) * 3
+    assert low.delta.dtype == low.history.losses.dtype == torch.float32
+    with torch.no_grad():
+        exact = sp.cw_margin(problem.logits(low.delta), problem.labels)
+    torch.testing.assert_close(low.losses, exact, rtol=0, atol=1e-3)
+    assert (low.num_forwards >= 1 + low.success.long()).all()
+
+
+def test_auto_takes_bfloat16_where_it_is_there_and_pays(monkeypatch: pytest.MonkeyPatch) -> None:
+    from saddlepoint.solver import lowering
+
+    x, y = torch.rand(4, 8), torch.zeros(4).long()
+    slow, fast = (nn.Linear(8, 3).eval() for _ in range(2))
+    problem = sp.Ensemble([slow, fast], x, y)
+    monkeypatch.setattr(lowering, "is_native", lambda device: True)
+
+    def seconds(problem: object, domain: int) -> float:
+        low = precision_of((slow, fast)[domain]) is not None
+        return {(0, False): 1.0, (0, True): 0.5, (1, False): 1.0, (1, True): 0.95}[domain, low]
+
+    monkeypatch.setattr(lowering, "_seconds", seconds)
+    assert lowering.choose_precisions(problem, "auto").names == ("bfloat16", "float32")
+    monkeypatch.setattr(lowering, "is_native", lambda device: False)
+    assert lowering.choose_precisions(problem, "auto").names == ("float32", "float32")
+
+
+def test_small_networks_stay_in_float32_under_auto() -> None:
+    x, y = sp.data.sample("mnist", 8)
+    model = nn.Sequential(nn.Flatten(), nn.Linear(784, 10)).eval()
+    result = sp.attack(sp.Ensemble([model], x, y), sp.linf(0.1), steps=2, precision="auto")
+    same = sp.attack(sp.Ensemble([model], x, y), sp.linf(0.1), steps=2)
+    assert result.precision == ("float32",)
+    assert torch.equal(result.delta, same.delta)
+
+
+@pytest.mark.parametrize("wide", ["images", "parameters"])
+def test_float64_stays_float64(wide: str) -> None:
+    model, x = nn.Linear(4, 3).eval(), torch.rand(2, 4)
+    model, x = (model.double(), x) if wide == "parameters" else (model, x.double())
+    problem = sp.Ensemble([model], x, torch.zeros(2).long())
+    with pytest.raises(
+        ValueError, match=r"`precision` must be float32 or auto for .* float64.*model\.float"
+    ):
+        sp.attack(problem, sp.linf(0.1), precision="bfloat16")
+    if wide == "parameters":
+        assert sp.attack(problem, sp.linf(0.1), steps=1, precision="auto").precision == ("float32",)
+
+
+@pytest.mark.parametrize(
+    ("precision", "words"),
+    [
+        ("half", "must be one of float32, bfloat16"),
+        (("auto",) * 3, "one for each of 1 models, got 3"),
+    ],
+)
+def test_other_words_are_refused(precision: object, words: str) -> None:
+    problem = sp.Ensemble([nn.Linear(4, 3).eval()], torch.rand(2, 4), torch.zeros(2).long())
+    with pytest.raises(ValueError, match=words):
+        sp.attack(problem, sp.linf(0.1), precision=precision)  # type: ignore[arg-type]
+
+
+def test_fewer_bits_work_inside_a_users_autocast_and_no_grad() -> None:
+    x, y = sp.data.sample("mnist", 6)
+    problem = sp.Ensemble([sp.models.load("mnist-c")], x, y)
+    plain = sp.attack(problem, sp.linf(0.1), steps=3, precision="bfloat16")
+    with torch.no_grad(), torch.autocast("cpu", dtype=torch.bfloat16):
+        inside = sp.attack(problem, sp.linf(0.1), steps=3, precision="bfloat16")
+    assert torch.equal(plain.delta, inside.delta)
+    assert torch.equal(plain.fooled, inside.fooled)
