@@ -131,6 +131,13 @@ def test_a_summary_keeps_the_rows_of_other_methods_and_not_of_other_networks(
         experiments.write_summary(experiment, tmp_path / "attack", store)
 
 
+def test_files_of_others_are_not_written_over(tmp_path: Path) -> None:
+    (tmp_path / "table.csv").write_text("mine")
+    with pytest.raises(ValueError, match=r"would write over, got 'table.csv'"):
+        experiments.reproduce(pair(), tmp_path, QUIET)
+    assert [path.name for path in tmp_path.iterdir()] == ["table.csv"]
+
+
 def test_experiments_about_more_than_success_have_true_labels_only(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"`labels` must be true for cost, .* got 'predicted'"):
         experiments.reproduce(EXPERIMENTS["cost"], tmp_path, replace(QUIET, labels="predicted"))

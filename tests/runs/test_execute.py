@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import signal
@@ -15,8 +16,8 @@ import torch
 from saddlepoint.evaluation import Page
 from saddlepoint.runs.execute import Execution, RunInterrupted, in_pages, opened, read_results
 from saddlepoint.runs.hashing import hash_settings
-from saddlepoint.runs.record import RECORD, TENSORS, Hashes, Run
-from saddlepoint.runs.store import LOCK, PAGES, locked
+from saddlepoint.runs.record import RECORD, TENSORS, Hashes, Run, _digest
+from saddlepoint.runs.store import LOCK, PAGES, Store, locked
 
 ROWS, SIZE = 10, 4
 
@@ -238,3 +239,43 @@ def test_whatever_stops_the_process_the_run_can_be_continued(tmp_path: Path, nam
     go(tmp_path, work, resume=True)
     assert work.computed == 1
     assert torch.equal(squares(tmp_path), 0.1 * torch.arange(10) ** 2)
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, OSError])
+def test_a_run_that_is_complete_stays_complete(
+    error: type[BaseException], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clear = Store.clear
+
+    def stopped(self: Store) -> None:
+        clear(self)
+        if Run.read(tmp_path).status == "complete":
+            raise error
+
+    monkeypatch.setattr(Store, "clear", stopped)
+    with pytest.raises((RunInterrupted, OSError)):
+        go(tmp_path, Work())
+    monkeypatch.undo()
+    assert Run.read(tmp_path).status == "complete"
+    assert torch.equal(squares(tmp_path), 0.1 * torch.arange(10) ** 2)
+    work = Work()
+    assert go(tmp_path, work, resume=True).status == "complete"
+    assert work.computed == 0
+
+
+@pytest.mark.parametrize("change", [{"domains": 5}, {"hashes": {"a": 1}}])
+def test_a_record_of_wrong_kinds_is_refused_in_one_sentence(
+    change: dict[str, object], tmp_path: Path
+) -> None:
+    go(tmp_path, Work())
+    raw = json.loads((tmp_path / RECORD).read_text()) | change
+    del raw["digest"]
+    (tmp_path / RECORD).write_text(json.dumps({**raw, "digest": _digest(raw)}))
+    with pytest.raises(ValueError, match=r"must hold a run, got"):
+        Run.read(tmp_path)
+
+
+def test_a_record_that_is_nested_without_end_is_refused(tmp_path: Path) -> None:
+    (tmp_path / RECORD).write_text("[" * 100_000)
+    with pytest.raises(ValueError, match="must be a readable run"):
+        Run.read(tmp_path)

@@ -137,6 +137,14 @@ def reproduce(
                 f"`{target}` must not hold results yet; add --resume to continue them, or choose another "
                 "folder."
             )
+        ours = any(folder.glob("*/*/**/run.json"))
+        there = [path.name for path in folder.glob("*") if path.is_file()]
+        foreign = [n for n in there if n.startswith(("table", experiment.name))]
+        if foreign and not ours:
+            raise ValueError(
+                f"`--out` must not hold files that an experiment would write over, got {foreign[0]!r} in "
+                f"{str(folder)!r} and no results; choose another folder."
+            )
 
     World.current().agree(check)  # before any process writes there
     _Runner(experiment, folder, setup, callback or (lambda _: None)).run(blocks, measurements)

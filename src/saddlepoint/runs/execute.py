@@ -318,11 +318,8 @@ def _check_same(old: Run, new: Run, folder: Path) -> None:
 
 def _other_versions(old: Run, new: Run) -> tuple[str, ...]:
     """A remark where the first rows were made by other versions: they may round differently."""
-    changed = [
-        f"{k} {old.versions.get(k)} and {v}"
-        for k, v in new.versions.items()
-        if old.versions.get(k) != v
-    ]
+    pairs = [(name, old.versions.get(name), now) for name, now in new.versions.items()]
+    changed = [f"{name} {then} and {now}" for name, then, now in pairs if then != now]
     return (f"the run was continued with other versions: {', '.join(changed)}.",) if changed else ()
 
 
@@ -337,12 +334,14 @@ def _watched(execution: Execution) -> Iterator[None]:
             if threading.current_thread() is threading.main_thread():
                 # A second Ctrl-C does not keep the record from being written; the handler is restored below.
                 signal.signal(signal.SIGINT, signal.SIG_IGN)
-            stopped = execution.update(status="interrupted", seconds=execution.seconds())
-            raise RunInterrupted(stopped, execution.folder) from stop
+            if not execution.complete:
+                execution.update(status="interrupted", seconds=execution.seconds())
+            raise RunInterrupted(execution.run, execution.folder) from stop
         except BaseException:
-            results = [name for name in execution.run.files if name != RECORD]
-            if execution.world.rank:
+            # What is complete on disk stays so, whatever happens while its pages are removed.
+            if execution.world.rank or execution.complete:
                 raise
+            results = [name for name in execution.run.files if name != RECORD]
             if execution.store.any() or any((execution.folder / name).exists() for name in results):
                 execution.update(status="failed", seconds=execution.seconds())
             else:

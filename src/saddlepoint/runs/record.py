@@ -150,7 +150,7 @@ class Run:
         """
         try:
             raw = json.loads(text)
-        except json.JSONDecodeError as error:
+        except (json.JSONDecodeError, RecursionError) as error:
             raise ValueError(f"`{RECORD}` must be JSON, got {error}.") from error
         version = raw.get("schema_version") if isinstance(raw, dict) else None
         if version != SCHEMA_VERSION:
@@ -166,9 +166,11 @@ class Run:
         if set(raw) != known:
             odd = sorted(set(raw) ^ known)
             raise ValueError(f"`{RECORD}` must hold a run, got missing or unknown fields {odd}.")
-        for name in ("domains", "classes", "warnings"):
-            raw[name] = tuple(raw[name])
-        return Run(**{**raw, "hashes": Hashes(**raw["hashes"])})
+        try:
+            lists = {name: tuple(raw[name]) for name in ("domains", "classes", "warnings")}
+            return Run(**{**raw, **lists, "hashes": Hashes(**raw["hashes"])})
+        except TypeError as error:
+            raise ValueError(f"`{RECORD}` must hold a run, got {error}.") from error
 
     def write(self, folder: Path) -> None:
         """Write `run.json` in the folder, whole or not at all."""
