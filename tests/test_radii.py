@@ -107,7 +107,11 @@ def test_solvers_refuse_and_warn_at_entry(solver: Callable) -> None:
 
 def test_the_smallest_radius_is_sought_without_a_word() -> None:
     for p in (0, 1, 2, math.inf):
-        smallest_radius(problem(), p, steps=3, searches=3)
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            found = smallest_radius(problem(), p, steps=3, searches=3)
+        assert [str(warning.message) for warning in caught] == []
+        assert not bool(found.isnan().any())
 
 
 @pytest.mark.parametrize("eps", ["0.2", None, [0.1]])

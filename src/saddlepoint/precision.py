@@ -41,6 +41,11 @@ class Precisions:
     models: tuple[object, ...] = ()
     names: tuple[str, ...] = ()
 
+    @staticmethod
+    def full(models: Sequence[object]) -> Precisions:
+        """All of these models compute as they are."""
+        return Precisions(tuple(models), ("float32",) * len(models))
+
     @property
     def low(self) -> bool:
         """Whether any model computes in fewer bits than its verdicts."""

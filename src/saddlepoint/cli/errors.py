@@ -45,10 +45,9 @@ def usage(**flags: str) -> Iterator[None]:
     try:
         yield
     except _EXPECTED as error:
-        text = one_line(error)
-        for argument, flag in flags.items():
-            text = text.replace(f"`{argument}`", f"`{flag}`")
-        raise UsageError(text) from error
+        from saddlepoint.runs import texts
+
+        raise UsageError(texts.renamed(one_line(error), flags)) from error
 
 
 @contextmanager

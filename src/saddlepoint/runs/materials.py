@@ -253,7 +253,4 @@ def _flags(**flags: str) -> Iterator[None]:
     try:
         yield
     except ValueError as error:
-        text = str(error)
-        for argument, flag in flags.items():
-            text = text.replace(f"`{argument}`", f"`{flag}`")
-        raise ValueError(text) from error
+        raise ValueError(texts.renamed(str(error), flags)) from error

@@ -25,6 +25,7 @@ __all__ = [
     "line",
     "loss",
     "number",
+    "renamed",
     "rule",
     "seconds",
     "split",
@@ -217,6 +218,18 @@ def fixed(weights: Sequence[float]) -> str:
         'fixed:1/3,1/3,1/3,0'
     """
     return "fixed:" + ",".join(written(float(weight)) for weight in weights)
+
+
+def renamed(text: str, flags: Mapping[str, str]) -> str:
+    """A complaint about arguments of the library, in the names that the user knows them by.
+
+    Example:
+        >>> renamed("`path` must be a file.", {"path": "--data"})
+        '`--data` must be a file.'
+    """
+    for argument, flag in flags.items():
+        text = text.replace(f"`{argument}`", f"`{flag}`")
+    return text
 
 
 def loss(text: str) -> Loss:

@@ -139,7 +139,7 @@ def apgda_unchecked(
 ) -> AttackResult:
     """`apgda` for callers who have checked the arguments and looked at the problem, see `attack_unchecked`."""
     rule = MinMax() if rule is None else rule
-    precisions = precisions or Precisions(tuple(problem.models), ("float32",) * len(problem.models))
+    precisions = precisions or Precisions.full(problem.models)
     setup = Plan(len(problem), steps, targeted, batch_size, accumulate, precisions)
 
     def solve(part: AbstractProblem, ball: LpBall, delta: Tensor, report: Callback) -> AttackResult:
@@ -169,7 +169,8 @@ def _apgda(
     watch.point(problem, delta, point)
     spent = point.spent + torch.zeros_like(problem.rows)
     weights = rule.init(point.losses)
-    best.offer(everywhere, delta, weights, point)
+    if keep == "best":
+        best.offer(everywhere, delta, weights, point)
     history = [(weights, point.losses)]
     for step in range(1, setup.steps + 1):
         gradient = point.gradient(weights)

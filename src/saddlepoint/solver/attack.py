@@ -149,7 +149,7 @@ def attack_unchecked(
     """
     rule = MinMax() if rule is None else rule
     grid = None if quantize is None else Grid(quantize)
-    precisions = precisions or Precisions(tuple(problem.models), ("float32",) * len(problem.models))
+    precisions = precisions or Precisions.full(problem.models)
     setup = Plan(len(problem), steps, targeted, batch_size, accumulate, precisions)
 
     def solve(part: AbstractProblem, ball: LpBall, delta: Tensor, report: Callback) -> AttackResult:
