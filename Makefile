@@ -4,7 +4,7 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip --disable-pip-version-check
 
-.PHONY: demo test lint bench slow browser clean install help
+.PHONY: demo test lint bench slow browser models clean install help
 
 help:            ## this list
 	@grep -hE '^[a-z]+: .*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /  make \1|/' | column -t -s '|'
@@ -38,9 +38,20 @@ browser: install ## the report in a real Chromium (Debian's package, installed w
 	  $$S apt-get update -qq && $$S apt-get install -y -qq chromium; }
 	$(BIN)/python -m pytest -q -m browser
 
+# Their own environment: torchvision, which they need, does not fit every build of torch.
+$(VENV)-models/.installed: pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)-models
+	$(VENV)-models/bin/python -m pip --disable-pip-version-check install --quiet --constraint constraints.txt torch
+	$(VENV)-models/bin/python -m pip --disable-pip-version-check install --quiet --constraint constraints.txt \
+	  --editable '.[cli,zoo]' pytest hypothesis
+	@touch $@
+
+models: $(VENV)-models/.installed  ## networks of timm, torchvision and transformers, and ONNX files
+	OMP_NUM_THREADS=1 $(VENV)-models/bin/python -m pytest -q -m zoo tests/models
+
 bench: install   ## every speed figure as a ratio measured in one run
 	$(BIN)/python -m benchmarks
 
 clean:           ## remove what make created
-	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(VENV)-models build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

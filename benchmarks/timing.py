@@ -26,14 +26,17 @@ def at_least(name: str, value: float, limit: float) -> Figure:
     return Figure(name, value, f">= {limit:g}", value >= limit)
 
 
-def seconds(run: Callable[[], object]) -> float:
-    start = time.perf_counter()
+def seconds(run: Callable[[], object], clock: Callable[[], float] = time.perf_counter) -> float:
+    start = clock()
     run()
-    return time.perf_counter() - start
+    return clock() - start
 
 
 def ratio(
-    numerator: Callable[[], object], denominator: Callable[[], object], rounds: int = 7
+    numerator: Callable[[], object],
+    denominator: Callable[[], object],
+    rounds: int = 7,
+    clock: Callable[[], float] = time.perf_counter,
 ) -> float:
     """Time of one over time of the other: the median over rounds that run both, back to back.
 
@@ -45,8 +48,8 @@ def ratio(
     ratios = []
     for index in range(rounds):
         if index % 2:
-            above, below = seconds(numerator), seconds(denominator)
+            above, below = seconds(numerator, clock), seconds(denominator, clock)
         else:
-            below, above = seconds(denominator), seconds(numerator)
+            below, above = seconds(denominator, clock), seconds(numerator, clock)
         ratios.append(above / below)
     return median(ratios)

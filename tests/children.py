@@ -208,7 +208,7 @@ def _text(file: int) -> str:
 def _import_all() -> None:
     import importlib
 
-    for name in ("attack", "demo", "evaluate", "reproduce", "train", "folders", "show", "tables"):
+    for name in ("attack", "demo", "evaluate", "reproduce", "train", "folders", "show"):
         importlib.import_module(f"saddlepoint.cli.{name}")
     for name in ("data", "doctor", "experiments", "models", "report", "runs", "training"):
         importlib.import_module(f"saddlepoint.{name}")

@@ -1,16 +1,62 @@
-"""The command line in the process of the test: quicker than a new one, for everything that may end it."""
+"""The command line, in the process of the test or in one of its own, and settings that make it quick."""
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
 import pytest
 
+from folders import ROOT
 from saddlepoint import cli
 
-__all__ = ["inside"]
+__all__ = ["ENVIRONMENT", "QUICK", "SLOW_MODEL", "inside", "run"]
+
+ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "OMP_NUM_THREADS": "1"}
+QUICK = ("--models", "A,C", "--limit", "12", "--steps", "6", "--batch-size", "5")
+
+SLOW_MODEL = """
+import time
+import torch
+import saddlepoint as sp
+
+class Slow(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.network = sp.models.load("mnist-a")
+        self.eval()
+
+    def forward(self, x):
+        time.sleep(0.03)
+        return self.network(x)
+
+def broken():
+    raise KeyError("no weights here")
+
+class Raises(Slow):
+    def forward(self, x):
+        raise ZeroDivisionError("the model itself is broken")
+
+def untrained():
+    torch.manual_seed(5)
+    return sp.models.build("A", channels=1, size=28).eval()
+number = 3
+"""
+
+
+def run(*words: object, cwd: Path, **options: Any) -> subprocess.CompletedProcess[str]:
+    """Run one command in a process of its own."""
+    command = [sys.executable, "-m", "saddlepoint", *map(str, words)]
+    return subprocess.run(
+        command, cwd=cwd, env=ENVIRONMENT, capture_output=True, text=True, timeout=120, **options
+    )
 
 
 def inside(*words: object) -> int:
-    """Run one command; its exit code."""
+    """Run one command in this process, which is quicker; its exit code."""
     with pytest.raises(SystemExit) as stop:
         cli.main([str(word) for word in words])
     return int(stop.value.code or 0)

@@ -1,11 +1,16 @@
-"""Shared fixtures: one thread, reproducible hypothesis runs, tiny models."""
+"""Shared fixtures: one thread, reproducible hypothesis runs, tiny models, own folders and processes."""
 
 from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
 
 import hypothesis
 import pytest
 import torch
 from torch import nn
+
+from children import Nursery
 
 torch.set_num_threads(1)
 hypothesis.settings.register_profile(
@@ -32,3 +37,16 @@ def network(generator: torch.Generator, size: int = 6, classes: int = 4) -> nn.M
         for parameter in model.parameters():
             parameter.copy_(torch.randn(parameter.shape, generator=generator, dtype=torch.float64))
     return model
+
+
+@pytest.fixture
+def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A test that runs in a folder of its own."""
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.fixture(scope="module")
+def nursery() -> Iterator[Nursery]:
+    """Processes that a test may kill."""
+    with Nursery() as started:
+        yield started

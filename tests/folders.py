@@ -1,4 +1,4 @@
-"""Run folders side by side: what is in them, but for the clock."""
+"""Where the project is, and run folders side by side: what is in them, but for the clock."""
 
 from __future__ import annotations
 
@@ -8,7 +8,9 @@ from typing import Any
 
 from saddlepoint import runs
 
-__all__ = ["assert_same_folders", "without_time"]
+__all__ = ["ROOT", "assert_same_folders", "without_time"]
+
+ROOT = Path(__file__).parents[1]
 
 _CLOCK = {"seconds", "created", "digest", "command"}  # a command names its folder
 

@@ -93,7 +93,7 @@ def execute(
     """A finished run on any problem, with its report."""
     ball = sp.LpBall(math.inf, eps)
     config = {"kind": kind, "data": data, "norm": "linf", "eps": eps, "rule": rule, "steps": 10}
-    config |= {"baseline": "average" if baseline else None, "loss": "cw"}
+    config |= {"baseline": "average" if baseline else None, "loss": "cw", "models": ["net"]}
     run = runs.Run(
         kind=kind,
         command=f"saddlepoint attack {kind} --data {data}",
@@ -141,7 +141,7 @@ def make_evaluation(
     everything = sp.Ensemble(models, x, models[0](x).argmax(dim=1), names=names)
     balls = {"linf": sp.LpBall(math.inf, eps), "l2": sp.LpBall(2, 4 * eps)}
     config = {"data": data, "models": list(names), "suite": "quick", "every_attack": False}
-    config |= {"transforms": [], "budget": None}
+    config |= {"transforms": [], "budget": None, "threat": [f"linf:{eps}", f"l2:{4 * eps}"]}
     found = {"status": "warn", "saw": "x < y", "means": names[0], "do": "look"}
     run = runs.Run(
         kind=runs.EVALUATE,

@@ -23,6 +23,9 @@ LEVELS = {
     # Below all: how a model is asked, and what a wrong answer is.
     "calls": -1,
     "precision": -2,  # what calls are made in
+    "display": -2,  # how things print
+    "bars": -2,
+    "plots": -2,
     "projections": 0,
     "losses": -1,
     "transforms": 0,
@@ -32,6 +35,7 @@ LEVELS = {
     "models": 0,
     "data": 0,
     "files": -1,  # below everything: whole files
+    "loaders": -1,  # and images batch by batch
     "rules": 1,
     "problems": 1,
     "solver": 2,
@@ -40,12 +44,14 @@ LEVELS = {
     "experiments": 6,
     "report": 5,
     "runs": 4,
-    "doctor": 4,
+    "doctor": 3.5,  # above the evaluation, whose judge it asks; runs keep what it finds
     "cli": 7,
 }
 MATHEMATICS = [
+    "display",
     "precision",
     "calls",
+    "loaders",
     "projections",
     "losses",
     "transforms",
@@ -75,6 +81,13 @@ def imports(path: Path) -> Iterator[str]:
             yield from (f"{name}.{alias.name}" for alias in node.names)
 
 
+def plain_imports(path: Path) -> Iterator[str]:
+    """What a file imports as a whole, without "from"."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+
+
 @pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))
 def test_rooms_import_only_from_lower_levels(path: Path) -> None:
     room = room_of(path)
@@ -88,6 +101,12 @@ def test_rooms_import_only_from_lower_levels(path: Path) -> None:
         # A plain name (an attribute such as __version__) is no room.
         if parts[1] in LEVELS:
             assert LEVELS[parts[1]] < LEVELS[room], f"{room} imports {name}"
+
+
+def test_only_the_reports_of_results_reach_up_through_the_package() -> None:
+    """`import saddlepoint` inside a room could reach any other; the method `report` does, and says why."""
+    bare = [path.name for path in FILES if "saddlepoint" in set(plain_imports(path))]
+    assert sorted(bare) == ["result.py", "results.py"]
 
 
 @pytest.mark.parametrize("room", MATHEMATICS)
@@ -218,4 +237,5 @@ def test_what_public_functions_take_and_return_is_public() -> None:
         "Threat.ascend: Schedule",
         "Threat.inside: Schedule",
         "robust_accuracy: _HasBall",
+        "robust_domains: _HasBall",
     }

@@ -10,7 +10,8 @@ from types import ModuleType
 
 import pytest
 
-ROOT = Path(__file__).parent.parent
+from folders import ROOT
+
 TEXT = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
 WALK = TEXT.partition("## The walk")[2].partition("\n## ")[0]
 NAMES = re.findall(r"`([a-z_]+(?:\.\w+)+)`", WALK.replace("`run.json`", ""))

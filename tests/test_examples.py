@@ -2,11 +2,12 @@
 
 import json
 import runpy
-from pathlib import Path
 
 import pytest
 
-EXAMPLES = Path(__file__).parent.parent / "examples"
+from folders import ROOT
+
+EXAMPLES = ROOT / "examples"
 # Few images, to be quick; chance success (an undefended image is misclassified anyway) is far lower.
 SMALL = {"ensemble": {"images": 6}, "universal": {"images": 40}, "transform": {"images": 16}}
 

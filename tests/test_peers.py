@@ -21,8 +21,8 @@ from torch import Tensor, nn
 
 import oracles
 import saddlepoint as sp
+from folders import ROOT
 
-ROOT = Path(__file__).parent.parent
 ABOUT = {
     "begun": "2026-01-01 00:00",
     "cores": 2,
@@ -106,11 +106,21 @@ def test_the_mean_of_logits_is_what_libraries_of_one_model_attack() -> None:
     assert not mean.training
 
 
-@pytest.mark.parametrize(
-    "method",
-    [method for method in (*METHODS["a"], METHODS["d"][0]) if method.library == "saddlepoint"],
-    ids=lambda method: method.name,
-)
+OURS = [m for m in (*METHODS["a"], METHODS["d"][0]) if m.library == "saddlepoint"]
+
+
+@pytest.mark.parametrize("method", OURS, ids=lambda method: method.name)
+def test_methods_of_ours_run(method: Method) -> None:
+    network = nn.Linear(2, 2, bias=False).eval()
+    network.weight.data = torch.tensor([[2.0, 0.0], [0.0, 1.0]])
+    x, y = torch.tensor([[0.9, 0.1], [0.4, 0.6]]), torch.tensor([0, 0])
+    found = method.run(Work([network], x, y, sp.linf(0.2), 10, 0))
+    # The margins 2 x0 - x1 are 1.7 and 0.2: 0.2 each way takes 0.6 off them.
+    assert ((network(found)[:, 0] < network(found)[:, 1]) == torch.tensor([False, True])).all()
+    assert ((found - x).abs() <= 0.2 + 1e-6).all()
+
+
+@pytest.mark.parametrize("method", OURS, ids=lambda method: method.name)
 def test_half_an_attack_is_no_cell(method: Method) -> None:
     class Stopped(nn.Module):
         calls = 0

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 import saddlepoint as sp
 from saddlepoint.calls import call
-from saddlepoint.precision import Precisions, precision_of
+from saddlepoint.precision import How, Precisions, how_of
 from saddlepoint.solver.evaluate import evaluate
 
 
@@ -121,7 +121,7 @@ def test_auto_takes_bfloat16_where_it_is_there_and_pays(monkeypatch: pytest.Monk
     monkeypatch.setattr(lowering, "is_native", lambda device: True)
 
     def seconds(problem: object, domain: int) -> float:
-        low = precision_of((slow, fast)[domain]) is not None
+        low = how_of((slow, fast)[domain]) is not None
         return {(0, False): 1.0, (0, True): 0.5, (1, False): 1.0, (1, True): 0.95}[domain, low]
 
     monkeypatch.setattr(lowering, "_seconds", seconds)
@@ -173,3 +173,91 @@ def test_fewer_bits_work_inside_a_users_autocast_and_no_grad() -> None:
         inside = sp.attack(problem, sp.linf(0.1), steps=3, precision="bfloat16")
     assert torch.equal(plain.delta, inside.delta)
     assert torch.equal(plain.fooled, inside.fooled)
+
+
+class _Plain(nn.Module):
+    """Convolutions in the plain layout, with names of their own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Conv2d(3, 8, 3), nn.Conv2d(8, 4, 3)
+        self.seen: list[tuple[bool, bool]] = []
+
+    def forward(self, images: Tensor) -> Tensor:
+        last = torch.channels_last
+        weight = self.second.weight
+        self.seen.append((weight.is_contiguous(), images.is_contiguous(memory_format=last)))
+        return self.second(self.first(images).relu()).mean(dim=(2, 3))
+
+
+def test_parameters_and_images_are_laid_out_anew_and_the_model_is_left_alone() -> None:
+    model = _Plain().eval()
+    x = torch.rand(6, 3, 9, 9)
+    with torch.no_grad():
+        y = model(x).argmax(dim=1)
+    problem = sp.Ensemble([model], x, y)
+    before = {name: (id(p), p.stride()) for name, p in model.named_parameters()}
+    model.seen.clear()
+    exact = call(model, x)
+    with Precisions((model,), ("float32+channels_last",)).applied():
+        other = call(model, x)
+    assert model.seen == [(True, False), (False, True)]
+    torch.testing.assert_close(other, exact, rtol=1e-5, atol=1e-6)
+    result = sp.attack(problem, sp.linf(0.3), steps=3, precision="float32+channels_last")
+    assert result.precision == ("float32+channels_last",)
+    assert model.seen[-1] == (True, False)  # the verdict is that of the model as it is
+    assert {name: (id(p), p.stride()) for name, p in model.named_parameters()} == before
+    assert all(p.grad is None and p.requires_grad for p in model.parameters())
+    with torch.no_grad():
+        assert torch.equal(result.fooled[:, 0], model(result.adversarial).argmax(dim=1) != y)
+
+
+@pytest.mark.parametrize(
+    ("times", "chosen"),
+    [
+        ((1.0, 0.95, 0.99, 0.92), "float32"),
+        ((1.0, 0.8, 0.79, 0.78), "float32+channels_last"),
+        ((1.0, 0.95, 0.5, 0.48), "bfloat16"),
+        ((1.0, 0.8, 0.5, 0.4), "bfloat16+channels_last"),
+    ],
+)
+def test_auto_takes_the_way_that_rounds_least_of_those_that_are_fast(
+    monkeypatch: pytest.MonkeyPatch, times: tuple[float, ...], chosen: str
+) -> None:
+    from saddlepoint.solver import lowering
+
+    monkeypatch.setattr(lowering, "is_native", lambda device: True)
+    found = lambda problem, index, ways: dict(zip(ways, times, strict=True))  # noqa: E731
+    monkeypatch.setattr(lowering, "_times", found)
+    problem = sp.Ensemble([_Plain().eval()], torch.rand(2, 3, 9, 9), torch.zeros(2).long())
+    assert lowering.choose_precisions(problem, "auto").names == (chosen,)
+
+
+def test_auto_does_without_what_a_model_cannot_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    from saddlepoint.solver import lowering
+
+    class Viewing(_Plain):
+        def forward(self, images: Tensor) -> Tensor:
+            return super().forward(images.view(len(images), -1).view(images.shape))
+
+    problem = sp.Ensemble([Viewing().eval()], torch.rand(2, 3, 9, 9), torch.zeros(2).long())
+    monkeypatch.setattr(lowering, "_GAIN", 0.0)  # whatever works is taken, the last of all
+    assert "channels_last" not in lowering.choose_precisions(problem, "auto").names[0]
+    monkeypatch.setattr(lowering, "is_native", lambda device: False)
+    plain = sp.Ensemble([_Plain().eval()], torch.rand(2, 3, 9, 9), torch.zeros(2).long())
+    assert lowering.choose_precisions(plain, "auto").names == ("float32+channels_last",)
+
+
+def test_filters_of_one_channel_are_laid_out_too() -> None:
+    how = How.of(nn.Conv2d(1, 8, 3), "float32+channels_last")
+    assert how is not None
+    assert how.filters["weight"].stride() == (9, 1, 3, 1)
+    assert How.of(nn.Linear(2, 2), "float32+channels_last") is None
+
+
+def test_only_modules_can_be_laid_out() -> None:
+    problem = sp.Ensemble([lambda images: images], torch.rand(2, 3), torch.zeros(2).long())
+    with pytest.raises(
+        ValueError, match="`precision` must be float32 for function, which is no module"
+    ):
+        sp.attack(problem, sp.linf(0.1), precision="float32+channels_last")

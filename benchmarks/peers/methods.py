@@ -108,14 +108,14 @@ def _attack(rule: sp.AbstractWeightRule, loss: sp.Loss = sp.cw_margin) -> Callab
         # The start is evaluated too, so one step fewer than evaluations.
         steps = work.evaluations - 1
         result = sp.attack(problem, work.ball, rule=rule, loss=loss, steps=steps, seed=work.seed)
-        return result.finished().adversarial
+        return result.adversarial
 
     return run
 
 
 def _apgda(work: Work) -> Tensor:
     problem = sp.Ensemble(work.models, work.x, work.y)
-    return sp.apgda(problem, work.ball, steps=work.evaluations - 1).finished().adversarial
+    return sp.apgda(problem, work.ball, steps=work.evaluations - 1).adversarial
 
 
 def _quick(work: Work) -> Tensor:

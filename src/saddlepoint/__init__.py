@@ -10,10 +10,12 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from saddlepoint import data, directions, doctor, models, transforms
+    from saddlepoint import data, directions, doctor, models, report, transforms
+    from saddlepoint.calls import Model
     from saddlepoint.evaluation import (
         AbstractAttack,
         AttackFailedError,
+        DomainAccuracy,
         EvaluationProgress,
         Failure,
         Ledger,
@@ -23,9 +25,11 @@ if TYPE_CHECKING:
         SuccessRates,
         Target,
         robust_accuracy,
+        robust_domains,
         success_rates,
     )
     from saddlepoint.losses import Loss, clipped, cw_margin, dlr, neg_cross_entropy
+    from saddlepoint.precision import Precision, Precisions
     from saddlepoint.problems import (
         AbstractProblem,
         Array,
@@ -35,12 +39,14 @@ if TYPE_CHECKING:
         Universal,
     )
     from saddlepoint.projections import LpBall, l0, l1, l2, linf, project_lp_box, project_simplex
+    from saddlepoint.report import SavedImages, save_images
     from saddlepoint.rules import AbstractWeightRule, Average, Entropic, Fixed, MinMax, WorstCase
-    from saddlepoint.solver import AttackResult, History, Interrupted, Progress
+    from saddlepoint.solver import Asked, AttackResult, History, Progress
     from saddlepoint.solver.apgda import apgda
     from saddlepoint.solver.attack import attack
     from saddlepoint.training import (
         AbstractStart,
+        Batches,
         Loader,
         MethodOptions,
         RandomStart,
@@ -66,29 +72,35 @@ __all__ = [
     "AbstractStart",
     "AbstractWeightRule",
     "Array",
+    "Asked",
     "AttackFailedError",
     "AttackResult",
     "Average",
+    "Batches",
+    "DomainAccuracy",
     "Ensemble",
     "Entropic",
     "EvaluationProgress",
     "Failure",
     "Fixed",
     "History",
-    "Interrupted",
     "Ledger",
     "Loader",
     "Loss",
     "LpBall",
     "MethodOptions",
     "MinMax",
+    "Model",
     "Outcome",
     "Page",
+    "Precision",
+    "Precisions",
     "Product",
     "Progress",
     "RandomStart",
     "Recipe",
     "RobustAccuracy",
+    "SavedImages",
     "StepOptions",
     "StepStats",
     "SuccessRates",
@@ -120,7 +132,10 @@ __all__ = [
     "neg_cross_entropy",
     "project_lp_box",
     "project_simplex",
+    "report",
     "robust_accuracy",
+    "robust_domains",
+    "save_images",
     "success_rates",
     "train",
     "transforms",
@@ -128,9 +143,11 @@ __all__ = [
 
 # Names are imported when they are first used (PEP 562): the command line answers `--help` without torch.
 _ROOMS = {
+    "calls": ("Model",),
     "evaluation": (
         "AbstractAttack",
         "AttackFailedError",
+        "DomainAccuracy",
         "EvaluationProgress",
         "Failure",
         "Ledger",
@@ -140,14 +157,18 @@ _ROOMS = {
         "SuccessRates",
         "Target",
         "robust_accuracy",
+        "robust_domains",
         "success_rates",
     ),
     "losses": ("Loss", "clipped", "cw_margin", "dlr", "neg_cross_entropy"),
+    "precision": ("Precision", "Precisions"),
     "problems": ("AbstractProblem", "Array", "Ensemble", "Product", "Transformed", "Universal"),
     "projections": ("LpBall", "l0", "l1", "l2", "linf", "project_lp_box", "project_simplex"),
-    "solver": ("AttackResult", "History", "Interrupted", "Progress", "apgda", "attack"),
+    "report": ("SavedImages", "save_images"),
+    "solver": ("Asked", "AttackResult", "History", "Progress", "apgda", "attack"),
     "training": (
         "AbstractStart",
+        "Batches",
         "Loader",
         "MethodOptions",
         "RandomStart",

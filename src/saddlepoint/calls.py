@@ -17,7 +17,7 @@ from itertools import chain, islice
 import torch
 from torch import Tensor, nn
 
-from saddlepoint.precision import precision_of
+from saddlepoint.precision import how_of
 
 __all__ = [
     "Model",
@@ -76,14 +76,15 @@ def call(model: Model, images: Tensor, *, fresh: bool = False) -> Tensor:
         (tensor([[0., 1.]]), tensor([[0.5000, 1.0000]]))
     """
     device, dtype = home(model, images)
-    low = precision_of(model)
+    how = how_of(model)
     own = images.to(device=device, dtype=dtype)
     if own is images and not fresh:
         own = images.clone()
     try:
-        if low is not None:
-            with full_precision(), torch.autocast(device.type, dtype=low):
-                output = model(own)
+        output: object
+        if how is not None:
+            with full_precision():
+                output = how.ask(model, own)
         elif any(map(torch.is_autocast_enabled, _DEVICES)):
             with full_precision():
                 output = model(own)

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 __all__ = [
     "DamagedFileError",
     "TensorFile",
+    "read_about",
     "read_tensors",
     "remove_unfinished",
     "write_atomically",
@@ -112,10 +113,22 @@ def read_tensors(path: Path) -> TensorFile:
         FileNotFoundError: There is no such file.
         DamagedFileError: The content is not what was written; the message names the file.
     """
-    from safetensors import SafetensorError, safe_open
-
     if not path.is_file():
         raise FileNotFoundError(f"`{path}` must be a file, got none.")
+    before = path.stat()
+    try:
+        return _checked(path)
+    except DamagedFileError:
+        # safetensors opens a file twice: a process at work may have put a newer one in its place in between.
+        after = path.stat()
+        if (after.st_ino, after.st_mtime_ns) == (before.st_ino, before.st_mtime_ns):
+            raise
+    return read_tensors(path)
+
+
+def _checked(path: Path) -> TensorFile:
+    from safetensors import SafetensorError, safe_open
+
     try:
         with safe_open(path, framework="pt") as file:
             about: dict[str, str] = json.loads((file.metadata() or {}).get(_ENTRY, "{}"))
@@ -128,6 +141,26 @@ def read_tensors(path: Path) -> TensorFile:
             f"`{path}` must hold what was written, got content of another digest: the file is damaged."
         )
     return TensorFile(tensors, about)
+
+
+def read_about(path: Path) -> dict[str, str] | None:
+    """Reads the texts that `write_tensors` kept, from the head of the file alone; None if there are none.
+
+    Example:
+        >>> import tempfile, torch
+        >>> path = Path(tempfile.mkdtemp()) / "some.safetensors"
+        >>> _ = write_tensors(path, {"x": torch.ones(2)}, {"key": "rows 0 to 2"})
+        >>> read_about(path)["key"], read_about(path.parent / "none")
+        ('rows 0 to 2', None)
+    """
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with safe_open(path, framework="pt") as file:
+            about = json.loads((file.metadata() or {}).get(_ENTRY, "null"))
+    except (SafetensorError, OSError, ValueError):
+        return None
+    return about if isinstance(about, dict) else None
 
 
 def _digest(tensors: "Mapping[str, Tensor]", about: Mapping[str, str]) -> str:

@@ -1,25 +1,86 @@
-"""In which precision models compute while something is searched for; verdicts are always in full precision.
+"""How models compute while something is searched for: in which precision, and in which memory layout.
 
-Everything that is not a model (perturbations, losses, weights, projections) keeps the dtype of the images.
+Verdicts are always those of the model as it is, in full precision. Everything that is not a model
+(perturbations, losses, weights, projections) keeps the dtype of the images.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal, final, get_args
 
 import torch
+from torch import Tensor, nn
+from torch.func import functional_call
 
-__all__ = ["FULL", "Precision", "Precisions", "check_precision", "is_native", "precision_of"]
+__all__ = ["FULL", "How", "Precision", "Precisions", "check_precision", "how_of", "is_native"]
 
-Precision = Literal["float32", "bfloat16", "float16", "auto"]
-"""What models compute in. "auto" is bfloat16 where the device has it and it is measured to pay."""
+Precision = Literal[
+    "float32",
+    "bfloat16",
+    "float16",
+    "float32+channels_last",
+    "bfloat16+channels_last",
+    "auto",
+]
+"""What models compute in. "float32" is the model as it is; "+channels_last" lays filters and images out with
+channels last, which is faster for many convolutions and changes answers by rounding; "auto" is what is measured
+to be faster."""
 
 _DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16}
-_now: ContextVar[Mapping[int, torch.dtype] | None] = ContextVar("precision", default=None)
+
+
+@final
+@dataclass(frozen=True)
+class How:
+    """How one model is asked.
+
+    Attributes:
+        dtype: Of fewer bits, for autocast; None where it computes as it is.
+        filters: Its four-dimensional parameters with channels last, in place of its own; empty where it has its
+            own layout.
+    """
+
+    dtype: torch.dtype | None
+    filters: Mapping[str, Tensor]
+
+    @staticmethod
+    def of(model: object, name: Precision) -> How | None:
+        """What a word means for a model; None if it is asked as it is."""
+        number, _, layout = name.partition("+")
+        filters = {}
+        if layout:
+            if not isinstance(model, nn.Module):
+                raise ValueError(
+                    f"`precision` must be {number} for {type(model).__name__}, which is no module and has no "
+                    f"parameters to lay out, got {name!r}."
+                )
+            # `contiguous` would leave filters of one channel as they are, and the layers after them are slow.
+            filters = {
+                key: value.detach().clone(memory_format=torch.channels_last)
+                for key, value in model.named_parameters()
+                if value.dim() == 4
+            }
+        low = _DTYPES.get(number)
+        return How(low, filters) if low is not None or filters else None
+
+    def ask(self, model: Callable[[Tensor], object], images: Tensor) -> object:
+        """What a model returns for images; it is left as it was."""
+        low = self.dtype
+        autocast = nullcontext() if low is None else torch.autocast(images.device.type, dtype=low)
+        with autocast:
+            if not self.filters:
+                return model(images)
+            assert isinstance(model, nn.Module)
+            if images.dim() == 4:
+                images = images.contiguous(memory_format=torch.channels_last)
+            return functional_call(model, dict(self.filters), (images,))
+
+
+_now: ContextVar[Mapping[int, How | None] | None] = ContextVar("precision", default=None)
 
 
 @final
@@ -29,33 +90,41 @@ class Precisions:
 
     Args:
         models: Those that are asked.
-        names: "float32", "bfloat16" or "float16" for each.
+        names: A `Precision` for each, not "auto".
 
     Example:
         >>> model = torch.nn.Linear(2, 2).eval()
         >>> with Precisions((model,), ("bfloat16",)).applied():
-        ...     precision_of(model), precision_of(len)
+        ...     how_of(model).dtype, how_of(len)
         (torch.bfloat16, None)
     """
 
     models: tuple[object, ...] = ()
-    names: tuple[str, ...] = ()
+    names: tuple[Precision, ...] = ()
+    _how: Mapping[int, How | None] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        pairs = zip(self.models, self.names, strict=True)
+        object.__setattr__(self, "_how", {id(model): How.of(model, name) for model, name in pairs})
 
     @staticmethod
     def full(models: Sequence[object]) -> Precisions:
         """All of these models compute as they are."""
-        return Precisions(tuple(models), ("float32",) * len(models))
+        return Precisions(tuple(models), tuple("float32" for _ in models))
+
+    def only(self, index: int) -> Precisions:
+        """What one of the models computes in."""
+        return Precisions((self.models[index],), (self.names[index],))
 
     @property
     def low(self) -> bool:
-        """Whether any model computes in fewer bits than its verdicts."""
-        return any(name in _DTYPES for name in self.names)
+        """Whether the answers of any model differ from those of its verdicts, by rounding at least."""
+        return any(self._how.values())
 
     @contextmanager
     def applied(self) -> Iterator[None]:
         """Where `saddlepoint.calls.call` asks these models so."""
-        pairs = zip(self.models, self.names, strict=True)
-        token = _now.set({id(model): _DTYPES[name] for model, name in pairs if name in _DTYPES})
+        token = _now.set(self._how)
         try:
             yield
         finally:
@@ -66,8 +135,8 @@ FULL = Precisions()
 """All models compute as they are."""
 
 
-def precision_of(model: object) -> torch.dtype | None:
-    """The dtype of fewer bits that a model is asked in here and now; None where it is asked as it is."""
+def how_of(model: object) -> How | None:
+    """How a model is asked here and now; None where it is asked as it is."""
     known = _now.get()
     return known.get(id(model)) if known else None
 

@@ -14,16 +14,24 @@ import pytest
 import torch
 
 from saddlepoint.evaluation import Page
-from saddlepoint.runs.execute import Execution, RunInterrupted, in_pages, opened, read_results
+from saddlepoint.runs.counting import summarise
+from saddlepoint.runs.execute import Execution, RunInterrupted, in_pages, opened
 from saddlepoint.runs.hashing import hash_settings
+from saddlepoint.runs.reading import read_results
 from saddlepoint.runs.record import RECORD, TENSORS, Hashes, Run, _digest
 from saddlepoint.runs.store import LOCK, PAGES, Store, locked
 
 ROWS, SIZE = 10, 4
+TABLE = torch.ones(ROWS, 1)
+METRICS = summarise(
+    ["A"],
+    {"fooled": TABLE > 0, "clean_fooled": TABLE < 0, "weights": TABLE, "num_forwards": TABLE[:, 0]},
+    baseline=False,
+).plain()
 
 
 def record(eps: float = 0.1, *, data: str = "d", models: dict[str, str] | None = None) -> Run:
-    settings = {"eps": eps}
+    settings = {"kind": "ensemble", "models": ["A"], "eps": eps}
     return Run(
         kind="ensemble",
         command="saddlepoint attack",
@@ -52,7 +60,7 @@ class Work:
 
     def run(self, execution: Execution) -> Run:
         tensors, seconds = in_pages(execution, ROWS, SIZE, self.page)
-        return execution.finish(tensors, done=ROWS, seconds=seconds)
+        return execution.finish(tensors, done=ROWS, seconds=seconds, metrics=METRICS)
 
 
 def go(folder: Path, work: Work, **options: bool) -> Run:
@@ -205,7 +213,7 @@ def test_results_of_another_run_are_noticed(tmp_path: Path) -> None:
     go(tmp_path / "a", Work(0.1))
     go(tmp_path / "b", Work(0.3))
     shutil.copy(tmp_path / "b" / TENSORS, tmp_path / "a" / TENSORS)
-    with pytest.raises(ValueError, match="other settings, models or data"):
+    with pytest.raises(ValueError, match="damaged or of another run"):
         read_results(tmp_path / "a")
 
 
@@ -239,6 +247,18 @@ def test_whatever_stops_the_process_the_run_can_be_continued(tmp_path: Path, nam
     go(tmp_path, work, resume=True)
     assert work.computed == 1
     assert torch.equal(squares(tmp_path), 0.1 * torch.arange(10) ** 2)
+
+
+def test_a_second_signal_does_not_interrupt_the_writing_of_the_record(tmp_path: Path) -> None:
+    here = str(Path(__file__).parent)
+    command = [sys.executable, "-c", SLOW, str(tmp_path), here]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"ready\n"
+        for number in (signal.SIGTERM, signal.SIGTERM, signal.SIGHUP, signal.SIGTERM):
+            os.kill(process.pid, number)
+        process.wait(20)
+    assert Run.read(tmp_path).status == "interrupted"
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, OSError])
@@ -279,3 +299,99 @@ def test_a_record_that_is_nested_without_end_is_refused(tmp_path: Path) -> None:
     (tmp_path / RECORD).write_text("[" * 100_000)
     with pytest.raises(ValueError, match="must be a readable run"):
         Run.read(tmp_path)
+
+
+@pytest.mark.parametrize("end", ["interrupted", "failed", "killed"])
+def test_the_note_about_a_damaged_page_outlives_the_part_that_found_it(
+    tmp_path: Path, end: str
+) -> None:
+    with pytest.raises(RunInterrupted):
+        go(tmp_path, Work(stop_at=8))
+    first = sorted((tmp_path / PAGES).glob("rows*"))[0]
+    content = bytearray(first.read_bytes())
+    content[-1] ^= 1
+    first.write_bytes(content)
+    before = (tmp_path / RECORD).read_bytes()
+
+    class Ends(Work):
+        def page(self, start: int, stop: int) -> Page:
+            if start == 8:
+                raise ValueError("boom") if end == "failed" else KeyboardInterrupt
+            return super().page(start, stop)
+
+    with pytest.raises((RunInterrupted, ValueError)):
+        go(tmp_path, Ends(), resume=True)
+    if end == "killed":
+        (tmp_path / RECORD).write_bytes(before)
+    else:
+        assert any(first.name in line for line in Run.read(tmp_path).warnings)
+    run = go(tmp_path, Work(), resume=True)
+    assert [line for line in run.warnings if "damaged" in line] == [
+        f"the page {first.name} was damaged and was computed again."
+    ]
+
+
+def test_what_the_library_said_before_an_interruption_is_in_the_final_record(
+    tmp_path: Path,
+) -> None:
+    def noted(execution: Execution, work: Work) -> Run:
+        execution.notes.append("said early")
+        return work.run(execution)
+
+    with pytest.raises(RunInterrupted), opened(record(), tmp_path) as execution:
+        noted(execution, Work(stop_at=8))
+    assert go(tmp_path, Work(), resume=True).warnings == ("said early",)
+
+
+def test_a_start_that_is_refused_or_fails_leaves_no_answers_behind(tmp_path: Path) -> None:
+    folder, logits = tmp_path / "r", torch.ones(2, 1, 3)
+
+    def start() -> None:
+        with opened(record(), folder, ask=lambda: logits) as execution:
+            assert len(list((folder / PAGES).iterdir())) == 1
+            assert len(execution.store) == 0
+            raise OSError("boom")
+
+    with pytest.raises(OSError, match="boom"):
+        start()
+    assert not folder.exists()
+
+
+def test_a_run_of_another_kind_does_not_replace_files_that_the_old_one_did_not_write(
+    tmp_path: Path,
+) -> None:
+    go(tmp_path, Work())
+    (tmp_path / "model.safetensors").write_text("mine")
+    before = (tmp_path / RECORD).read_bytes()
+    other = record().but(kind="train")
+    with (
+        pytest.raises(ValueError, match=r"model\.safetensors"),
+        opened(other, tmp_path, overwrite=True),
+    ):
+        pass
+    assert (tmp_path / "model.safetensors").read_text() == "mine"
+    assert (tmp_path / RECORD).read_bytes() == before
+
+
+def test_scalars_of_a_training_are_replaced_with_it_and_those_of_others_refused(
+    tmp_path: Path,
+) -> None:
+    training = record().but(kind="train")
+    board = tmp_path / "tensorboard"
+    board.mkdir()
+    events = board / "events.out.tfevents.1.host.2.0"
+    events.write_text("of a run")
+    with pytest.raises(ValueError, match="'tensorboard'"), opened(training, tmp_path):
+        pass  # nobody says that a run wrote it
+    training.write(tmp_path)
+    (board / "notes.txt").write_text("mine")
+    before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    with pytest.raises(ValueError, match=r"notes\.txt"), opened(training, tmp_path, overwrite=True):
+        pass
+    assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
+    (board / "notes.txt").unlink()
+    with opened(training, tmp_path, overwrite=True) as execution:
+        assert not board.exists()
+        assert not execution.resumed
+        board.mkdir()
+        execution.update(status="complete")

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 import random
 import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -111,3 +113,35 @@ def test_settings_and_tensors() -> None:
     assert hash_tensors({"x": x}) != hash_tensors({"x": x.reshape(3, 2)})
     assert hash_tensors({"x": x}) != hash_tensors({"x": x.double()})
     assert hash_tensors({"x": x}) != hash_tensors({"y": x})
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (np.array(["cat", "dog"]), np.array(["cat", "cow"])),
+        (np.array([{"a": 1}, None], dtype=object), np.array([{"a": 2}, None], dtype=object)),
+        (np.array([1.0], dtype=">f4"), np.array([2.0], dtype=">f4")),
+        (torch.eye(3).to_sparse(), (2 * torch.eye(3)).to_sparse()),
+        (torch.tensor([1 + 2j]).conj(), torch.tensor([1 + 3j]).conj()),
+    ],
+    ids=["words", "objects", "big-endian", "sparse", "conjugate"],
+)
+def test_attributes_of_every_kind_are_hashed(one: object, other: object) -> None:
+    def model(value: object) -> nn.Module:
+        made = nn.Identity()
+        made.attribute = value
+        return made
+
+    assert hash_model(model(one)) is not None
+    assert hash_model(model(one)) == hash_model(model(copy.deepcopy(one)))
+    assert hash_model(model(one)) != hash_model(model(other))
+
+
+def test_what_raises_cannot_be_hashed() -> None:
+    class Odd:
+        def __getattribute__(self, name: str) -> object:
+            raise RuntimeError(name)
+
+    model = nn.Identity()
+    model.attribute = [Odd()]
+    assert hash_model(model) is None

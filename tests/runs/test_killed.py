@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -39,12 +38,6 @@ COMMANDS = {
     "reproduce": ("reproduce", "steps-mnist", "--limit", 3),
 }
 KILLS = 6  # of every command, evenly over its changes to the disk
-
-
-@pytest.fixture(scope="module")
-def nursery() -> Iterator[Nursery]:
-    with Nursery() as started:
-        yield started
 
 
 @pytest.mark.parametrize("name", COMMANDS)

@@ -6,7 +6,6 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -34,12 +33,6 @@ COMMANDS = {
     "measure": ("reproduce", "convergence", "--limit", 1, "--only", "linf, alpha 1/4 (Table 1)"),
     "demo": ("demo", "--limit", 2),
 }
-
-
-@pytest.fixture(scope="module")
-def nursery() -> Iterator[Nursery]:
-    with Nursery() as started:
-        yield started
 
 
 @pytest.mark.parametrize("name", COMMANDS)
@@ -123,7 +116,8 @@ def test_a_process_that_fails_ends_the_others_and_resuming_finishes(
     )
     assert second.code == 1
     assert "no more memory" in second.err
-    assert first.code in ((130, 1) if end_others else (1,))
+    # -15: told to end when it had said what the next lines ask for, and was about to exit.
+    assert first.code in ((130, 1, -15) if end_others else (1,))
     assert "--resume" in first.err.splitlines()[-1]
     if first.code == 1:
         assert "process 0 of 2 lost contact with another one" in first.err.splitlines()[-1]

@@ -12,8 +12,9 @@ import pytest
 import torch
 
 import saddlepoint as sp
+from commands import inside
 from run_factory import execute, make_evaluation, make_run, network
-from saddlepoint import cli, runs
+from saddlepoint import runs
 from saddlepoint.runs.comparable import QUESTIONS, Entry, facts, read_entry
 from saddlepoint.runs.ranking import mcnemar
 
@@ -33,12 +34,6 @@ LINES = {
     "trained-max": f"{TRAIN} --threat linf:0.1 --test-restarts 1 --method max",
     "trained-clean": TRAIN,
 }
-
-
-def inside(*words: object) -> int:
-    with pytest.raises(SystemExit) as caught:
-        cli.main([str(word) for word in words])
-    return int(caught.value.code or 0)
 
 
 @pytest.fixture(scope="module")
@@ -297,3 +292,26 @@ def test_models_that_cannot_be_hashed_are_never_taken_for_the_same(tmp_path):
         for name in ("one", "two")
     )
     assert facts(QUESTIONS[0], one) != facts(QUESTIONS[0], two)
+
+
+def test_the_nearest_run_is_the_one_that_differs_in_nothing_else_either(tmp_path):
+    make_run(tmp_path / "average", rule="average", rows=6)
+    make_run(tmp_path / "minmax", rows=6)
+    make_run(tmp_path / "wide", rows=6, eps=0.2)
+    board = runs.rank_runs([tmp_path])
+    (alone,) = board.alone
+    assert alone.entry.name == "wide"
+    assert (
+        "The nearest is minmax, from which it differs by: radius 0.2 instead of 0.1."
+        in alone.reason
+    )
+
+
+def test_of_two_runs_that_are_nearest_to_each_other_one_says_why(tmp_path):
+    for name, eps in (("a", 0.1), ("b", 0.2)):
+        make_run(tmp_path / name, rows=4, eps=eps)
+    first, second = runs.rank_runs([tmp_path]).alone
+    assert first.reason.endswith(
+        "nearest is b, from which it differs by: radius 0.1 instead of 0.2."
+    )
+    assert second.reason == "Not comparable with a, as is said there."

@@ -10,7 +10,9 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+import safetensors
 import torch
+from safetensors.torch import save_file
 
 from saddlepoint.evaluation import Page
 from saddlepoint.files import DamagedFileError, read_tensors, write_tensors
@@ -88,6 +90,24 @@ def test_a_truncated_file_and_one_without_digest_are_damaged(tmp_path: Path) -> 
         read_tensors(tmp_path / "none")
 
 
+def test_a_file_that_is_replaced_while_it_is_read_is_read_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, real, opened = tmp_path / "x.safetensors", safetensors.safe_open, []
+    write_tensors(path, {"x": torch.zeros(8)})
+
+    def replaced_behind(name: object, **options: object) -> object:
+        opened.append(name)
+        if len(opened) == 1:
+            write_tensors(path, {"x": torch.ones(8)})
+            raise safetensors.SafetensorError("half of one file and half of another")
+        return real(name, **options)
+
+    monkeypatch.setattr(safetensors, "safe_open", replaced_behind)
+    assert torch.equal(read_tensors(path).tensors["x"], torch.ones(8))
+    assert len(opened) == 2
+
+
 def test_foreign_files_and_links_are_refused_and_left_alone(tmp_path: Path) -> None:
     (tmp_path / PAGES).mkdir()
     (tmp_path / PAGES / "mine.txt").write_text("x")
@@ -122,9 +142,22 @@ def test_the_folder_is_looked_through_once_however_many_pages_are_written(
 def test_clear_removes_pages_of_all_settings_and_the_folder(tmp_path: Path) -> None:
     Store(tmp_path, "a").put("k", page())
     Store(tmp_path, "b").put("l", page())
-    (tmp_path / PAGES / ".k-0123456789abcdef.safetensors.deadbeef").write_text("half")
+    unfinished = f".k-0123456789abcdef.safetensors.{'deadbeef' * 4}"
+    (tmp_path / PAGES / unfinished).write_text("half")
     Store(tmp_path, "a").clear()
     assert not (tmp_path / PAGES).exists()
+
+
+def test_clear_leaves_files_that_are_only_called_like_pages(tmp_path: Path) -> None:
+    store = Store(tmp_path, "a")
+    store.put("k", page())
+    plain, text, other = (tmp_path / PAGES / f"{n}-0123456789abcdef.safetensors" for n in "xyz")
+    save_file({"mine": torch.ones(2)}, plain)
+    text.write_text("mine")
+    write_tensors(other, {"mine": torch.ones(2)}, {"format": "of somebody else"})
+    before = {path: path.read_bytes() for path in (plain, text, other)}
+    store.clear()
+    assert {path: path.read_bytes() for path in (tmp_path / PAGES).iterdir()} == before
 
 
 def test_pages_are_kept_apart_whatever_their_keys(tmp_path: Path) -> None:
@@ -195,6 +228,27 @@ def test_the_lock_of_another_machine_is_refused_with_the_file_to_delete(tmp_path
     ):
         pass
     assert (tmp_path / LOCK).is_file()
+
+
+def test_a_lock_that_is_a_link_or_a_file_of_others_is_refused_and_kept(tmp_path: Path) -> None:
+    folder, thesis = tmp_path / "run", tmp_path / "thesis.txt"
+    folder.mkdir()
+    thesis.write_text("mine")
+    (folder / "run.lock").symlink_to(thesis)
+    with (
+        pytest.raises(ValueError, match=r"must be a lock of saddlepoint, got a link"),
+        locked(folder),
+    ):
+        pass
+    (folder / "run.lock").unlink()
+    (folder / "run.lock").write_text("precious")
+    with (
+        pytest.raises(ValueError, match="must be a lock of saddlepoint, got another file"),
+        locked(folder),
+    ):
+        pass
+    assert (folder / "run.lock").read_text() == "precious"
+    assert thesis.read_text() == "mine"
 
 
 def test_many_processes_that_want_the_lock_have_it_one_at_a_time(tmp_path: Path) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -19,12 +18,6 @@ from saddlepoint.training import Batches, Recipe
 from saddlepoint.training.distributed import World
 
 THREATS = {"linf": LpBall(math.inf, 0.1), "l2": LpBall(2, 1.0)}
-
-
-@pytest.fixture(scope="module")
-def nursery() -> Iterator[Nursery]:
-    with Nursery() as started:
-        yield started
 
 
 def double_network() -> nn.Module:
@@ -89,7 +82,8 @@ def test_a_job_of_two_that_is_killed_is_finished_by_one(nursery: Nursery, tmp_pa
     (whole,) = nursery.run(*words.split(), "--out", "whole", cwd=tmp_path)
     lost = nursery.run(*words.split(), "--out", "lost", cwd=tmp_path, processes=2, die_at=6)
     assert (whole.code, lost[0].code) == (0, -9)
-    assert lost[1].code in (1, 130)  # it has lost contact, or was told to end first
+    # It has lost contact, or was told to end first, or was told when it had said so and was about to exit.
+    assert lost[1].code in (1, 130) or (lost[1].code == -15 and "lost contact" in lost[1].err)
     assert (tmp_path / "lost" / "checkpoint.safetensors").is_file()
     assert not (tmp_path / "lost" / "model.safetensors").exists()
     (resumed,) = nursery.run(*words.split(), "--out", "lost", "--resume", cwd=tmp_path)

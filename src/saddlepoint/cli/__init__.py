@@ -17,7 +17,7 @@ except ImportError as error:  # the extra is not installed
 
 from saddlepoint import __version__
 
-from .errors import Failure, one_line, wants_traceback
+from .errors import Failure, one_line, usage_text, wants_traceback, with_suggestion
 
 __all__ = ["app", "main"]
 
@@ -37,7 +37,16 @@ _EXAMPLES = {
         "evaluate --models A,B,C,D --threat linf:0.2 --budget 5m --out runs/all",
     ),
     "doctor": ("doctor mnist-a", "doctor my.networks:robust --data photos/ --eps 8/255"),
-    "train": ("train --data mnist --model A --out runs/a",),
+    "reproduce": (
+        "reproduce --list",
+        "reproduce ensemble-mnist --limit 64",
+        'reproduce ensemble-mnist --only "l2, eps 3" --only "linf, eps 0.2" --method both',
+    ),
+    "train": (
+        "train --data mnist --model A --out runs/a",
+        "train --data mnist --model mnist_cnn --threat linf:0.3 --threat l2:2.0 --threat l1:10 --out runs/m",
+        "train --data photos/ --size 64 --model nets.py:network --init old.pt --threat linf:4/255 --out runs/b",
+    ),
 }
 for _name, _where, _help in (
     ("demo", "demo:demo", "Average against min-max on embedded images, with a report."),
@@ -85,7 +94,7 @@ def _run(words: Sequence[str]) -> int:
     try:
         result = app(words, exit_on_error=False, print_error=False)
     except CycloptsError as error:
-        return _fail(error, str(error), 2)
+        return _fail(error, usage_text(error), 2)
     except Failure as error:
         return _fail(error, str(error), error.code)
     except BrokenPipeError:
@@ -100,5 +109,5 @@ def _run(words: Sequence[str]) -> int:
 def _fail(error: Exception, text: str, code: int) -> int:
     if wants_traceback():
         raise error
-    print(f"saddlepoint: {' '.join(text.split())}", file=sys.stderr)
+    print(f"saddlepoint: {with_suggestion(' '.join(text.split()))}", file=sys.stderr)
     return code

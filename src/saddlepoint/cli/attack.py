@@ -1,10 +1,9 @@
 """`saddlepoint attack`: one perturbation against several models, images or views."""
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from cyclopts import App, Parameter
+from cyclopts import App
 
 from saddlepoint.runs.settings import (
     ATTACKS,
@@ -13,9 +12,10 @@ from saddlepoint.runs.settings import (
     UniversalSettings,
 )
 
-from .flags import Flag, Running, given, takes
+from .flags import ImagesRunning, given, takes
 
 if TYPE_CHECKING:
+    from saddlepoint.problems import AbstractProblem
     from saddlepoint.runs import Run
     from saddlepoint.runs.settings import AttackSettings
 
@@ -33,17 +33,6 @@ app = App(
 )
 
 
-@Parameter(name="*")
-@dataclass(kw_only=True)
-class AttackRunning(Running):
-    """What decides where things go and how much is said, and where settings come from."""
-
-    config: Path | None = None
-    """YAML file with settings; flags override it."""
-    print_config: Flag = False
-    """Print the settings as YAML and stop."""
-
-
 @app.command(
     help_epilogue=_examples(
         "ensemble --models A,C,D --eps 0.2 --baseline average --limit 200",
@@ -52,7 +41,7 @@ class AttackRunning(Running):
     )
 )
 @takes(EnsembleSettings)
-def ensemble(*, settings: Any = None, running: AttackRunning | None = None) -> int:
+def ensemble(*, settings: Any = None, running: ImagesRunning | None = None) -> int:
     """One perturbation per image that fools several models at once."""
     return _go("ensemble", settings, running)
 
@@ -64,7 +53,7 @@ def ensemble(*, settings: Any = None, running: AttackRunning | None = None) -> i
     )
 )
 @takes(UniversalSettings)
-def universal(*, settings: Any = None, running: AttackRunning | None = None) -> int:
+def universal(*, settings: Any = None, running: ImagesRunning | None = None) -> int:
     """One perturbation per group of images that fools one model on all of them."""
     return _go("universal", settings, running)
 
@@ -76,19 +65,19 @@ def universal(*, settings: Any = None, running: AttackRunning | None = None) -> 
     )
 )
 @takes(TransformSettings)
-def transform(*, settings: Any = None, running: AttackRunning | None = None) -> int:
+def transform(*, settings: Any = None, running: ImagesRunning | None = None) -> int:
     """One perturbation per image that fools the model through several transformations."""
     return _go("transform", settings, running)
 
 
-def _go(kind: str, flags: Any, running: AttackRunning | None) -> int:
+def _go(kind: str, flags: Any, running: ImagesRunning | None) -> int:
     from . import show
     from .cluster import joined, processes
     from .errors import UsageError
 
-    running = running or AttackRunning()
+    running = running or ImagesRunning()
     with show.warnings_as_notes(quiet=running.quiet):
-        settings = ATTACKS[kind].load(given(flags), running.config)
+        settings = ATTACKS[kind].load(given(flags), running.config, trust=running.trust)
     if running.print_config:
         print(settings.to_yaml(), end="")
         return 0
@@ -98,16 +87,19 @@ def _go(kind: str, flags: Any, running: AttackRunning | None) -> int:
         return run_attack(settings, running, rank=rank)
 
 
-def run_attack(settings: "AttackSettings", running: Running, *, rank: int = 0) -> int:
+def run_attack(
+    settings: "AttackSettings", running: ImagesRunning, *, rank: int = 0, command: str | None = None
+) -> int:
     """Run an attack and leave `run.json`, `tensors.safetensors` and `report.html` in a folder.
 
     Args:
         settings: What decides the numbers.
         running: Where things go and how much is said.
         rank: Number of this process, where several share the work; all call this, and the first one writes.
+        command: The line that repeats the run, if it is not the one of the settings.
     """
     from saddlepoint import runs
-    from saddlepoint.runs import build, materials
+    from saddlepoint.runs import build, materials, precisions, targets
     from saddlepoint.training.distributed import World
 
     from . import folders, progress, show
@@ -115,30 +107,69 @@ def run_attack(settings: "AttackSettings", running: Running, *, rank: int = 0) -
 
     quiet = running.quiet or rank != 0
     name = f"{settings.kind}-{Path(settings.data).stem}-{settings.norm}"
-    folder = folders.run_folder(name, running.out, running.resume)
+    folder = folders.run_folder(name, running)
+    folders.check_images(running, folder)
     with usage(), show.warnings_as_notes(quiet=quiet):
         with World.current().one_then_all(), progress.downloads() as downloading:
             images = build.images_of(settings, downloading)
         limit = show.limit_used(settings.limit, len(images.x), quiet=quiet)
         settings = settings.model_copy(update={"limit": limit})
-        models = materials.load_models(settings.models, images)
+        preparing = {"mean": settings.mean, "std": settings.std}
+        models = materials.load_models(settings.models, images, **preparing, trust=running.trust)
         x, y, there = build.placed(settings.device, images, models)
-        job = build.job_of(settings, build.problem_of(settings, x, y, there))
-    run = build.record_of(settings, job.problem, images, models, settings.command())
+        problem = build.problem_of(settings, x, y, there)
+        if settings.targeted is not None:
+            problem = targets.aimed(problem, settings.targeted, images.classes)
+        asked = settings.precision
+        settings, _ = precisions.with_precisions(settings, problem, folder, resume=running.resume)
+        show.precision_used(asked, settings.precision, quiet=quiet)
+        build.rules_of(settings, problem)  # weights for other domains are the user's to mend
+    with library():
+        job = build.job_of(settings, problem)
+    command = command or settings.command(trust=running.trust)
+    run = build.record_of(settings, job.problem, images, models, command)
     title = f"{settings.kind} {settings.data}"
     noun = "groups" if settings.kind == "universal" else "images"
     try:
-        with folders.opened(run, folder, running, quiet=quiet) as execution:
+        with folders.opened(run, folder, running, quiet=quiet, problem=job.problem) as execution:
             run = execution.run
             if not execution.complete:
-                with library(), show.attacking(title, noun, quiet=quiet) as callback:
+                bar = progress.attacking(title, noun, quiet=quiet)
+                with library(), show.warnings_as_notes(quiet=quiet), bar as callback:
                     run = runs.attack_rows(job, execution, callback=callback)
     except runs.RunInterrupted as stop:
         saved = f"{stop.run.done} of {run.rows} {noun} are done and saved"
-        return folders.stopped(saved, folder, settings.command(folder))
+        return folders.stopped(saved, run, folder, running)
     for line in run.warnings:
         show.note(f"saddlepoint: warning: {line}", quiet=quiet)
-    return 0 if rank else _finish(run, folder, quiet=quiet, as_json=running.json)
+    if rank:
+        return 0
+    if running.save_images is not None:
+        _save_images(settings, job.problem, folder, running.save_images, quiet=quiet)
+    return _finish(run, folder, quiet=quiet, as_json=running.json)
+
+
+def _save_images(
+    settings: "AttackSettings",
+    problem: "AbstractProblem",
+    folder: Path,
+    images: Path,
+    *,
+    quiet: bool,
+) -> None:
+    """Save the adversarial images of a finished run, and say what is left of them when they are read back."""
+    from saddlepoint import runs
+    from saddlepoint.report.saved_images import save_perturbed
+    from saddlepoint.runs import build
+
+    from . import show
+    from .errors import library
+
+    with library():
+        delta = runs.read_results(folder)[1]["delta"].to(problem.lower)
+        ball, aimed = build.ball_of(settings), settings.targeted is not None
+        saved = save_perturbed(problem, delta, ball, images, targeted=aimed)
+    show.saved("", saved, quiet=quiet)
 
 
 def _finish(run: "Run", folder: Path, *, quiet: bool, as_json: bool) -> int:

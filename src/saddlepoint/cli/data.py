@@ -47,10 +47,14 @@ def fetch(*names: str, split: str = "both") -> int:
 
 @app.command(name="list")
 def show() -> int:
-    """List the names --data takes."""
+    """List the names --data takes, and whether the images are on this machine."""
     from saddlepoint import data as room
+    from saddlepoint.data.sources import splits_present
 
     for name in room.NAMES:
-        kind = "embedded" if name.endswith("-sample") else "fetched on first use"
+        kind = "embedded"
+        if not name.endswith("-sample"):
+            there = splits_present(name)
+            kind = f"present: {', '.join(there)}" if there else "fetched on first use"
         print(f"{name:<16}{kind}")
     return 0

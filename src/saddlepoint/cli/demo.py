@@ -2,7 +2,8 @@
 
 from pathlib import Path
 
-from .flags import Flag, Running
+from .errors import UsageError, usage
+from .flags import Flag, ImagesRunning
 
 __all__ = ["demo"]
 
@@ -10,7 +11,9 @@ __all__ = ["demo"]
 def demo(
     *,
     out: Path = Path("runs/demo"),
+    resume: Flag = False,
     limit: int = 256,
+    precision: str = "float32",
     quiet: Flag = False,
     json: Flag = False,
 ) -> int:
@@ -24,15 +27,21 @@ def demo(
 
     Args:
         out: Folder for run.json, tensors.safetensors and report.html; an old demo there is replaced.
+        resume: Continue the demo in --out, if there is one.
         limit: Use the first so many of the 1,000 embedded images.
+        precision: What the networks compute in during the search: float32, bfloat16, float16 or auto.
         quiet: Print errors only.
         json: Print the metrics as JSON.
     """
     from saddlepoint import models
+    from saddlepoint.runs import texts
     from saddlepoint.runs.settings import EnsembleSettings
 
     from .attack import run_attack
     from .cluster import joined
+
+    # Before the processes of torchrun meet, so that all of them see what is there before one writes.
+    _check_folder(out)
 
     letters = [name[-1].upper() for name in models.shipped() if name[:-1] == "mnist-"]
     flags = {
@@ -40,8 +49,10 @@ def demo(
         "eps": 0.2,
         "baseline": "average",
         "limit": limit,
+        "precision": precision,
     }
     settings = EnsembleSettings.load(flags)
+    asked = {"limit": limit, "precision": None if precision == "float32" else precision}
     with joined() as rank:
         if not quiet and not json and rank == 0:
             names = ", ".join(settings.models)
@@ -49,5 +60,22 @@ def demo(
                 f"{min(limit, 1000)} test images of MNIST, networks {names}, linf 0.2: one perturbation "
                 "per image\nagainst all of them, with equal weights (average) and with min-max weights.\n"
             )
-        running = Running(out=out, overwrite=True, quiet=quiet, json=json)
-        return run_attack(settings, running, rank=rank)
+        running = ImagesRunning(
+            out=out, resume=resume, overwrite=not resume, quiet=quiet, json=json
+        )
+        return run_attack(settings, running, rank=rank, command=texts.line(["demo"], asked))
+
+
+def _check_folder(out: Path) -> None:
+    """Refuse a folder with a run that is not a demo's: it is somebody's work."""
+    from saddlepoint.runs import RECORD, Run
+
+    if not (out / RECORD).is_file():
+        return
+    with usage():
+        command = Run.read(out).command
+    if not f"{command} ".startswith("saddlepoint demo "):
+        raise UsageError(
+            f"`--out` must hold no run but an old demo, got {str(out)!r} with the run of `{command}`; choose "
+            "another folder."
+        )

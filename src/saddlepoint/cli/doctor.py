@@ -3,7 +3,7 @@
 import json as text
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
@@ -30,28 +30,36 @@ def doctor(
     data: str | None = None,
     classes: str | None = None,
     size: int | None = None,
+    mean: str | None = None,
+    std: str | None = None,
+    trust: Annotated[bool, Parameter(negative=())] = False,
     eps: str | None = None,
     limit: int = 64,
     steps: int = 20,
     seed: int = 0,
+    device: str = "cpu",
     json: Annotated[bool, Parameter(negative=())] = False,
 ) -> int:
     """Look for what makes a model seem robust without being so. Exit code 1 if a check fails.
 
     Args:
-        models: As in `attack`: A, mnist-a, parameters.safetensors:A, program.pt2, package.module:factory.
-            Several are also tried against each other.
+        models: As in `attack`: A, mnist-a, nets.py:factory, parameters.pt:nets.py:factory, program.pt2,
+            model.onnx, timm:NAME ... Several are also tried against each other.
         data: As in `attack`. [default: the sample of the model's own data set, else mnist-sample]
         classes: As in `attack`.
         size: As in `attack`.
+        mean: As in `attack`.
+        std: As in `attack`.
+        trust: As in `attack`.
         eps: An linf radius at which attacks should work, such as 8/255. [default: 0.2 for MNIST,
             else 8/255]
         limit: Use the first so many images.
         steps: Of every attack.
         seed: Of everything random.
+        device: cpu, gpu, cuda, cuda:1, mps.
         json: Print the findings as JSON.
     """
-    from saddlepoint.runs import materials, texts
+    from saddlepoint.runs import build, materials, texts
 
     from . import progress, show
 
@@ -67,11 +75,12 @@ def doctor(
                 data, "test", limit, downloading, classes=classes, size=size
             )
         radius = texts.number(default_radius(images) if eps is None else eps, "--eps")
-        if not 0 < radius < 1:
-            raise UsageError(f"`--eps` must be in (0, 1), got {eps}.")
+        if not 0 < radius <= 1:
+            raise UsageError(f"`--eps` must be in (0, 1], got {eps}.")
         names = [part for each in models for part in texts.split(each)]
-        loaded: dict[str, Any] = dict(materials.load_models(names, images))
-        materials.check_classes(images, loaded)
+        there = materials.load_models(names, images, mean=mean, std=std, trust=trust)
+        x, y, loaded = build.placed(device, images, there)
+        images = replace(images, x=x, y=y)
     everything: dict[str, list[Finding]] = {}
     for name, model in loaded.items():
         if not json:

@@ -1,8 +1,12 @@
 """What a user can mend becomes one line and exit code 2; what the library refuses, one line and 1."""
 
+import difflib
 import os
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
+
+from cyclopts import UnusedCliTokensError
 
 __all__ = [
     "Failure",
@@ -11,7 +15,9 @@ __all__ = [
     "library",
     "one_line",
     "usage",
+    "usage_text",
     "wants_traceback",
+    "with_suggestion",
 ]
 
 _EXPECTED = (ValueError, TypeError, OSError, ImportError, RuntimeError, ArithmeticError)
@@ -58,7 +64,9 @@ def library() -> Iterator[None]:
     except (Failure, BrokenPipeError):
         raise
     except Exception as error:
-        raise LibraryError(one_line(error)) from error
+        from saddlepoint.models.own_code import place_of
+
+        raise LibraryError(one_line(error) + place_of(error)) from error
 
 
 def one_line(error: BaseException) -> str:
@@ -70,10 +78,42 @@ def one_line(error: BaseException) -> str:
     """
     if isinstance(error, OSError) and error.strerror and error.filename is not None:
         return f"`{error.filename}`: {error.strerror.lower()}."
-    text = " ".join(str(error).split())
+    text = " ".join("; ".join([str(error), *getattr(error, "__notes__", ())]).split())
     if not text:
         return type(error).__name__
     return text if isinstance(error, ValueError | OSError) else f"{type(error).__name__}: {text}"
+
+
+def usage_text(error: Exception) -> str:
+    """What the parser complains of; words that belong to no flag are mostly models."""
+    if not isinstance(error, UnusedCliTokensError) or not error.unused_tokens:
+        return str(error)
+    words, attack = error.unused_tokens, (error.command_chain or ("",))[0] == "attack"
+    remedy = f"models are named by --models {','.join(words)}" if attack else "see --help"
+    return f"every word must belong to a flag, got {' and '.join(words)}; {remedy}."
+
+
+# "`--data` must be one of mnist, cifar10, got 'minst'.": all complaints have this form.
+_COMPLAINT = re.compile(r"must (?P<known>.*)(?:[,;] got (?P<got>'[A-Za-z][^'/\\\s]*'))", re.DOTALL)
+_NEAR = 0.75
+
+
+def with_suggestion(text: str) -> str:
+    """A complaint about a name, with the known name that is nearest to it, if one is near.
+
+    Example:
+        >>> with_suggestion("`--data` must be one of mnist, cifar10, got 'minst'.")
+        "`--data` must be one of mnist, cifar10, got 'minst'; did you mean mnist?"
+    """
+    found = _COMPLAINT.search(text)
+    if found is None:
+        return text
+    got = found["got"].strip("'").partition(":")[0]
+    known = {name.lower(): name for name in re.findall(r"[A-Za-z][\w+-]*", found["known"])}
+    near = difflib.get_close_matches(got.lower(), known, n=1, cutoff=_NEAR)
+    if not near or known[near[0]] == got:
+        return text
+    return f"{text.removesuffix('.')}; did you mean {known[near[0]]}?"
 
 
 def wants_traceback() -> bool:

@@ -1,8 +1,7 @@
 """`saddlepoint evaluate`: how many images does a model still classify correctly under every attack?"""
 
-import warnings
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -11,16 +10,19 @@ from cyclopts import Parameter
 from saddlepoint.runs.settings import EvaluateSettings
 
 from .errors import LibraryError, UsageError, library, usage
-from .flags import Running, given, takes
+from .flags import ImagesRunning, given, takes
 
 if TYPE_CHECKING:
+    from saddlepoint.doctor import Finding
     from saddlepoint.evaluation import EvaluationProgress, Ledger
-    from saddlepoint.evaluation.failures import OnFailure
     from saddlepoint.problems import Ensemble, Model, Product
     from saddlepoint.projections import LpBall
     from saddlepoint.runs import Run
+    from saddlepoint.runs.evaluating import EvaluationJob
     from saddlepoint.runs.evaluations import Result
     from saddlepoint.runs.materials import Images
+
+    Findings = Mapping[str, tuple[Finding, ...]]
 
 __all__ = ["evaluate", "finish"]
 
@@ -29,7 +31,7 @@ _EXAMINED = 32  # images the doctor looks at
 
 @Parameter(name="*")
 @dataclass(kw_only=True)
-class EvaluateRunning(Running):
+class EvaluateRunning(ImagesRunning):
     """What decides where things go, how much is said, and what happens if something is wrong."""
 
     doctor: bool = True
@@ -41,14 +43,12 @@ class EvaluateRunning(Running):
     def flags(self) -> dict[str, object]:
         """Those that the line names which repeats the evaluation."""
         noted = None if self.on_failure == "raise" else self.on_failure
-        return {"on_failure": noted, "no_doctor": not self.doctor}
+        return {"on_failure": noted, "no_doctor": not self.doctor, "trust": self.trust}
 
 
 @takes(EvaluateSettings)
 def evaluate(
-    model: str | None = None,
-    /,
-    *,
+    *model: str,
     settings: Any = None,
     running: EvaluateRunning | None = None,
 ) -> int:
@@ -57,15 +57,19 @@ def evaluate(
     Exit code 1 if a model is not fit to be evaluated, or if an attack failed.
 
     Args:
-        model: A (network of the data set), mnist-a, parameters.safetensors:mnist_cnn, program.pt2 or
-            package.module:factory.
+        model: A (network of the data set), mnist-a, nets.py:factory, package.module:factory,
+            parameters.safetensors:mnist_cnn, parameters.pt:nets.py:factory, program.pt2, model.onnx, timm:NAME,
+            torchvision:NAME or hf:FOLDER; guide: docs/models.md.
         settings: What decides the numbers.
         running: Where things go and how much is said.
     """
     from .cluster import joined, processes
 
-    loaded = _settings(model, given(settings))
     running = running or EvaluateRunning()
+    loaded = _settings(model, given(settings), running)
+    if running.print_config:
+        print(loaded.to_yaml(), end="")
+        return 0
     if running.out is None and processes() > 1:
         raise UsageError("`--out` must be given where several processes share the work, got none.")
     with joined() as rank:
@@ -74,103 +78,122 @@ def evaluate(
 
 def _prepared(loaded: EvaluateSettings, running: "EvaluateRunning", rank: int) -> int:
     """Load images and models, look at them, and evaluate."""
-    from saddlepoint.runs import build, materials
-    from saddlepoint.solver.inspection import look
+    from saddlepoint.runs import Examined, build, evaluating, materials, precisions
     from saddlepoint.training.distributed import World
 
     from . import folders, progress, show
 
-    folder = folders.run_folder(f"evaluate-{Path(loaded.data).stem}", running.out, running.resume)
+    folder = folders.run_folder(f"evaluate-{Path(loaded.data).stem}", running)
+    folders.check_images(running, folder)
     with usage(), show.warnings_as_notes(quiet=running.quiet):
-        balls = _balls(loaded)
+        evaluating.threats_of(loaded)  # before anything is loaded
         with World.current().one_then_all(), progress.downloads() as downloading:
             images = build.images_of(loaded, downloading)
         limit = show.limit_used(loaded.limit, len(images.x), quiet=running.quiet)
         loaded = loaded.model_copy(update={"limit": limit})
-        models = materials.load_models(loaded.models, images)
+        preparing = {"mean": loaded.mean, "std": loaded.std}
+        models = materials.load_models(loaded.models, images, **preparing, trust=running.trust)
         x, y, there = build.placed(loaded.device, images, models)
         problem = build.evaluated_problem(loaded, x, y, there)
-    command, again = (loaded.command(place, **running.flags()) for place in (None, folder))
+        asked = loaded.precision
+        loaded, low = precisions.with_precisions(loaded, problem, folder, resume=running.resume)
+        show.precision_used(asked, loaded.precision, quiet=running.quiet)
     with library():
-        seen = look(problem)
-    # What process 0 has memory for is taken by all: batches are divided among them.
-    batch_size = World.current().gather(loaded.batch_size or seen.rows(seen.accumulate))[0]
-    loaded = loaded.model_copy(update={"batch_size": batch_size})
-    run = build.record_of(loaded, problem, images, models, command)
-    run = run.but(warnings=(*seen.faults, *_radius_notes(balls, images)))
+        job = evaluating.evaluation_job(loaded, problem, low, running.on_failure)
+    line = job.settings.command(**running.flags())
+    run = build.record_of(job.settings, problem, images, models, line).but(warnings=job.notes)
     if running.doctor:
         # Before the folder is opened: a run that is there is not replaced by one that is refused.
         try:
             findings = _earlier_findings(folder, running) or _examine(
-                models, problem, images, balls, running
+                models, problem, images, job.balls, running
             )
         except KeyboardInterrupt:
-            return folders.stopped("nothing is saved yet", folder, again)
+            return folders.stopped("nothing is saved yet", run, folder, running)
         _refuse(findings)
-        run = run.but(metrics={"doctor": findings})
-    job = _Job(loaded, problem, balls, running.on_failure, seen.accumulate)
-    return _run(job, run, folder, running, again, rank)
+        run = run.but(metrics=Examined(doctor=findings).plain())
+    return _run(job, run, folder, running, rank)
 
 
-@dataclass(frozen=True)
-class _Job:
-    """What to evaluate, and how."""
-
-    settings: EvaluateSettings
-    problem: "Ensemble | Product"
-    balls: "dict[str, LpBall]"
-    on_failure: "OnFailure"
-    accumulate: bool
-
-
-def _run(job: _Job, run: "Run", folder: Path, running: Running, again: str, rank: int) -> int:
+def _run(
+    job: "EvaluationJob", run: "Run", folder: Path, running: EvaluateRunning, rank: int
+) -> int:
     """Evaluate into the folder, and show what came out."""
     from saddlepoint import runs
 
-    from . import folders, show
+    from . import folders, progress
 
-    title = f"evaluate {job.settings.data}"
+    title, found = f"evaluate {job.settings.data}", list["Result"]()
     try:
-        with folders.opened(run, folder, running, quiet=running.quiet) as execution:
+        with folders.opened(
+            run, folder, running, quiet=running.quiet, problem=job.problem
+        ) as execution:
             run = execution.run
             if not execution.complete:
-                with library(), show.evaluating(title, quiet=running.quiet) as callback:
-                    run = runs.finish_evaluation(
-                        execution, lambda ledger: _evaluate(job, ledger, callback), job.problem
-                    )
+                with library(), progress.evaluating(title, quiet=running.quiet) as callback:
+
+                    def work(ledger: "Ledger") -> "Result":
+                        found.append(_evaluate(job, ledger, callback))
+                        return found[0]
+
+                    run = runs.finish_evaluation(execution, work, job.problem)
     except runs.RunInterrupted as stop:
         saved = len(runs.Store(folder, stop.run.hashes.fingerprint))
-        return folders.stopped(f"{saved} finished batches are saved", folder, again)
-    return 0 if rank else finish(run, folder, quiet=running.quiet, as_json=running.json)
+        return folders.stopped(f"{saved} finished batches are saved", run, folder, running)
+    if rank:
+        return 0
+    if running.save_images is not None:
+        _save_images(job, found, running.save_images, quiet=running.quiet)
+    return finish(run, folder, quiet=running.quiet, as_json=running.json)
 
 
-def _settings(model: str | None, flags: dict[str, Any]) -> EvaluateSettings:
+def _save_images(job: "EvaluationJob", found: "list[Result]", folder: Path, *, quiet: bool) -> None:
+    """Save the nearest wrong images of every threat, and say what is left when they are read back."""
+    from saddlepoint import report
+
+    from . import show
+
+    if not found:
+        raise UsageError(
+            "`--save-images` must be given when the run is made, got one that is complete: it keeps a few "
+            "images only; repeat it with --overwrite."
+        )
+    with library():
+        saved = report.save_nearest(job.problem, job.balls, found[0].nearest, folder)
+    for name in job.balls:
+        if name in saved:
+            show.saved(f"{name}: ", saved[name], quiet=quiet)
+        else:
+            show.note(f"{name}: no image was broken, none is saved", quiet=quiet)
+
+
+def _settings(
+    models: tuple[str, ...], flags: dict[str, Any], running: EvaluateRunning
+) -> EvaluateSettings:
     """The settings, with the one model that is named without a flag."""
-    if (model is None) == (flags.get("models") is None):
-        got = "neither" if model is None else "both"
+    if len(models) > 1:
+        raise UsageError(
+            f"`evaluate` must be given one MODEL, got {' and '.join(models)}; write --models "
+            f"{','.join(models)} to evaluate each alone, and all of them at once."
+        )
+    named = flags.get("models") is not None
+    if (models and named) or not (models or named or running.config):
+        got = "both" if models else "neither"
         raise UsageError(
             f"`evaluate` must be given one MODEL, such as mnist-a, or --models A,B,C,D, got {got}."
         )
-    return EvaluateSettings.load(flags if model is None else {**flags, "models": [model]})
+    flags = {**flags, "models": list(models)} if models else flags
+    return EvaluateSettings.load(flags, running.config, trust=running.trust)
 
 
-def _radius_notes(balls: "dict[str, LpBall]", images: "Images") -> tuple[str, ...]:
-    """What the library has to say about the radii."""
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        for ball in balls.values():
-            ball.check(images.x.shape[1:])
-    return tuple(str(each.message) for each in caught)
-
-
-def _earlier_findings(folder: Path, running: EvaluateRunning) -> Any:
-    """What the doctor found when the run that is continued began, or None."""
+def _earlier_findings(folder: Path, running: EvaluateRunning) -> "Findings":
+    """What the doctor found when the run that is continued began; empty where there is none."""
     from saddlepoint import runs
 
     if not running.resume or not (folder / runs.RECORD).is_file():
-        return None
+        return {}
     with usage():
-        return runs.Run.read(folder).metrics.get("doctor")
+        return runs.examined(runs.Run.read(folder))
 
 
 def finish(run: "Run", folder: Path, *, quiet: bool, as_json: bool) -> int:
@@ -179,56 +202,30 @@ def finish(run: "Run", folder: Path, *, quiet: bool, as_json: bool) -> int:
     Returns:
         The exit code: 1 if an attack failed, so that numbers are upper bounds.
     """
-    from saddlepoint import report
+    from saddlepoint import report, runs
 
     from . import show
-    from .tables import write_tables
 
     with library():
         path = report.write_report(folder)
-        write_tables(run, folder)
-    for line in (*run.warnings, *run.metrics["notes"]):
+    metrics = runs.EvaluationMetrics.of(run)
+    for line in (*run.warnings, *metrics.notes):
         show.note(f"saddlepoint: note: {line}", quiet=quiet)
     if as_json:
         print(show.metrics_json(run))
     elif not quiet:
         show.evaluation(run)
         print(f"\n{run.seconds:.1f} s; report: {path}")
-    return 1 if run.metrics["failures"] else 0
-
-
-def _balls(settings: EvaluateSettings) -> "dict[str, LpBall]":
-    """The threats, if the suite has attacks for them."""
-    from saddlepoint.evaluation.suites import attacks_for
-    from saddlepoint.runs import texts
-
-    balls = {name: threat.ball for name, threat in texts.threats(settings.threat).items()}
-    for ball in balls.values():
-        attacks_for(settings.suite, ball.p)
-    return balls
+    return 1 if metrics.failures else 0
 
 
 def _evaluate(
-    job: _Job, ledger: "Ledger", callback: "Callable[[EvaluationProgress], None]"
+    job: "EvaluationJob", ledger: "Ledger", callback: "Callable[[EvaluationProgress], None]"
 ) -> "Result":
     from saddlepoint.evaluation import AttackFailedError
-    from saddlepoint.evaluation.domains import domain_models, domains_unchecked
-    from saddlepoint.evaluation.robust import accuracy_unchecked
-    from saddlepoint.evaluation.verdicts import clean_answers
 
-    settings, problem, balls = job.settings, job.problem, job.balls
-    names = ("every_attack", "batch_size", "budget", "seed")
-    options: Any = {name: getattr(settings, name) for name in names}
-    options |= {"ledger": ledger, "callback": callback, "on_failure": job.on_failure}
-    right = clean_answers(problem, options["batch_size"]).cpu()
     try:
-        if problem.num_domains > 1:
-            options |= {"right": right, "accumulate": job.accumulate}
-            return domains_unchecked(problem, balls, settings.suite, **options)
-        (model,) = domain_models(problem).values()
-        options |= {"correct": right[:, 0]}
-        truth = problem.truth[:, 0]
-        return accuracy_unchecked(model, problem.x, truth, balls, settings.suite, **options)
+        return job.run(ledger, callback)
     except AttackFailedError as error:
         raise LibraryError(
             f"{error.what}; mend the cause and continue with --resume, or add --on-failure note, under "
@@ -240,24 +237,20 @@ def _examine(
     models: "dict[str, Model]",
     problem: "Ensemble | Product",
     images: "Images",
-    balls: "dict[str, LpBall]",
+    balls: "Mapping[str, LpBall]",
     running: EvaluateRunning,
-) -> dict[str, list[dict[str, str]]]:
+) -> "Findings":
     """What the doctor finds, model by model, at the linf radius of the threats if there is one."""
     from . import doctor, show
 
     few = replace(images, x=problem.x[:_EXAMINED], y=problem.labels[:_EXAMINED, 0])
     eps = float(balls["linf"].eps) if "linf" in balls else doctor.default_radius(images)
-    found: dict[str, list[dict[str, str]]] = {}
+    found = {}
     for name, model in models.items():
         show.note(f"doctor: examining {name} ...", quiet=running.quiet)
-        findings = doctor.examine(
-            model,
-            few,
-            min(eps, 0.99),
-            references=doctor.references(name, models, few),
-        )
-        found[name] = [asdict(finding) for finding in findings]
+        references = doctor.references(name, models, few)
+        findings = doctor.examine(model, few, eps, references=references)
+        found[name] = tuple(findings)
         show.note(f"doctor: {name}: {doctor.verdict(findings)}", quiet=running.quiet)
         for finding in findings:
             if finding.status != "ok":
@@ -265,13 +258,13 @@ def _examine(
     return found
 
 
-def _refuse(findings: "Mapping[str, list[dict[str, str]]]") -> None:
+def _refuse(findings: "Findings") -> None:
     """Stop where the doctor says no: a wrong number is worse than none."""
-    sick = {
-        name: [f"{each['name']}: {each['saw']}" for each in found if each["status"] == "fail"]
+    failed = {
+        name: [f"{each.name}: {each.saw}" for each in found if each.status == "fail"]
         for name, found in findings.items()
     }
-    reasons = [f"{name} ({' '.join(saw)})" for name, saw in sick.items() if saw]
+    reasons = [f"{name} ({' '.join(saw)})" for name, saw in failed.items() if saw]
     if reasons:
         raise LibraryError(
             f"not fit to be evaluated, numbers would be wrong: {', '.join(reasons)}; mend what the doctor "

@@ -10,7 +10,7 @@ from pydantic import BeforeValidator
 
 from saddlepoint.runs.settings import Settings
 
-__all__ = ["Flag", "Running", "given", "takes"]
+__all__ = ["Flag", "ImagesRunning", "Running", "given", "takes"]
 
 Flag = Annotated[bool, Parameter(negative=())]
 Command = TypeVar("Command", bound=Callable[..., int])
@@ -32,6 +32,23 @@ class Running:
     """Print errors only."""
     json: Flag = False
     """Print the metrics as JSON."""
+    config: Path | None = None
+    """YAML file with settings; flags override it."""
+    print_config: Flag = False
+    """Print the settings as YAML and stop."""
+    trust: Flag = False
+    """Load TorchScript files, which are code of their authors, and models that run code or are downloaded
+    because a --config file names them."""
+
+
+@Parameter(name="*")
+@dataclass(kw_only=True)
+class ImagesRunning(Running):
+    """The same for runs that find adversarial images."""
+
+    save_images: Path | None = None
+    """A new folder for the adversarial images as 8-bit PNG, one folder per class, which --data can read; the
+    models are asked again about what is read back."""
 
 
 def takes(settings: type[Settings]) -> Callable[[Command], Command]:
@@ -69,7 +86,9 @@ def _flags(settings: type[Settings]) -> Any:
 def _help(info: Any) -> str:
     """What a setting is, and its default."""
     text = str(info.description)
-    default = None if info.is_required() else info.get_default()
+    if info.is_required():
+        return f"{text} [required]"
+    default = info.get_default()
     if default is None or isinstance(default, bool) or default == [] or "[default" in text:
         return text
     shown = ",".join(default) if isinstance(default, list) else default

@@ -7,49 +7,96 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from .errors import UsageError, usage
-from .flags import Running
+from .flags import ImagesRunning, Running
 
 if TYPE_CHECKING:
+    from saddlepoint.problems import AbstractProblem
     from saddlepoint.runs import Execution, Run
 
-__all__ = ["opened", "run_folder", "stopped"]
+__all__ = ["check_images", "opened", "run_folder", "stopped"]
 
 
-def run_folder(name: str, out: Path | None, resume: bool) -> Path:
-    """The folder of a run: the one given, or a new one under `runs`: name, name-2, name-3."""
+def run_folder(name: str, running: Running) -> Path:
+    """The folder of a run: the one given, or a new one under `runs`: name, name-2, name-3.
+
+    A run that is in the way is refused now, before models and images are loaded.
+    """
+    out = running.out
     if out is None:
-        if resume:
+        if running.resume:
             raise UsageError("`--resume` must say which run to continue, such as --out runs/mine.")
         names = (name if n == 1 else f"{name}-{n}" for n in range(1, 10_000))
         return next(path for each in names if not (path := Path("runs") / each).exists())
     if out.exists() and not out.is_dir():
         raise UsageError(f"`--out` must be a folder, got the file {str(out)!r}.")
+    from saddlepoint.runs.refusals import check_free
+
+    with usage():
+        check_free(out, resume=running.resume, overwrite=running.overwrite)
     return out
 
 
+def check_images(running: ImagesRunning, folder: Path) -> None:
+    """Refuse, before any work, a folder for images that holds something, or is part of that of the run."""
+    if running.save_images is not None:
+        from saddlepoint import report
+
+        wanted, run = running.save_images.resolve(), folder.resolve()
+        if wanted == run or run in wanted.parents:
+            raise UsageError(
+                f"`--save-images` must be outside the folder of the run, {str(folder)!r}, got "
+                f"{str(running.save_images)!r}."
+            )
+        with usage(folder="--save-images"):
+            report.check_folder(running.save_images)
+
+
 @contextmanager
-def opened(run: "Run", folder: Path, running: Running, *, quiet: bool) -> "Iterator[Execution]":
-    """The folder of a run, open for it; what is in the way is for the user to mend."""
+def opened(
+    run: "Run",
+    folder: Path,
+    running: Running,
+    *,
+    quiet: bool,
+    problem: "AbstractProblem | None" = None,
+) -> "Iterator[Execution]":
+    """The folder of a run, open for it; what is in the way is for the user to mend.
+
+    Args:
+        run: The new record.
+        folder: Where it goes.
+        running: Whether a run that is there is continued or replaced.
+        quiet: Whether nothing is said.
+        problem: Whose models have to answer as they did when the run began; None for models of our own.
+    """
     from saddlepoint import runs
+    from saddlepoint.runs.execute import saved_text
+    from saddlepoint.runs.hashing import answers
 
     from . import show
 
     with ExitStack() as stack:
         with usage():
-            manager = runs.opened(run, folder, resume=running.resume, overwrite=running.overwrite)
+            ask = None if problem is None else (lambda: answers(problem))
+            how = {"resume": running.resume, "overwrite": running.overwrite}
+            manager = runs.opened(run, folder, **how, ask=ask)
             execution = stack.enter_context(manager)
         if execution.complete:
             show.note(f"{folder} is complete already", quiet=quiet)
         elif running.resume and not execution.resumed:
             show.note(f"nothing to resume in {folder}: starting", quiet=quiet)
+        elif running.resume and not quiet:
+            show.note(f"continuing after {saved_text(execution)}", quiet=quiet)
         yield execution
 
 
-def stopped(saved: str, folder: Path, command: str) -> int:
+def stopped(saved: str, run: "Run", folder: Path, running: Running) -> int:
     """Say what an interrupted run has saved and how to go on; the exit code. Process 0 speaks for all."""
     from saddlepoint.training.distributed import World
 
     if World.current().rank == 0:
+        images = running.save_images if isinstance(running, ImagesRunning) else None
+        more = () if images is None else ("--save-images", str(images))
         print(f"stopped: {saved} in {folder}", file=sys.stderr)
-        print(f"continue with: {command} --resume", file=sys.stderr)
+        print(f"continue with: {run.line_to_resume(folder, *more)}", file=sys.stderr)
     return 130

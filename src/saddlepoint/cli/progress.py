@@ -1,22 +1,137 @@
 """Progress bars on a terminal, plain lines elsewhere. They go to stderr; results go to stdout."""
 
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.progress import (
     BarColumn,
     DownloadColumn,
-    MofNCompleteColumn,
     Progress,
     TaskID,
+    TaskProgressColumn,
     TextColumn,
-    TimeRemainingColumn,
 )
 
-from saddlepoint.training import TrainingProgress as State
+from saddlepoint.bars import bar as progress_bar
 
-__all__ = ["downloads", "training"]
+if TYPE_CHECKING:
+    from saddlepoint.evaluation import EvaluationProgress
+    from saddlepoint.experiments import Step
+    from saddlepoint.runs import RunProgress
+    from saddlepoint.training import TrainingProgress
+
+__all__ = ["Forecast", "attacking", "downloads", "evaluating", "reproducing", "training"]
+
+# A training is timed for so many steps, or for so many seconds where they are slow; from so many on it is long.
+_STEPS, _SECONDS, _LONG = 20, 10.0, 120.0
+_TIME = 20  # columns of the share that is done and the time that is left, with the spaces between
+
+
+@contextmanager
+def attacking(title: str, noun: str, *, quiet: bool) -> "Iterator[Callable[[RunProgress], None]]":
+    """A bar with rows done, rows that were right and are wrong everywhere so far, and the time left.
+
+    On a terminal it moves with every step; elsewhere there is one plain line per tenth of the work.
+    """
+    reached, said = 0.0, -1
+    with progress_bar(title, quiet=quiet) as bar:
+
+        def report(state: "RunProgress") -> None:
+            nonlocal reached, said
+            reached = max(reached, state.fraction)
+            share = f"{state.done}/{state.rows} {noun}, {state.fooled} fooled that were right"
+            bar.move(reached, 1.0, share)
+            tenth = 10 * state.done // state.rows
+            if not bar.live and state.done and tenth > said:
+                said = tenth
+                bar.say(f"{title}: {share}")
+
+        yield report
+
+
+@contextmanager
+def evaluating(title: str, *, quiet: bool) -> "Iterator[Callable[[EvaluationProgress], None]]":
+    """A bar for the attack that is running, with images left and images that are not fooled yet.
+
+    Elsewhere than on a terminal there is one plain line per attack.
+    """
+    now = -1
+    with progress_bar(title, quiet=quiet) as bar:
+
+        def report(state: "EvaluationProgress") -> None:
+            nonlocal now
+            who = " ".join(part for part in (state.domain, state.threat, state.attack) if part)
+            where = f"{who} ({state.index + 1}/{state.attacks})"
+            figures = f"{state.not_fooled}/{state.images} not fooled yet"
+            left = max(state.total - state.done, 0)
+            again = " in all restarts" if state.total > state.images else ""
+            if state.index != now:  # the time left is that of this attack
+                now = state.index
+                bar.shown.reset(bar.task)
+            bar.move(state.done, state.total, f"{left} images left{again}, {figures}", where)
+            if not bar.live and state.done >= state.total:
+                bar.say(f"{title}: {where}: {figures}")
+
+        yield report
+
+
+@contextmanager
+def reproducing(
+    title: str, *, quiet: bool
+) -> "Iterator[tuple[Callable[[Step], None], Callable[[str, int, int], None]]]":
+    """One line per finished row; on a terminal also a bar for the row, or the download, under way."""
+    began, done, files = time.monotonic(), 0, set[str]()
+    with progress_bar(title, quiet=quiet) as bar:
+
+        def report(step: "Step") -> None:
+            nonlocal began, done
+            if step.done > done:
+                done, now = step.done, time.monotonic()
+                bar.say(f"{title} [{done}/{step.total}] {step.label}: {now - began:.1f} s")
+                began = now
+                bar.shown.reset(bar.task)  # the time left is that of one row
+            else:
+                where = f"{title} [{done + 1}/{step.total}] {step.label}"
+                bar.move(step.fraction, 1.0, f"{step.fraction:.0%}", where)
+
+        def download(what: str, done: int, total: int) -> None:
+            if what not in files:
+                files.add(what)
+                bar.say(f"downloading {what}")
+            bar.move(done, total or None, title=f"downloading {what}")
+
+        yield report, download
+
+
+@contextmanager
+def training(
+    title: str, *, quiet: bool, shorter: str = ""
+) -> "Iterator[Callable[[TrainingProgress], None]]":
+    """A bar over all steps with epoch, time left, and what else there is room for, and one line per epoch.
+
+    Args:
+        title: What is trained.
+        quiet: Neither bar nor lines.
+        shorter: What makes it shorter, see `Forecast`.
+    """
+    with progress_bar(title, TaskProgressColumn(), quiet=quiet) as bar:
+        forecast = Forecast(bar.say, shorter)
+
+        def report(state: "TrainingProgress") -> None:
+            done, columns = (state.epoch - 1) * state.steps + state.step, bar.shown.console.width
+            epoch, figures = f"epoch {state.epoch}/{state.epochs}", _figures(state)
+            first = f"{title}  {epoch}" if columns >= 120 else epoch
+            room = max(columns - len(first) - bar.width - _TIME, 0)
+            cut = figures if len(figures) <= room else figures[: max(room - 1, 0)] + "…"
+            bar.move(done, state.epochs * state.steps, cut if room > 1 else "", first)
+            forecast(state)
+            if state.step == state.steps:
+                bar.say(f"{title}  {epoch}  {figures}")
+
+        yield report
 
 
 @contextmanager
@@ -37,36 +152,79 @@ def downloads() -> Iterator[Callable[[str, int, int], None]]:
         yield report
 
 
-@contextmanager
-def training(title: str, *, shown: bool = True) -> Iterator[Callable[[State], None]]:
-    """A bar over all steps with loss, accuracy, weights and remaining time; one line per epoch elsewhere."""
-    console = Console(stderr=True, quiet=not shown)
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TextColumn("{task.fields[figures]}"),
-        TimeRemainingColumn(),
-    )
-    with Progress(*columns, console=console, disable=not console.is_terminal) as bar:
-        task = bar.add_task(title, total=None, figures="")
+class Forecast:
+    """Says once, after the first steps of a training, how long it will take, if that is long.
 
-        def report(state: State) -> None:
-            figures = _figures(state)
-            done = (state.epoch - 1) * state.steps + state.step
-            where = f"{title}  epoch {state.epoch}/{state.epochs}"
-            total = state.epochs * state.steps
-            bar.update(task, completed=done, total=total, description=where, figures=figures)
-            if state.step == state.steps and not console.is_terminal:
-                console.print(f"{where}  {figures}", highlight=False, soft_wrap=True)
+    Args:
+        say: Gets the sentence.
+        shorter: What makes it shorter.
+        clock: Seconds that pass.
 
-        yield report
+    Example:
+        >>> from saddlepoint.training import TrainingProgress
+        >>> times = iter([0, *range(100, 800, 30)])
+        >>> forecast = Forecast(print, "--epochs 2", clock=lambda: next(times))
+        >>> for step in range(1, 9):
+        ...     forecast(TrainingProgress(1, 4, step, 100, {}))
+        about 11 h 3 min for 4 epochs, by the first 2 steps, tests not counted; shorter: --epochs 2. Ctrl-C \
+stops it, --resume goes on.
+    """
+
+    def __init__(
+        self, say: Callable[[str], None], shorter: str, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._say, self._shorter, self._clock = say, shorter, clock
+        self._first: tuple[int, float] | None = None
+        self._done = False
+
+    def __call__(self, state: "TrainingProgress") -> None:
+        """Take the time of a step."""
+        if self._done:
+            return
+        now, done = self._clock(), (state.epoch - 1) * state.steps + state.step
+        if self._first is None:  # the first step is slower than the others
+            self._first = done, now
+            return
+        steps, seconds = done - self._first[0], now - self._first[1]
+        if steps < _STEPS and seconds < _SECONDS:
+            return
+        self._done = True
+        left = seconds / steps * (state.epochs * state.steps - done)
+        if left >= _LONG:
+            epochs = state.epochs - state.epoch + 1
+            those = f"{epochs} epoch{'' if epochs == 1 else 's'}"
+            self._say(
+                f"about {_duration(left)} for {those}, by the first {steps + 1} steps, tests not counted; "
+                f"shorter: {self._shorter}. Ctrl-C stops it, --resume goes on."
+            )
 
 
-def _figures(state: State) -> str:
-    """Loss and accuracy, the mean weight of every threat, and what held-out images say in percent."""
+def _duration(seconds: float) -> str:
+    """A time in hours and minutes.
+
+    Example:
+        >>> _duration(11_900), _duration(200)
+        ('3 h 18 min', '3 min')
+    """
+    minutes = round(seconds / 60)
+    return f"{minutes // 60} h {minutes % 60} min" if minutes >= 60 else f"{minutes} min"
+
+
+def _figures(state: "TrainingProgress") -> str:
+    """Loss and accuracy in training, the mean weight of every threat, and the accuracy on held-out images.
+
+    Example:
+        >>> from saddlepoint.training import TrainingProgress
+        >>> stats = {"loss": 2.25, "accuracy": 0.0625, "loss/linf": 2.25}
+        >>> _figures(TrainingProgress(1, 2, 4, 4, stats, {"clean": 0.25, "union": 0.125}))
+        'loss 2.2500  accuracy under the training attack 6.2 %  held out clean 25.0 union 12.5 %'
+    """
     stats = state.stats
-    parts = [f"{key} {value:.4f}" for key, value in stats.items() if "/" not in key]
+    attacked = any("/" in key for key in stats)
+    parts = [f"{key} {value:.4f}" for key, value in stats.items() if key == "loss"]
+    if "accuracy" in stats:
+        which = "accuracy under the training attack" if attacked else "training accuracy"
+        parts.append(f"{which} {100 * stats['accuracy']:.1f} %")
     prefix = "weight/"
     weights = {k.removeprefix(prefix): v for k, v in stats.items() if k.startswith(prefix)}
     if len(weights) > 1:

@@ -69,20 +69,11 @@ def _one(folder: Path, max_bytes: int, *, as_json: bool) -> int:
     from saddlepoint import runs as store
 
     with usage():
-        run = store.Run.read(folder)
-    if run.status != "complete":
-        raise UsageError(
-            f"`{folder}` must be a finished run, got one that is {run.status}; "
-            f"continue it with: {run.command} --out {folder} --resume"
-        )
+        run = store.finished(folder)
     with library():
         path = room.write_report(folder, max_bytes=max_bytes)
-    if run.kind == store.EVALUATE:
-        from .tables import write_tables
-
-        write_tables(run, folder)
     if as_json:
-        return _print({str(folder): dict(run.metrics)})
+        return _print({str(folder): store.metrics_of(run).plain()})
     _say(run)
     print(f"report: {path}")
     return 0
@@ -94,7 +85,7 @@ def _say(run: "Run") -> None:
     from . import show
 
     if run.kind == "train":
-        print(words.training_text(run))
+        print("\n".join(words.training_lines(run)))
     elif run.kind == "evaluate":
         show.evaluation(run)
     else:

@@ -1,9 +1,6 @@
 """`saddlepoint reproduce`: an experiment of the paper, with our numbers beside the paper's."""
 
 import sys
-import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -15,7 +12,7 @@ from .errors import UsageError, usage
 from .flags import Flag
 
 if TYPE_CHECKING:
-    from saddlepoint.experiments import Experiment, Labels, Method, Setup, Step
+    from saddlepoint.experiments import Experiment, Labels, Method, Setup
 
 __all__ = ["reproduce"]
 
@@ -28,7 +25,7 @@ def reproduce(
     full: Flag = False,
     method: Literal["apgda", "attack", "attack-5", "both", "all"] = "apgda",
     labels: Literal["true", "predicted", "both"] = "true",
-    only: tuple[str, ...] = (),
+    only: Annotated[tuple[str, ...], Parameter(negative=(), show_default=False)] = (),
     out: Path | None = None,
     resume: Flag = False,
     figures: Path | None = None,
@@ -51,7 +48,7 @@ def reproduce(
         labels: The class that is attacked: the true one, the one each domain predicts (as the authors' code
             does), or both in turn. Success is counted against the true class.
         only: Run this setting only, as the table names it, such as "l2, eps 3"; give it once per setting. The
-            table shows whatever is in the folder.
+            files hold whatever is in the folder.
         out: Folder for results, tables and figures; methods and labels share it. [default: runs/NAME]
         resume: Continue what is in the folder; finished rows are not run again.
         figures: Folder for the figures. [default: the folder of the results]
@@ -62,12 +59,10 @@ def reproduce(
         seed: Of groups, random transformations and random starts.
         quiet: Print errors only.
     """
-    if full and limit is not None:
-        raise UsageError(f"`--limit` must be left out with --full, got {limit}.")
-    if parameters is not None and not parameters.is_dir():
-        raise UsageError(f"`--parameters` must be a folder that exists, got {str(parameters)!r}.")
+    _check(full, limit, parameters)
     from saddlepoint import experiments as room
-    from saddlepoint.runs import texts
+
+    from . import show
 
     if summary is not None:
         return _write_tables(summary, summary.parent / "results" if store is None else store)
@@ -75,7 +70,7 @@ def reproduce(
         return _list([room.find(name)] if name else list(room.EXPERIMENTS.values()), parameters)
     if name is None:
         raise UsageError("`reproduce` must be given the name of an experiment; --list shows them.")
-    with usage():
+    with usage(only="--only"):
         experiment = room.find(name)
         part = room.settings(experiment, only)
     folder = Path("runs") / name if out is None else out
@@ -87,12 +82,11 @@ def reproduce(
             try:
                 _run(part, folder, setup, resume=resume, quiet=quiet or rank != 0)
             except KeyboardInterrupt:
-                args: dict[str, object] = {"method": method, "labels": labels, "out": folder}
-                args |= {"seed": seed or None, "parameters": parameters, "only": only, "full": full}
-                args |= {"limit": None if full else limit, "figures": figures, "store": store}
-                again = texts.line(["reproduce", name], args)
                 if not rank:
-                    print(f"stopped; continue with: {again} --resume", file=sys.stderr)
+                    args: dict[str, object] = {"method": method, "labels": labels, "out": folder}
+                    args |= {"limit": None if full else limit, "full": full, "only": only}
+                    args |= {"seed": seed or None, "parameters": parameters}
+                    _stopped(name, args | {"figures": figures, "store": store})
                 return 130
     if rank:
         return 0
@@ -100,10 +94,28 @@ def reproduce(
     if store is not None:
         files.append(room.write_summary(experiment, folder, store))
     if not quiet:
-        print(room.to_markdown(tables[0]))
+        table, wanted = tables[0], {block.label for block in part.blocks}
+        if only and table.columns[0].name == "Setting":
+            table = replace(table, lines=tuple(each for each in table.lines if each[0] in wanted))
+        show.results_table(table)
         for file in files:
             print(file)
     return 0
+
+
+def _check(full: bool, limit: int | None, parameters: Path | None) -> None:
+    if full and limit is not None:
+        raise UsageError(f"`--limit` must be left out with --full, got {limit}.")
+    if parameters is not None and not parameters.is_dir():
+        raise UsageError(f"`--parameters` must be a folder that exists, got {str(parameters)!r}.")
+
+
+def _stopped(name: str, args: dict[str, object]) -> None:
+    """Say how to go on."""
+    from saddlepoint.runs import texts
+
+    again = texts.line(["reproduce", name], args | {"resume": True})
+    print(f"stopped; continue with: {again}", file=sys.stderr)
 
 
 def _sources(experiment: "Experiment", method: str, labels: str) -> "list[tuple[Method, Labels]]":
@@ -140,33 +152,9 @@ def _run(
     from . import progress
 
     title = f"{experiment.name} {room.Source(setup.method, setup.labels).name}"
-    with progress.downloads() as download, _bar(title, quiet) as tell:
+    with progress.reproducing(title, quiet=quiet) as (tell, download):
         setup = replace(setup, download=download)
         room.reproduce(experiment, folder, setup, resume=resume, callback=tell)
-
-
-@contextmanager
-def _bar(title: str, quiet: bool) -> "Iterator[Callable[[Step], None]]":
-    """One line per finished row, on stderr; on a terminal also how far the row under way is."""
-    live = sys.stderr.isatty() and not quiet
-    began, done, shown = time.monotonic(), 0, 0.0
-
-    def tell(step: "Step") -> None:
-        nonlocal began, done, shown
-        now = time.monotonic()
-        if step.done > done:
-            done = step.done
-            if not quiet:
-                clear = "\r\033[K" if live else ""
-                line = f"{clear}{title} [{done}/{step.total}] {step.label}: {now - began:.1f} s"
-                print(line, file=sys.stderr, flush=True)
-            began = now
-        elif live and now - shown > 0.2:
-            shown = now
-            line = f"\r\033[K{title} [{done + 1}/{step.total}] {step.label}: {step.fraction:.0%}"
-            print(line, end="", file=sys.stderr, flush=True)
-
-    yield tell
 
 
 def _list(experiments: "list[Experiment]", parameters: Path | None) -> int:

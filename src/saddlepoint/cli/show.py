@@ -1,111 +1,42 @@
-"""What a run looks like on a terminal: a bar while it works, a table when it is done."""
+"""What came out of a run, on a terminal: tables, sentences, and remarks on the way."""
 
 import json
 import sys
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from rich import box
 from rich.console import Console
 from rich.markup import escape
-from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
 if TYPE_CHECKING:
-    from saddlepoint.evaluation import EvaluationProgress
-    from saddlepoint.runs import Accuracies, AttackOutcome, Board, Rates, Run, RunProgress
+    from saddlepoint.report import SavedImages
+    from saddlepoint.report.tables import Table as Results
+    from saddlepoint.runs import Accuracies, AttackOutcome, Board, Rates, Run
 
 __all__ = [
-    "attacking",
     "board",
-    "evaluating",
     "evaluation",
     "limit_used",
     "metrics_json",
     "note",
+    "precision_used",
+    "results_table",
+    "saved",
     "summary",
     "warnings_as_notes",
 ]
 
 
-@contextmanager
-def attacking(title: str, noun: str, *, quiet: bool) -> "Iterator[Callable[[RunProgress], None]]":
-    """A bar with rows done, rows that were right and are wrong everywhere so far, and the time left.
-
-    On a terminal it moves with every step; elsewhere there is one plain line per tenth of the work.
-    """
-    console = Console(stderr=True)
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(bar_width=30),
-        TextColumn("{task.fields[figures]}"),
-        TimeRemainingColumn(),
-    )
-    live = console.is_terminal and not quiet
-    reached, said = 0.0, -1
-    with Progress(*columns, console=console, disable=not live, transient=True) as bar:
-        task = bar.add_task(escape(title), total=1.0, figures="")
-
-        def report(state: "RunProgress") -> None:
-            nonlocal reached, said
-            reached = max(reached, state.fraction)
-            share = f"{state.done}/{state.rows} {noun}, {state.fooled} fooled that were right"
-            bar.update(task, completed=reached, figures=share)
-            tenth = 10 * state.done // state.rows
-            if not live and not quiet and state.done and tenth > said:
-                said = tenth
-                print(f"{title}: {share}", file=sys.stderr, flush=True)
-
-        yield report
-
-
-@contextmanager
-def evaluating(title: str, *, quiet: bool) -> "Iterator[Callable[[EvaluationProgress], None]]":
-    """A bar for the attack that is running, with images left and images that are not fooled yet.
-
-    Elsewhere than on a terminal there is one plain line per attack.
-    """
-    console = Console(stderr=True)
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(bar_width=30),
-        TextColumn("{task.fields[figures]}"),
-        TimeRemainingColumn(),
-    )
-    live = console.is_terminal and not quiet
-    with Progress(*columns, console=console, disable=not live, transient=True) as bar:
-        task, now = bar.add_task(escape(title), total=None, figures=""), -1
-
-        def report(state: "EvaluationProgress") -> None:
-            nonlocal now
-            who = " ".join(part for part in (state.domain, state.threat, state.attack) if part)
-            where = f"{who} ({state.index + 1}/{state.attacks})"
-            figures = f"{state.not_fooled}/{state.images} not fooled yet"
-            left = max(state.total - state.done, 0)
-            again = " in all restarts" if state.total > state.images else ""
-            if state.index != now:  # the time left is that of this attack
-                now = state.index
-                bar.reset(task)
-            bar.update(
-                task,
-                description=escape(where),
-                completed=state.done,
-                total=state.total,
-                figures=f"{left} images left{again}, {figures}",
-            )
-            if not live and not quiet and state.done >= state.total:
-                print(f"{title}: {where}: {figures}", file=sys.stderr, flush=True)
-
-        yield report
-
-
 def metrics_json(run: "Run") -> str:
     """The metrics for scripts."""
-    return json.dumps(
-        {"status": run.status, "rows": run.rows, "done": run.done, **run.metrics}, indent=2
-    )
+    from saddlepoint.runs import metrics_of
+
+    plain = {"status": run.status, "rows": run.rows, "done": run.done, **metrics_of(run).plain()}
+    return json.dumps(plain, indent=2)
 
 
 def note(text: str, *, quiet: bool) -> None:
@@ -114,12 +45,34 @@ def note(text: str, *, quiet: bool) -> None:
         print(text, file=sys.stderr, flush=True)
 
 
+def saved(what: str, images: "SavedImages", *, quiet: bool) -> None:
+    """Where images were saved, and how many of them still do what they did before."""
+    rows, count = len(images.files), sum(map(len, images.files))
+    now, before = (int(table.all(dim=1).sum()) for table in (images.fooled, images.before))
+    lost = int((images.before & ~images.fooled).any(dim=1).sum())
+    told = (
+        f"saved {what}{count} images in {images.folder}: read back, {now} of {rows} fool everything"
+    )
+    told += f", before {before}" if now != before else ""
+    note(told, quiet=quiet)
+    if lost:
+        out = int((images.outside & images.before.any(dim=1)).sum())
+        moved = f", {out} of them because rounding has moved them out of the ball" if out else ""
+        note(f"saddlepoint: warning: 8 bits undo {lost} of them{moved}", quiet=quiet)
+
+
 def limit_used(limit: int | None, count: int, *, quiet: bool) -> int | None:
     """The limit, or where there are fewer images, how many there are, which is said."""
     if limit is None or limit <= count:
         return limit
     note(f"--limit {limit}: there are {count} images; using all of them", quiet=quiet)
     return count
+
+
+def precision_used(asked: Sequence[str], used: Sequence[str], *, quiet: bool) -> None:
+    """Say what was taken where that was left open."""
+    if "auto" in asked:
+        note(f"--precision {','.join(asked)}: {','.join(used)}", quiet=quiet)
 
 
 @contextmanager
@@ -146,7 +99,7 @@ def summary(run: "Run") -> None:
     from saddlepoint.runs import AttackMetrics
 
     console = Console(width=None if sys.stdout.isatty() else 100, highlight=False)
-    metrics = AttackMetrics.read(run.metrics)
+    metrics = AttackMetrics.of(run)
     names = [words.rule_text(str(run.settings["rule"])).partition(" (")[0]]
     shown: list[Rates] = [metrics]
     if metrics.baseline is not None:
@@ -180,7 +133,7 @@ def evaluation(run: "Run") -> None:
     from saddlepoint.runs import EvaluationMetrics
 
     console = Console(width=None if sys.stdout.isatty() else 120, highlight=False)
-    metrics = EvaluationMetrics.read(run.metrics)
+    metrics = EvaluationMetrics.of(run)
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     several = len(metrics.domains) > 1
     table.add_column("domain" if several else "attack")
@@ -222,6 +175,23 @@ def evaluation(run: "Run") -> None:
         console.print("Images broken of those attacked, and accuracy in percent:", table, sep="\n")
     for line in evaluation_headline(run, metrics):
         console.print(escape(line))
+
+
+def results_table(shown: "Results") -> None:
+    """A table of an experiment with its title and notes, on stdout."""
+    from saddlepoint.report.tables import texts_of
+
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for index, column in enumerate(shown.columns):
+        number = any(isinstance(line[index], int | float) for line in shown.lines)
+        table.add_column(escape(column.name), justify="right" if number else "left")
+    for line in texts_of(shown):
+        table.add_row(*map(escape, line))
+    print(shown.title)
+    # As wide as it is: in a narrow terminal lines are broken, but no number is cut.
+    Console(width=300, highlight=False).print(table)
+    for remark in shown.notes:
+        print(f"{remark}\n")
 
 
 def _cell(outcome: "AttackOutcome | None") -> str:

@@ -5,107 +5,130 @@ Under torchrun all processes train together; the first one writes and shows.
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from cyclopts import Parameter
+
 from saddlepoint.runs.settings import TrainSettings
 
-from .flags import Flag, Running, given, takes
+from .errors import UsageError
+from .flags import Running, given, takes
 
 if TYPE_CHECKING:
     from saddlepoint.runs import Execution, Run
+    from saddlepoint.runs.trainings import Work
     from saddlepoint.training import TrainingProgress
 
 __all__ = ["train"]
 
 
+@Parameter(name="*")
+@dataclass(kw_only=True)
+class TrainRunning(Running):
+    """What decides where things go and how much is said, and where the network is trained."""
+
+    checkpoint_every: int | None = None
+    """Write a checkpoint after every so many steps too, for long epochs."""
+    device: str = "cpu"
+    """cpu, gpu, cuda, cuda:1, mps; under torchrun every process takes its own GPU if there is one."""
+
+    def flags(self) -> dict[str, object]:
+        """Those that the line names which repeats the training."""
+        device = None if self.device == "cpu" else self.device
+        return {"device": device, "checkpoint_every": self.checkpoint_every}
+
+
 @takes(TrainSettings)
-def train(
-    *,
-    settings: Any = None,
-    out: Path,
-    resume: Flag = False,
-    overwrite: Flag = False,
-    checkpoint_every: int | None = None,
-    device: str = "cpu",
-    test_images: int = 1000,
-    test_steps: int = 50,
-    test_restarts: int = 3,
-) -> int:
+def train(*, settings: Any = None, running: TrainRunning | None = None) -> int:
     """Train a network; keep parameters, card, history, report and checkpoints in a folder.
 
-    Examples: saddlepoint train --data mnist --model A --out runs/clean
+    With threats there are TensorBoard scalars too where it is installed.
 
-    saddlepoint train --data mnist --model mnist_cnn --threat linf:0.3 --threat l2:2.0 --threat l1:10
-    --recipe paper --out runs/ampgd
+    Under torchrun, processes train together:
 
     torchrun --nproc-per-node 4 -m saddlepoint train ...
 
     Args:
         settings: What decides the parameters.
-        out: Folder for checkpoint.safetensors, model.safetensors, model.json, run.json, history.jsonl and
-            report.html; with threats TensorBoard scalars too where it is installed.
-        resume: Continue from the checkpoint in the folder, if there is one.
-        overwrite: Replace the training in the folder.
-        checkpoint_every: Write a checkpoint after every so many steps too, for long epochs.
-        device: cpu, cuda, cuda:1, mps; under torchrun every process takes its own GPU if there is one.
-        test_images: Attack the first so many test images in the end.
-        test_steps: Steps of these attacks.
-        test_restarts: How many attacks there are per threat.
+        running: Where things go and how much is said.
     """
-    loaded = TrainSettings.load(given(settings))
+    from . import cluster, folders
+
+    running = running or TrainRunning()
+    loaded = TrainSettings.load(given(settings), running.config, trust=running.trust)
+    if running.print_config:
+        print(loaded.to_yaml(), end="")
+        return 0
+    if running.out is None and cluster.processes() > 1:
+        raise UsageError("`--out` must be given where several processes share the work, got none.")
+    name = f"train-{Path(loaded.data).stem}-{Path(loaded.model.partition(':')[0]).stem}"
+    out = folders.run_folder(name, running)
+    with cluster.joined() as rank:
+        return _train(
+            loaded, replace(running, out=out, quiet=running.quiet or rank != 0), out, rank
+        )
+
+
+def _train(loaded: TrainSettings, running: TrainRunning, out: Path, rank: int) -> int:
+    """Load images and network, train, test, and show what came out."""
     from saddlepoint import runs
-    from saddlepoint.runs import texts, trainings
+    from saddlepoint.runs import texts, training_parts, trainings
     from saddlepoint.training.distributed import World
 
-    from . import cluster, folders, progress, show
+    from . import folders, progress, show
 
+    quiet = running.quiet
     threats = texts.threats(loaded.threat)
-    tests = trainings.Tests(test_images, test_steps, test_restarts)
-    running = Running(out=out, resume=resume, overwrite=overwrite)
-    with cluster.joined() as rank, show.warnings_as_notes(quiet=rank != 0):
+    with show.warnings_as_notes(quiet=quiet):
         recipe = trainings.recipe_of(loaded)
         shown = progress.downloads() if rank == 0 else nullcontext()
         with World.current().one_then_all(), shown as report:
-            images = trainings.training_images(loaded, report)
-        show.limit_used(loaded.limit, len(images[0][0]), quiet=rank != 0)
-        work = trainings.prepare(loaded, recipe, threats, images, device)
-        run = trainings.record_training(loaded, work, tests, loaded.command(Path("DIR")))
+            images = training_parts.training_images(loaded, report)
+        show.limit_used(loaded.limit, len(images[0].x), quiet=quiet)
+        work = trainings.prepare(loaded, recipe, threats, images, running.device)
+        asked = loaded.precision
+        loaded = trainings.with_precision(loaded, work, out, resume=running.resume)
+        show.precision_used([asked], [loaded.precision], quiet=quiet)
+        run = trainings.record_training(loaded, work, loaded.command(**running.flags()))
         try:
-            with folders.opened(run, out, running, quiet=rank != 0) as execution:
+            with folders.opened(run, out, running, quiet=quiet) as execution:
                 if not execution.complete:
-                    every: Any = {"checkpoint_every": checkpoint_every}
-                    with _shown(loaded, execution) as callback:
+                    every: Any = {"checkpoint_every": running.checkpoint_every}
+                    with _shown(loaded, work, execution, quiet=quiet) as callback:
                         trainings.train_and_test(
-                            loaded, work, tests, execution, callback=callback, **every
+                            loaded, work, execution, callback=callback, **every
                         )
                 run = execution.run
         except runs.RunInterrupted as stop:
-            saved = f"{stop.run.done} of {run.rows} epochs are done"
-            if not checkpoint_every:
+            saved = f"{stop.run.done} of {run.rows} epochs are saved"
+            if stop.run.done == run.rows:
+                saved += " (the tests of the network begin again)"
+            elif not running.checkpoint_every:
                 saved += (
                     " (the one under way begins again; --checkpoint-every N saves inside epochs)"
                 )
-            return folders.stopped(saved, out, loaded.command(out))
-    return 0 if rank else _finish(run, out)
+            return folders.stopped(saved, run, out, running)
+    return 0 if rank else _finish(run, out, running)
 
 
 @contextmanager
 def _shown(
-    settings: TrainSettings, execution: "Execution"
+    settings: TrainSettings, work: "Work", execution: "Execution", *, quiet: bool
 ) -> "Iterator[Callable[[TrainingProgress], None]]":
     """Progress on the terminal, and for adversarial training in TensorBoard where it is installed."""
+    from saddlepoint.runs.record import BOARD
     from saddlepoint.training import TensorBoard
 
     from . import progress
 
-    first = execution.world.rank == 0
     words = [settings.data, settings.model, str(settings.method)]
     title = " ".join(words if settings.method != "clean" else words[:2])
-    with progress.training(title, shown=first) as bar:
+    with progress.training(title, quiet=quiet, shorter=_shorter(settings, work)) as bar:
         shown: list[Callable[[TrainingProgress], None]] = [bar]
-        if first and settings.threat and TensorBoard.available():
-            shown.append(TensorBoard(execution.folder / "tensorboard"))
+        if execution.world.rank == 0 and settings.threat and TensorBoard.available():
+            shown.append(TensorBoard(execution.folder / BOARD))
 
         def callback(state: "TrainingProgress") -> None:
             for show in shown:
@@ -114,11 +137,33 @@ def _shown(
         yield callback
 
 
-def _finish(run: "Run", out: Path) -> int:
-    """Draw the report, and say what came out."""
-    from saddlepoint import report
-    from saddlepoint.report import words
+def _shorter(settings: TrainSettings, work: "Work") -> str:
+    """What makes a training shorter, in flags."""
+    ways = [f"a tenth with --limit {max(1, len(work.train[1]) // 10)}"]
+    if work.recipe.epochs > 1:
+        ways.append(f"--epochs {max(1, work.recipe.epochs // 4)}")
+    if settings.method != "clean" and settings.steps > 1:
+        ways.append(f"--steps {settings.steps // 2}")
+    if settings.model == "mnist_cnn":
+        ways.append("--model mnist_cnn_small")
+    return ", ".join(ways[:-1]) + f" or {ways[-1]}" if len(ways) > 1 else ways[0]
 
-    report.write_report(out)
-    print(f"{words.training_text(run)}; {out}")
+
+def _finish(run: "Run", out: Path, running: Running) -> int:
+    """Draw the report, and say what came out."""
+    from saddlepoint import models, report
+    from saddlepoint.report import words
+    from saddlepoint.runs.training_parts import architecture_of
+
+    from . import show
+
+    path = report.write_report(out)
+    if running.json:
+        print(show.metrics_json(run))
+    elif not running.quiet:
+        print("\n".join(words.training_lines(run)))
+        architecture = architecture_of(str(run.settings["model"]))
+        if architecture not in models.ARCHITECTURES:
+            print(f"the network is now {out / 'model.safetensors'}:{architecture}")
+        print(f"\n{run.seconds:.1f} s; report: {path}")
     return 0

@@ -2,22 +2,37 @@
 
 `load` finds MNIST, CIFAR-10 and Fashion-MNIST wherever they are (see `sources`), checks every byte
 against a pinned SHA-256 and never unpickles. `sample` needs nothing but the installed package, and
-`folder` reads images of your own.
+`folder` and `from_dataset` read images of your own.
 """
 
 import io
 from collections.abc import Callable
 from importlib import resources
+from typing import Any
 
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
+
+from saddlepoint.loaders import batches
 
 from .classes import class_names
 from .formats import Arrays, read_npz
+from .given_sets import from_dataset
 from .own import LabelledImages, folder
 from .sources import DATASETS, content_hash, fetch
 
-__all__ = ["NAMES", "LabelledImages", "class_names", "folder", "group", "load", "sample"]
+__all__ = [
+    "NAMES",
+    "LabelledImages",
+    "batches",
+    "class_names",
+    "folder",
+    "from_dataset",
+    "group",
+    "load",
+    "sample",
+]
 
 NAMES = (*DATASETS, "mnist-sample", "cifar10-sample")
 """Every name `load` takes."""
@@ -98,8 +113,8 @@ def sample(name: str, limit: int | None = None) -> tuple[Tensor, Tensor]:
 
 
 def group(
-    x: Tensor,
-    y: Tensor,
+    x: Tensor | NDArray[Any],
+    y: Tensor | NDArray[Any],
     size: int,
     *,
     seed: int = 0,
@@ -111,7 +126,7 @@ def group(
     not fill a whole group are dropped: the last N mod K, or with `by_class` as many of each class.
 
     Args:
-        x: Images, (N, ...).
+        x: Images, (N, ...), a tensor or an array.
         y: Labels, (N,).
         size: Images per group, K, at least 1.
         seed: Of the random order; the global random state is neither used nor changed.
@@ -130,6 +145,7 @@ def group(
         >>> groups.shape, labels.shape  # 4 images are left over
         (torch.Size([12, 8, 1, 28, 28]), torch.Size([12, 8]))
     """
+    x, y = torch.as_tensor(x), torch.as_tensor(y)
     if len(x) != len(y) or y.ndim != 1:
         raise ValueError(f"`y` must have shape (N,) = ({len(x)},), got {tuple(y.shape)}.")
     if size < 1:

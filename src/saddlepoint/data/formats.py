@@ -8,15 +8,21 @@ caller to check: see `Pin` in `sources`.
 import gzip
 import io
 import json
+import math
 import tarfile
+import zipfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import BinaryIO, NamedTuple
+from typing import IO, BinaryIO, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Arrays", "decode", "read_npz", "write_npz"]
+__all__ = ["Arrays", "check_npz", "decode", "read_npz", "write_npz"]
+
+_GIGABYTE = 1_000_000_000
+_MOST_PACKED = 100  # times smaller: images that are more than noise and black do not pack so well
+_MOST_IDX = 1_000_000_000  # bytes of an unpacked file; the largest that is published has 47 million
 
 IDX_STEMS = {"train": "train", "test": "t10k"}
 CIFAR_TEST_BATCH = "test_batch"
@@ -63,6 +69,7 @@ def decode(name: str, split: str, folder: Path) -> Arrays:
 def read_npz(source: BinaryIO) -> Arrays:
     """Reads what `write_npz` wrote; raises ValueError when it is not that."""
     try:
+        check_npz(source)
         with np.load(source, allow_pickle=False) as file:
             arrays = Arrays(file["images"], file["labels"])
     except Exception as error:  # zipfile, zlib and numpy each raise their own kinds
@@ -70,6 +77,52 @@ def read_npz(source: BinaryIO) -> Arrays:
     if arrays.images.ndim != 4 or arrays.labels.shape != arrays.images.shape[:1]:
         raise ValueError(f"shapes {arrays.images.shape} and {arrays.labels.shape} do not agree")
     return arrays
+
+
+def check_npz(source: BinaryIO) -> None:
+    """Refuse a file that says it unpacks to far more than it holds, before anything of it is unpacked.
+
+    Raises:
+        ValueError: A gigabyte or more from a hundredth of it, or an array that says it is longer than it is.
+
+    Example:
+        >>> buffer = io.BytesIO()
+        >>> np.savez_compressed(buffer, images=np.zeros((4, 8, 8), np.uint8))
+        >>> check_npz(buffer)
+    """
+    start = source.tell()
+    with zipfile.ZipFile(source) as archive:
+        entries = archive.infolist()
+        whole, packed = (
+            sum(getattr(e, n) for e in entries) for n in ("file_size", "compress_size")
+        )
+        if whole > _GIGABYTE and whole > _MOST_PACKED * packed:
+            raise ValueError(
+                f"`images` must not unpack to far more than the file holds, got {whole / _GIGABYTE:.1f} GB out "
+                f"of {packed / 1e6:.1f} MB; save it without compression if that is right."
+            )
+        for entry in entries:
+            with archive.open(entry) as member:
+                said = _declared(member)
+            if said > entry.file_size:
+                raise ValueError(
+                    f"`{entry.filename}` must be as long as it says, got {entry.file_size} bytes for {said}."
+                )
+    source.seek(start)
+
+
+def _declared(member: IO[bytes]) -> int:
+    """Bytes of the array that a .npy file says it holds; 0 if it is none, which numpy refuses."""
+    headers = {
+        (1, 0): np.lib.format.read_array_header_1_0,
+        (2, 0): np.lib.format.read_array_header_2_0,
+    }
+    try:
+        read = headers[np.lib.format.read_magic(member)]
+        shape, _, dtype = read(member)
+    except (ValueError, KeyError):
+        return 0
+    return math.prod(shape) * dtype.itemsize if not dtype.hasobject else 0
 
 
 def write_npz(target: BinaryIO, arrays: Arrays, *, compress: bool = False) -> None:
@@ -125,7 +178,10 @@ def _read_idx_files(split: str, folder: Path) -> Arrays | None:
         if plain.is_file():
             parts.append(plain.read_bytes())
         elif packed.is_file():
-            parts.append(gzip.decompress(packed.read_bytes()))
+            with gzip.open(packed) as file:
+                parts.append(file.read(_MOST_IDX + 1))
+            if len(parts[-1]) > _MOST_IDX:
+                raise ValueError(f"{packed} unpacks to more than {_MOST_IDX:,} bytes")
         else:
             return None
     return _idx_pair(*parts)

@@ -16,9 +16,19 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from .classes import CLASSES, Classes, class_folders, is_aside, listed, stored_names
+from .formats import check_npz
 from .pixels import from_array, read_picture, resized, unit
 
-__all__ = ["CLASSES", "Classes", "LabelledImages", "folder", "npz"]
+__all__ = [
+    "CLASSES",
+    "Classes",
+    "LabelledImages",
+    "check_positive",
+    "folder",
+    "names_of",
+    "npz",
+    "warn_if_black",
+]
 
 MOST_CLASSES = 100_000
 """Larger labels are taken for a mistake; names are made for labels without one."""
@@ -82,8 +92,8 @@ def folder(
         >>> x.shape, y.tolist(), names
         (torch.Size([2, 3, 8, 8]), [1, 2], ('bird', 'cat', 'dog'))
     """
-    _check_positive("limit", limit)
-    _check_positive("size", size)
+    check_positive("limit", limit)
+    check_positive("size", size)
     root = Path(path)
     if not root.is_dir():
         raise ValueError(f"`path` must be a folder that exists, got {str(path)!r}.")
@@ -100,7 +110,7 @@ def folder(
         )
     channels = max(len(picture) for picture in pictures)
     images = torch.stack([unit(p).expand(channels, -1, -1) for p in pictures])
-    _warn_if_black(images, f"the images in {root}")
+    warn_if_black(images, f"the images in {root}")
     return LabelledImages(images, torch.tensor([label for label, _ in chosen]), names)
 
 
@@ -131,7 +141,7 @@ def npz(
         >>> x.shape, names
         (torch.Size([4, 3, 8, 8]), ('0', '1'))
     """
-    _check_positive("limit", limit)
+    check_positive("limit", limit)
     arrays = _arrays(Path(path))
     if "images" not in arrays or "labels" not in arrays:
         got = ", ".join(arrays) or "neither"
@@ -148,25 +158,39 @@ def npz(
         raise ValueError(
             f"`{path}` must hold images (N, H, W), (N, H, W, C) or (N, C, H, W), got {images.shape}."
         )
-    count = int(labels.max()) + 1
+    named = arrays.get("classes")
+    if classes is not None:
+        stored: tuple[str, ...] | None = listed(classes)
+    else:
+        stored = None if named is None else stored_names(path, named)
+    names = names_of(str(path), stored, int(labels.max()) + 1)
+    x, y = _channels_first(from_array(images)), torch.from_numpy(labels.astype(np.int64))
+    warn_if_black(x, f"the images in {path}")
+    return LabelledImages(x[:limit].contiguous(), y[:limit], names)
+
+
+def names_of(what: str, names: tuple[str, ...] | None, count: int) -> tuple[str, ...]:
+    """The names of so many labels: those that are known, or numbers.
+
+    Raises:
+        ValueError: There are more labels than names, or more than can be meant.
+
+    Example:
+        >>> names_of("mine.npz", None, 3)
+        ('0', '1', '2')
+    """
     if count > MOST_CLASSES:
         raise ValueError(
-            f"`{path}` must have labels below {MOST_CLASSES:,}, the numbers of classes, got {labels.max()}."
+            f"`{what}` must have labels below {MOST_CLASSES:,}, the numbers of classes, got {count - 1}."
         )
-    if classes is not None:
-        names = listed(classes)
-    elif "classes" in arrays:
-        names = stored_names(path, arrays["classes"])
-    else:
-        names = tuple(str(k) for k in range(count))
+    if names is None:
+        return tuple(str(k) for k in range(count))
     if len(names) < count:
         raise ValueError(
-            f"`classes` of {path} must have the name of every label, got {len(names)} names and label "
+            f"`classes` of {what} must have the name of every label, got {len(names)} names and label "
             f"{count - 1}."
         )
-    x, y = _channels_first(from_array(images)), torch.from_numpy(labels.astype(np.int64))
-    _warn_if_black(x, f"the images in {path}")
-    return LabelledImages(x[:limit].contiguous(), y[:limit], names)
+    return names
 
 
 # ------------------------------------------------------------------------------------------ folders
@@ -198,9 +222,8 @@ def _no_image(root: Path, folders: int) -> str:
     start = f"`path` {str(root)!r} must hold one folder of images per class, got"
     if folders:
         where = "it" if folders == 1 else "them"
-        return (
-            f"{start} {_count(folders, 'folder')} and no image in {where} ({', '.join(_SUFFIXES)})."
-        )
+        beside = f"; {_count(loose, 'image')} beside, without a class" if loose else ""
+        return f"{start} {_count(folders, 'folder')} and no image in {where} ({', '.join(_SUFFIXES)}){beside}."
     if loose:
         return (
             f"{start} {_count(loose, 'image')} directly in it and no folder: the folder of an image says its "
@@ -230,6 +253,9 @@ def _arrays(path: Path) -> dict[str, NDArray[Any]]:
     try:
         # Opened here, so that it is closed also where numpy does not get as far as an NpzFile.
         with path.open("rb") as opened:
+            if zipfile.is_zipfile(opened):
+                check_npz(opened)
+            opened.seek(0)
             file = np.load(opened, allow_pickle=False)
             if not isinstance(file, np.lib.npyio.NpzFile):
                 raise ValueError(
@@ -268,7 +294,8 @@ def _channels_first(x: Tensor) -> Tensor:
     return x.permute(0, 3, 1, 2) if last else x
 
 
-def _check_positive(name: str, value: int | None) -> None:
+def check_positive(name: str, value: int | None) -> None:
+    """Refuse what is neither None nor a whole number of at least 1."""
     if value is None:
         return
     try:
@@ -279,7 +306,7 @@ def _check_positive(name: str, value: int | None) -> None:
         raise ValueError(f"`{name}` must be a whole number of at least 1, got {value!r}.")
 
 
-def _warn_if_black(images: Tensor, what: str) -> None:
+def warn_if_black(images: Tensor, what: str) -> None:
     """Say so where pixels use so little of their scale that it is likely to be another one."""
     most = images.max().item()
     if 0 < most < 0.1:

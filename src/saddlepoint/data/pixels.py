@@ -6,6 +6,7 @@ uint16 up to 65535, floats are taken as they are. Transparent pixels are shown o
 
 from __future__ import annotations
 
+import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +19,7 @@ from torch import Tensor
 if TYPE_CHECKING:
     from PIL import Image
 
-__all__ = ["from_array", "read_picture", "resized", "unit"]
+__all__ = ["from_array", "from_picture", "read_picture", "resized", "unit"]
 
 _DEEP = ("I;16", "I;16B", "I;16L", "I;16N")
 _GREY = ("1", "L", "LA", "La")
@@ -89,42 +90,56 @@ def read_picture(file: Path) -> Tensor:
         (C, H, W), C = 1 for grey, also where a palette gives it, and 3 for colour; uint8, or float32 in [0, 1].
 
     Raises:
-        ValueError: Not a picture, several in one, or pixels whose scale is not known; names the file.
+        ValueError: Not a picture, several in one, more pixels than Pillow takes for honest (89 million), or
+            pixels whose scale is not known; names the file.
     """
     from PIL import Image, ImageOps
 
+    bombs = (Image.DecompressionBombError, Image.DecompressionBombWarning)
     try:
-        with Image.open(file) as opened:
+        with warnings.catch_warnings():
+            # A small file that says it has very many pixels: Pillow warns, and unpacks it.
+            warnings.simplefilter("error", Image.DecompressionBombWarning)
+            opened = Image.open(file)
+        with opened:
             # Cameras put a thumbnail behind the photograph and call the file MPO.
             frames = 1 if opened.format == "MPO" else int(getattr(opened, "n_frames", 1))
             kind, picture = opened.format, ImageOps.exif_transpose(opened)
-    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
+    except (OSError, SyntaxError, ValueError, *bombs) as error:
         raise ValueError(f"`{file}` must be an image, got {_reason(error)}.") from error
     if frames > 1:
         raise ValueError(f"`{file}` must be one picture, got {frames} in one file.")
-    return _pixels(file, picture, known_depth=kind in ("PNG", "PPM"))
+    return _pixels(str(file), picture, known_depth=kind in ("PNG", "PPM"))
+
+
+def from_picture(picture: Image.Image) -> Tensor:
+    """A picture of PIL as `read_picture` reads it from a file, (C, H, W), uint8, or float32 in [0, 1]."""
+    return _pixels("picture", picture, known_depth=False)
 
 
 def resized(pixels: Tensor, size: int) -> Tensor:
     """The shorter side brought to `size` by a bilinear filter that averages, then the square in the middle.
 
     Args:
-        pixels: (C, H, W), uint8 or float; the type stays.
+        pixels: (C, H, W) or (N, C, H, W), uint8 or float; the type stays.
         size: Of both sides.
 
     Example:
         >>> resized(torch.zeros(3, 20, 40), 10).shape
         torch.Size([3, 10, 10])
     """
-    height, width = pixels.shape[1:]
+    height, width = pixels.shape[-2:]
     scale = size / min(height, width)
     sides = [max(size, round(side * scale)) for side in (height, width)]
-    big = F.interpolate(pixels[None], sides, mode="bilinear", antialias=True)[0]
+    images = pixels if pixels.dim() == 4 else pixels[None]
+    big = F.interpolate(images, sides, mode="bilinear", antialias=True).reshape(
+        *pixels.shape[:-2], *sides
+    )
     top, left = (sides[0] - size) // 2, (sides[1] - size) // 2
-    return big[:, top : top + size, left : left + size]
+    return big[..., top : top + size, left : left + size]
 
 
-def _pixels(file: Path, picture: Image.Image, *, known_depth: bool) -> Tensor:
+def _pixels(file: str, picture: Image.Image, *, known_depth: bool) -> Tensor:
     mode, clear = picture.mode, "transparency" in picture.info
     if mode in _DEEP or (mode == "I" and known_depth):
         if clear:

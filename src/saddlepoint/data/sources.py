@@ -23,7 +23,15 @@ from saddlepoint.files import write_atomically
 
 from .formats import Arrays, decode, write_npz
 
-__all__ = ["DATASETS", "Dataset", "Progress", "cache_folder", "content_hash", "fetch"]
+__all__ = [
+    "DATASETS",
+    "Dataset",
+    "Progress",
+    "cache_folder",
+    "content_hash",
+    "fetch",
+    "splits_present",
+]
 
 Progress = Callable[[str, int, int], None]
 """Called as progress(what, bytes_done, bytes_total) while something is downloaded."""
@@ -151,6 +159,12 @@ def cache_folder() -> Path:
     """The user's cache: $XDG_CACHE_HOME/saddlepoint, or ~/.cache/saddlepoint."""
     home = os.environ.get("XDG_CACHE_HOME")
     return (Path(home) if home else Path.home() / ".cache") / "saddlepoint"
+
+
+def splits_present(name: str) -> tuple[str, ...]:
+    """Splits of a data set that the user's cache holds; `fetch` checks their bytes when they are read."""
+    there = (cache_folder() / f"{name}-{split}.npz" for split in DATASETS[name].contents)
+    return tuple(path.stem.removeprefix(f"{name}-") for path in there if path.is_file())
 
 
 def _checked(name: str, split: str, folder: Path) -> Arrays:

@@ -10,20 +10,23 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 import torch
-from torch import Tensor
 
 from saddlepoint.doctor import behaviour, strength
 from saddlepoint.doctor.subject import Finding, Status, Subject, evaluation_mode, worst
 from saddlepoint.evaluation.failures import reason
+from saddlepoint.loaders import batches
 from saddlepoint.problems import Model
+from saddlepoint.problems.inputs import Data, Numbers
 
 __all__ = ["Finding", "Status", "examine", "worst"]
+
+_FIRST = 64  # images of a loader that are looked at
 
 
 def examine(
     model: Model,
-    x: Tensor,
-    y: Tensor,
+    x: Data,
+    y: Numbers | None = None,
     *,
     eps: float = 8 / 255,
     steps: int = 20,
@@ -39,7 +42,8 @@ def examine(
 
     Args:
         model: Maps images in [0, 1] to logits (B, C).
-        x: A few dozen images, (B, ...), in [0, 1].
+        x: A few dozen images, (B, ...), in [0, 1]; or a DataLoader or a data set in place of `x` and `y`, of
+            which the first 64 are taken.
         y: Their classes, (B,).
         eps: An linf radius at which the model is supposed to be attackable.
         steps: Of every attack.
@@ -61,10 +65,13 @@ def examine(
         >>> next(f.status for f in findings if f.name == "outputs")
         'fail'
     """
-    if not 0 < eps < 1:
-        raise ValueError(f"`eps` must be in (0, 1), got {eps}.")
+    if not 0 < eps <= 1:
+        raise ValueError(f"`eps` must be in (0, 1], got {eps}.")
     if steps < 1 or queries < 1:
         raise ValueError(f"`steps` and `queries` must be >= 1, got {steps} and {queries}.")
+    if y is None:
+        x, y = next(batches(x, _FIRST), (torch.empty(0), torch.empty(0)))
+    x, y = torch.as_tensor(x), torch.as_tensor(y)
     if x.shape[0] == 0 or y.shape != x.shape[:1]:
         raise ValueError(
             f"`y` must have one label per image, got {tuple(y.shape)} for {tuple(x.shape)}."

@@ -16,6 +16,8 @@ import torch
 from torch import Tensor, nn
 
 from saddlepoint.calls import call, modules_behind
+from saddlepoint.display import Brief
+from saddlepoint.precision import FULL, Precisions
 from saddlepoint.problems import Model
 from saddlepoint.projections import LpBall
 from saddlepoint.solver.evaluate import gradients_enabled
@@ -68,8 +70,8 @@ class Watched(nn.Module):
 
 
 @final
-@dataclass(frozen=True)
-class Target:
+@dataclass(frozen=True, repr=False)
+class Target(Brief):
     """What an attack is asked to break: some images under one threat.
 
     Attributes:
@@ -81,6 +83,8 @@ class Target:
         seed: Of the whole evaluation; random numbers are to follow from it, `rows` and `restart`. The global
             random states are seeded already, differently for every batch, for libraries that draw from there.
         restart: Which restart, from 0.
+        precisions: What the networks may compute in while an attack searches: within `precisions.applied()`
+            they do, outside they answer in full precision.
     """
 
     model: nn.Module
@@ -90,6 +94,7 @@ class Target:
     ball: LpBall
     seed: int
     restart: int = 0
+    precisions: Precisions = FULL
 
     @property
     def eps(self) -> float:

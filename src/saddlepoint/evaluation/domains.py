@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import final
 from urllib.parse import quote
@@ -12,18 +12,19 @@ from torch import Tensor, nn
 
 from saddlepoint.calls import call, full_precision
 from saddlepoint.evaluation.failures import AttackFailedError, OnFailure, check_on_failure
-from saddlepoint.evaluation.given import ThreatLike, as_balls
+from saddlepoint.evaluation.given import ThreatLike, as_balls, check_limits
 from saddlepoint.evaluation.joint import Found, Joint
-from saddlepoint.evaluation.pages import Ledger, part_of
+from saddlepoint.evaluation.pages import Ledger, gather_of, part_of
 from saddlepoint.evaluation.results import DomainAccuracy, RobustAccuracy
 from saddlepoint.evaluation.robust import (
     EvaluationProgress,
     accuracy_unchecked,
-    check_limits,
     inspect_model,
 )
+from saddlepoint.evaluation.streamed import streaming_problems
 from saddlepoint.evaluation.suites import Suite, attacks_for
 from saddlepoint.evaluation.verdicts import clean_answers
+from saddlepoint.precision import Precision, Precisions
 from saddlepoint.problems import (
     AbstractProblem,
     Ensemble,
@@ -31,17 +32,20 @@ from saddlepoint.problems import (
     Product,
     Transformed,
     check_eval_mode,
+    check_targets,
 )
 from saddlepoint.projections import LpBall
 from saddlepoint.solver.evaluate import gradients_enabled
 from saddlepoint.solver.inspection import Look
+from saddlepoint.solver.lowering import choose_precisions
 from saddlepoint.transforms import Transform
 
 __all__ = ["domain_models", "domains_unchecked", "robust_domains"]
 
 
+@streaming_problems
 def robust_domains(
-    problem: AbstractProblem,
+    problem: AbstractProblem | Iterable[AbstractProblem],
     threats: Mapping[str, ThreatLike],
     suite: Suite = "quick",
     *,
@@ -52,6 +56,7 @@ def robust_domains(
     seed: int = 0,
     steps: int = 50,
     searches: int = 10,
+    precision: Precision | Sequence[Precision] = "float32",
     ledger: Ledger | None = None,
     callback: Callable[[EvaluationProgress], None] | None = None,
 ) -> DomainAccuracy:
@@ -63,7 +68,9 @@ def robust_domains(
     smallest radius at which all domains fall is searched for every image.
 
     Args:
-        problem: An `Ensemble`, `Transformed` or `Product` without random transforms.
+        problem: An `Ensemble`, `Transformed` or `Product` without random transforms. Or several with the same
+            domains, one after the other, for more images than fit into memory; the result is then without
+            `nearest`: `(Ensemble(models, x, y) for x, y in saddlepoint.data.batches(loader, 512))`.
         threats: Balls or `Threat`s by name; one radius each.
         suite: As in `robust_accuracy`.
         on_failure: What becomes of an attack that raises, on one domain or on all, as in `robust_accuracy`.
@@ -74,6 +81,7 @@ def robust_domains(
         seed: Of everything random.
         steps: Of every restart of the min-max attack.
         searches: Halvings of the search: radii are found to 2 ** -searches of their bracket.
+        precision: As in `robust_accuracy`, one word for all models or one for each.
         ledger: Keeps finished batches. What it has already is not computed again. Several processes that share
             a `SharedLedger` divide the batches; the result is that of one.
         callback: Called before and after every batch.
@@ -106,16 +114,17 @@ def robust_domains(
     for name, value in (("steps", steps), ("searches", searches)):
         if value < 0:
             raise ValueError(f"`{name}` must be >= 0, got {value}.")
-    balls = as_balls(threats, views.x.shape[1:])
+    balls = as_balls(threats, views.x.shape[1:], stacklevel=4)  # above `streaming_problems`
     with full_precision(), gradients_enabled():
         right = clean_answers(views, batch_size).cpu()
         looks = [
             inspect_model(model, views.x, views.truth[:, k], right[:, k], balls, suite)
             for k, model in enumerate(domain_models(views).values())
         ]
+        precisions = choose_precisions(views, precision, gather_of(ledger))
     for name, seen in zip(views.names, looks, strict=True):
         for fault in seen.faults:
-            warnings.warn(f"{name}: {fault}", stacklevel=2)
+            warnings.warn(f"{name}: {fault}", stacklevel=3)
     every = Look(views.num_domains, sum(seen.row_bytes for seen in looks), ())
     return domains_unchecked(
         views,
@@ -130,6 +139,7 @@ def robust_domains(
         seed=seed,
         steps=steps,
         searches=searches,
+        precisions=precisions,
         ledger=ledger,
         callback=callback,
     )
@@ -147,6 +157,7 @@ def domains_unchecked(
     accumulate: bool,
     budget: float | None,
     seed: int,
+    precisions: Precisions,
     ledger: Ledger | None,
     callback: Callable[[EvaluationProgress], None] | None,
     steps: int = 50,
@@ -154,20 +165,18 @@ def domains_unchecked(
 ) -> DomainAccuracy:
     """`robust_domains` for callers who have checked the arguments and looked at the problem.
 
-    Args as there, but for `right`, which domains have which images right, (N, K), see `clean_answers`, and
-    `accumulate`, as in `attack`.
+    Args as there, but for `right`, which domains have which images right, (N, K), see `clean_answers`,
+    `accumulate`, as in `attack`, and `precisions`, from `choose_precisions`.
     """
     alone = sum(len(attacks_for(suite, ball.p)) for ball in balls.values())
-    before = alone * views.num_domains  # attacks on one domain
+    before, per_domain = alone * views.num_domains, dict[str, RobustAccuracy]()
     stages = before + 2 * len(balls)
-    per_domain: dict[str, RobustAccuracy] = {}
     with full_precision(), gradients_enabled():
         for number, (name, model) in enumerate(domain_models(views).items()):
             try:
                 per_domain[name] = accuracy_unchecked(
                     model,
-                    views.x,
-                    views.truth[:, number],
+                    *(views.x, views.truth[:, number]),
                     balls,
                     suite,
                     correct=right[:, number],
@@ -176,14 +185,15 @@ def domains_unchecked(
                     batch_size=batch_size,
                     budget=budget,
                     seed=seed,
+                    rows=views.rows.cpu(),
+                    precisions=precisions.only(views.model_of(number)),
                     ledger=part_of(ledger, quote(name, safe=" ")),
                     callback=_for_domain(callback, name, number * alone, stages),
                 )
             except AttackFailedError as error:
                 raise AttackFailedError(error.failure.of(name)) from error.__cause__
         how = (on_failure, batch_size, accumulate, budget, seed, steps, searches, ledger, callback)
-        joint = Joint(views, right, *how)
-        found: dict[str, Found] = {}
+        joint, found = Joint(views, right, *how, precisions), dict[str, Found]()
         for number, (name, ball) in enumerate(balls.items()):
             where = EvaluationProgress(name, "", before + 2 * number, stages, 0, 0, 0, len(views))
             candidates = [each.nearest[name] for each in per_domain.values()]
@@ -198,10 +208,11 @@ def domains_unchecked(
         nearest={name: each.delta for name, each in found.items()},
         remarks=tuple(f"{name} {note}" for name, each in found.items() for note in each.notes),
         failed=tuple(failure for each in found.values() for failure in each.failures),
+        precision=precisions.names,
     )
 
 
-def _checked(problem: AbstractProblem) -> Ensemble | Transformed | Product:
+def _checked(problem: object) -> Ensemble | Transformed | Product:
     """The problem, or an error that says why its domains cannot be attacked one by one."""
     instead = "evaluate it with `attack` and `success_rates`"
     if not isinstance(problem, Ensemble | Transformed | Product):
@@ -209,6 +220,7 @@ def _checked(problem: AbstractProblem) -> Ensemble | Transformed | Product:
             "`problem` must be an Ensemble, Transformed or Product, whose domains look at one image, "
             f"got {type(problem).__name__}; {instead}."
         )
+    check_targets(problem, targeted=False)
     if problem.random:
         raise ValueError(
             "`problem` must be deterministic, got random transforms, of which one draw decides nothing; "

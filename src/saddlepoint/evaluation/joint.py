@@ -19,6 +19,7 @@ from saddlepoint.evaluation.results import SEARCH
 from saddlepoint.evaluation.robust import EvaluationProgress
 from saddlepoint.evaluation.suites import restarts_of
 from saddlepoint.evaluation.verdicts import judge_domains
+from saddlepoint.precision import Precisions
 from saddlepoint.problems import AbstractProblem, Ensemble, Product, Transformed
 from saddlepoint.projections import LpBall
 from saddlepoint.solver import Progress, attack_unchecked
@@ -84,6 +85,7 @@ class Joint:
     searches: int
     ledger: Ledger | None
     callback: Callable[[EvaluationProgress], None] | None
+    precisions: Precisions
 
     def run(self, ball: LpBall, candidates: Sequence[Tensor], where: EvaluationProgress) -> Found:
         """All about one threat; `candidates` are perturbations, (N, ...), that were found elsewhere."""
@@ -144,6 +146,7 @@ class Joint:
                 accumulate=self.accumulate,
                 seed=self.seed,
                 callback=tick,
+                precisions=self.precisions,
             )
             queries = result.num_forwards.sum().cpu() * part.num_domains
             return {
@@ -183,6 +186,7 @@ class Joint:
                 accumulate=self.accumulate,
                 seed=self.seed,
                 callback=tick,
+                precisions=self.precisions,
             )
             return {"radius": radii}
 

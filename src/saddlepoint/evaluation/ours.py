@@ -7,6 +7,7 @@ from typing import final
 
 from torch import Tensor
 
+from saddlepoint.display import Brief
 from saddlepoint.evaluation.attacks import AbstractAttack, Target
 from saddlepoint.losses import Loss, cw_margin
 from saddlepoint.problems import Ensemble
@@ -17,8 +18,8 @@ __all__ = ["OurAttack", "RandomSearch"]
 
 
 @final
-@dataclass(frozen=True)
-class OurAttack(AbstractAttack):
+@dataclass(frozen=True, repr=False)
+class OurAttack(Brief, AbstractAttack):
     """`saddlepoint.attack` with one domain.
 
     A row's result does not depend on the batch it is in.
@@ -51,6 +52,7 @@ class OurAttack(AbstractAttack):
             restarts=self.restarts,
             batch_size=len(target.x),
             seed=target.seed,
+            precisions=target.precisions,
         )
         return result.adversarial
 
@@ -65,6 +67,9 @@ class RandomSearch(AbstractAttack):
     Args:
         name: In tables.
         queries: Images shown to the model for every image attacked, at most.
+        patience: After so many queries an image whose margin has not halved is given up; None gives up none.
+            On a network trained against linf the margins of images that fell in the end had halved by then,
+            and those of nine in ten of the others had not.
 
     Example:
         >>> RandomSearch(queries=100).name
@@ -72,7 +77,8 @@ class RandomSearch(AbstractAttack):
     """
 
     name: str = "search"
-    queries: int = 500
+    queries: int = 2000
+    patience: int | None = 300
 
     def run(self, target: Target) -> Tensor:
         """The images of lowest margin."""
@@ -84,4 +90,5 @@ class RandomSearch(AbstractAttack):
             queries=self.queries,
             seed=target.seed,
             rows=target.rows.to(target.x.device),
+            patience=self.patience,
         )

@@ -10,6 +10,7 @@ from typing import Literal, Protocol, TypeVar, final, runtime_checkable
 import torch
 from torch import Tensor
 
+from saddlepoint.display import Brief
 from saddlepoint.evaluation.attacks import OutOfTimeError
 from saddlepoint.evaluation.failures import OnFailure, reason
 
@@ -22,6 +23,7 @@ __all__ = [
     "Stage",
     "Status",
     "batches_of",
+    "gather_of",
     "part_of",
 ]
 
@@ -31,8 +33,8 @@ _CLOCK = 1e-6  # seconds that sums of times may be off by
 
 
 @final
-@dataclass(frozen=True)
-class Page:
+@dataclass(frozen=True, repr=False)
+class Page(Brief):
     """What one batch of one attack gave: tensors by name, and the seconds it took."""
 
     tensors: Mapping[str, Tensor]
@@ -109,6 +111,11 @@ class Part:
     def put(self, key: str, page: Page) -> None:
         """Keep it, whole or not at all."""
         self.ledger.put(f"{self.prefix}/{key}", page)
+
+
+def gather_of(ledger: Ledger | None) -> Callable[[T], list[T]] | None:
+    """How the processes that share a ledger learn what each of them has; None where there is but one."""
+    return ledger.gather if isinstance(ledger, SharedLedger) else None
 
 
 def part_of(ledger: Ledger | None, prefix: str) -> Ledger | None:

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from saddlepoint.evaluation.verdicts import clean_answers, judge_domains
 from saddlepoint.losses import cw_margin
+from saddlepoint.precision import FULL, Precisions
 from saddlepoint.problems import AbstractProblem
 from saddlepoint.projections import LpBall
 from saddlepoint.solver import attack_unchecked
@@ -109,13 +110,14 @@ def radii_unchecked(
     accumulate: bool,
     seed: int,
     callback: Callback | None,
+    precisions: Precisions = FULL,
 ) -> Tensor:
     """`smallest_radius` for callers who have checked the arguments and looked at the problem.
 
-    Args as there, but for `unit_ball`, the ball of radius 1, and `accumulate`, as in `attack`.
+    Args as there, but for `unit_ball`, the ball of radius 1, `accumulate`, as in `attack`, and
+    `precisions`, what the models compute in during attacks.
     """
-    p, unit = unit_ball.p, unit_ball.unit
-    whole = p == 0
+    p, unit, whole = unit_ball.p, unit_ball.unit, unit_ball.p == 0
     high = succeeded.clone()
     low = failed.floor() if whole else failed.clone()
 
@@ -132,6 +134,7 @@ def radii_unchecked(
             accumulate=accumulate,
             seed=seed,
             callback=callback,
+            precisions=precisions,
         )
         return judge_domains(part, result.delta, ball).broken.all(dim=1)
 
@@ -151,8 +154,7 @@ def radii_unchecked(
             radius = (_GROWTH * radius).minimum(top)
         halvings = max(searches, math.frexp(float(top.max()))[1]) if whole else searches
         for _ in range(halvings):
-            middle = (low + high) / 2
-            middle = middle.floor() if whole else middle
+            middle = ((low + high) / 2).floor() if whole else (low + high) / 2
             rows = (high.isfinite() & (low < middle) & (middle < high)).nonzero().flatten()
             if len(rows) == 0:
                 break

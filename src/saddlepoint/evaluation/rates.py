@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from saddlepoint.calls import full_precision
+from saddlepoint.display import hardest, html_table, percent, percents
 from saddlepoint.losses import cw_margin, finite
 from saddlepoint.losses import fooled as is_fooled
 from saddlepoint.problems import AbstractProblem, check_targets
@@ -34,16 +35,20 @@ class SuccessRates:
     Attributes:
         fooled: Fooled at delta, (B, K), boolean.
         correct: Classified correctly at delta = 0, (B, K), boolean.
+        names: Of the K domains; numbers if there are none.
 
     Example:
         >>> fooled = torch.tensor([[True, True], [True, False], [True, True], [False, False]])
         >>> rates = SuccessRates(fooled, torch.tensor([[True, True]]).expand(4, 2))
         >>> rates.all, rates.mean, rates.per_domain
         (0.5, 0.625, (0.75, 0.5))
+        >>> rates
+        SuccessRates(4 rows, 2 domains: among correct 50.0 %, all 50.0 %, mean 62.5 %)
     """
 
     fooled: Tensor
     correct: Tensor
+    names: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         for name in ("fooled", "correct"):
@@ -58,6 +63,28 @@ class SuccessRates:
                 f"`fooled` and `correct` must have one shape, got {tuple(self.fooled.shape)} "
                 f"and {tuple(self.correct.shape)}."
             )
+
+    def __repr__(self) -> str:
+        """What matters, in one line instead of all tensors."""
+        shares = {"among correct": self.among_correct, "all": self.all, "mean": self.mean}
+        told = ", ".join(f"{name} {percent(share)}" for name, share in shares.items())
+        return f"SuccessRates({self.count} rows, {self.fooled.shape[1]} domains: {told})"
+
+    def _repr_html_(self) -> str:
+        """The domains, all of them at once, and the hardest one, for a notebook."""
+        rates = self.per_domain
+        names = self.names or tuple(f"domain {k + 1}" for k in range(len(rates)))
+        columns = (names, self.clean_accuracy, rates, self.intervals())
+        rows = [
+            (name, percent(clean), percent(rate), percents(ends))
+            for name, clean, rate, ends in zip(*columns, strict=True)
+        ]
+        every = share(self.correct.all(dim=1))
+        rows.append(("all at once", percent(every), percent(self.all), percents(self.interval())))
+        hard = hardest([-rate for rate in rates])
+        note = f"among rows that every domain had right: {percent(self.among_correct)}"
+        note += "" if hard is None else f"; hardest: {names[hard]}"
+        return html_table(("domain", "right before", "fooled", "95 %"), rows, note)
 
     @property
     def count(self) -> int:
@@ -152,17 +179,18 @@ def success_rates(
         first_answers(problem, targeted=targeted)
         for rows in torch.arange(len(problem), device=delta.device).split(batch_size):
             part = problem.take(rows)
+            goal = part.labels if targeted else part.truth
             clean = part.logits(part.zeros(), JUDGE)
             watch.values(part, part.zeros(), finite(clean))
             tables.append(
                 (
-                    is_fooled(part.logits(delta[rows], JUDGE), part.truth, targeted=targeted),
-                    is_fooled(clean, part.truth, targeted=targeted),
+                    is_fooled(part.logits(delta[rows], JUDGE), goal, targeted=targeted),
+                    is_fooled(clean, goal, targeted=targeted),
                 )
             )
     watch.check()
     fooled, before = (torch.cat(column) for column in zip(*tables, strict=True))
-    return SuccessRates(fooled, ~before)
+    return SuccessRates(fooled, ~before, problem.names)
 
 
 def wilson(successes: int, count: int, level: float = 0.95) -> tuple[float, float]:

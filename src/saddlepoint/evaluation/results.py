@@ -3,32 +3,27 @@
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import final
+from pathlib import Path
+from typing import Any, final
 
 import torch
 from torch import Tensor
 
+from saddlepoint.display import percent
 from saddlepoint.evaluation.failures import Failure
+from saddlepoint.evaluation.html_tables import domains_table, threats_table
 from saddlepoint.evaluation.pages import Status
 from saddlepoint.evaluation.rates import share, wilson
+from saddlepoint.problems import AbstractProblem
 from saddlepoint.projections import LpBall
 
-__all__ = ["SEARCH", "DomainAccuracy", "Outcome", "RobustAccuracy", "percent"]
+__all__ = ["SEARCH", "DomainAccuracy", "Outcome", "RobustAccuracy"]
 
 SEARCH = "eps_min"
 """The search for the smallest radius at which all domains fall, which breaks no image inside the ball."""
-
-
-def percent(share: float, *, at_most: bool = False) -> str:
-    """A share of images, and whether it is but an upper bound.
-
-    Example:
-        >>> percent(0.275), percent(0.275, at_most=True)
-        ('27.5 %', 'at most 27.5 %')
-    """
-    return f"{'at most ' if at_most else ''}{100 * share:.1f} %"
 
 
 @final
@@ -82,6 +77,7 @@ class RobustAccuracy:
         outcomes: One per threat and attack, in the order they were run.
         nearest: For every threat the perturbation of the nearest misclassified image found, (N, ...); zero
             where there is none.
+        precision: What the model computed in while our own attacks searched, such as ("bfloat16",).
 
     Example:
         >>> correct = torch.tensor([True, True, True, False])
@@ -98,6 +94,7 @@ class RobustAccuracy:
     correct: Tensor
     outcomes: tuple[Outcome, ...]
     nearest: Mapping[str, Tensor] = field(default_factory=dict)
+    precision: tuple[str, ...] = ()
 
     def __repr__(self) -> str:
         """What matters, in one line instead of all tensors."""
@@ -108,6 +105,18 @@ class RobustAccuracy:
         ]
         shares.append(f"union {percent(self.union, at_most='union' in self.at_most)}")
         return f"RobustAccuracy({self.count} images: {', '.join(shares)}{_because(self.failures)})"
+
+    def _repr_html_(self) -> str:
+        return threats_table(self)
+
+    def report(
+        self, path: str | os.PathLike[str], problem: AbstractProblem, **options: Any
+    ) -> Path:
+        """Write the page that the command line leaves; see `saddlepoint.report.write_result`."""
+        # As in `AttackResult.report`: the package knows the rooms above.
+        import saddlepoint
+
+        return saddlepoint.report.write_result(self, path, problem, **options)
 
     @property
     def count(self) -> int:
@@ -192,6 +201,7 @@ class DomainAccuracy:
             (N, ...), of those found at the threat's radius; zero where there is none.
         remarks: What cut the attacks on all domains short; `notes` has it all.
         failed: Attacks on all domains that raised; `failures` has them all.
+        precision: What each model computed in while our own attacks searched.
 
     Example:
         >>> correct = torch.tensor([True, True, True, False])
@@ -219,6 +229,7 @@ class DomainAccuracy:
     nearest: Mapping[str, Tensor] = field(default_factory=dict)
     remarks: tuple[str, ...] = ()
     failed: tuple[Failure, ...] = ()
+    precision: tuple[str, ...] = ()
 
     def __repr__(self) -> str:
         """What matters, in one line instead of all tensors."""
@@ -231,6 +242,18 @@ class DomainAccuracy:
             f"DomainAccuracy({self.count} images, {len(self.per_domain)} domains: {', '.join(shares)}"
             f"{_because(self.failures)})"
         )
+
+    def _repr_html_(self) -> str:
+        return domains_table(self)
+
+    def report(
+        self, path: str | os.PathLike[str], problem: AbstractProblem, **options: Any
+    ) -> Path:
+        """Write the page that the command line leaves; see `saddlepoint.report.write_result`."""
+        # As in `AttackResult.report`: the package knows the rooms above.
+        import saddlepoint
+
+        return saddlepoint.report.write_result(self, path, problem, **options)
 
     @property
     def count(self) -> int:
@@ -310,7 +333,7 @@ class DomainAccuracy:
         return _interval(~self.fooled[threat], level, at_most=f"joint.{threat}" in self.at_most)
 
 
-def _interval(table: Tensor, level: float, *, at_most: bool) -> tuple[float, float]:
+def _interval(table: Tensor, level: float = 0.95, *, at_most: bool = False) -> tuple[float, float]:
     """Wilson score interval; how much lower than an upper bound the truth is, nobody knows."""
     low, high = wilson(int(table.sum()), len(table), level)
     return (0.0 if at_most else low), high

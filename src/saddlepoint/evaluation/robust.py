@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import warnings
 import zlib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, final
+from typing import final
 
 import torch
 from torch import Tensor
@@ -14,24 +14,26 @@ from torch import Tensor
 from saddlepoint.calls import full_precision
 from saddlepoint.evaluation.attacks import AbstractAttack, Target, Watched, sealed
 from saddlepoint.evaluation.failures import AttackFailedError, OnFailure, check_on_failure
-from saddlepoint.evaluation.given import ThreatLike, as_balls, images_and_labels
+from saddlepoint.evaluation.given import ThreatLike, as_balls, check_limits
 from saddlepoint.evaluation.ours import OurAttack
-from saddlepoint.evaluation.pages import Batch, Ledger, Stage, Status
+from saddlepoint.evaluation.pages import Batch, Ledger, Stage, Status, gather_of
 from saddlepoint.evaluation.results import Outcome, RobustAccuracy
+from saddlepoint.evaluation.streamed import streaming
 from saddlepoint.evaluation.suites import Suite, attacks_for
 from saddlepoint.evaluation.verdicts import clean_answers, judge, pulled_back
 from saddlepoint.evaluation.work import Nearest, Work
+from saddlepoint.precision import Precision, Precisions
 from saddlepoint.problems import Ensemble, Model, check_eval_mode
-from saddlepoint.problems.inputs import Numbers, plain
+from saddlepoint.problems.inputs import Data, Numbers, as_labels, images_and_labels, plain
 from saddlepoint.projections import LpBall
 from saddlepoint.solver.evaluate import gradients_enabled
 from saddlepoint.solver.inspection import Look, look
+from saddlepoint.solver.lowering import choose_precisions
 from saddlepoint.solver.watch import check_answers
 
 __all__ = [
     "EvaluationProgress",
     "accuracy_unchecked",
-    "check_limits",
     "inspect_model",
     "robust_accuracy",
 ]
@@ -64,10 +66,11 @@ class EvaluationProgress:
     domain: str = ""
 
 
+@streaming
 def robust_accuracy(
     model: Model,
-    x: Numbers | Iterable[Any],
-    y: Numbers | None = None,
+    x: Data,
+    y: Numbers | Mapping[str, ThreatLike] | None = None,
     threats: Mapping[str, ThreatLike] | None = None,
     suite: Suite = "quick",
     *,
@@ -76,6 +79,8 @@ def robust_accuracy(
     batch_size: int = 128,
     budget: float | None = None,
     seed: int = 0,
+    rows: Numbers | None = None,
+    precision: Precision = "float32",
     ledger: Ledger | None = None,
     callback: Callable[[EvaluationProgress], None] | None = None,
 ) -> RobustAccuracy:
@@ -88,8 +93,9 @@ def robust_accuracy(
 
     Args:
         model: From images in [0, 1] to logits, in evaluation mode; left as it was.
-        x: Images, (N, ...), in [0, 1], as tensor or array; or a `DataLoader`, or other batches of images and
-            labels, in place of `x` and `y`.
+        x: Images, (N, ...), in [0, 1], as tensor or array; or a DataLoader, a data set of torch, or other pairs
+            of images and labels, in place of `x` and `y`: `robust_accuracy(model, loader, threats)`. They are
+            read once, and a few batches are in memory at a time.
         y: Labels, (N,).
         threats: Balls or `Threat`s by name; one radius each.
         suite: "quick" (our attack), "paper", "autoattack", "autoattack+", or for every norm p a sequence of
@@ -101,12 +107,17 @@ def robust_accuracy(
         batch_size: Images at a time. Results of other libraries depend on it through their random numbers.
         budget: Seconds for each attack under each threat; what it cut short is in `notes`.
         seed: Of everything random.
+        rows: Numbers of the images, (N,), on which random starts depend, where these are a part of more; 0 to
+            N - 1 if None.
+        precision: What the model computes in while our gradient attacks search, as in `attack`. All other
+            attacks, and every verdict, are in full precision.
         ledger: Keeps finished batches. What it has already is not computed again. Several processes that share
             a `SharedLedger` divide the batches; the result is that of one.
-        callback: Called before and after every batch.
+        callback: Called before and after every batch; from a loader, it is told of the images in memory.
 
     Returns:
-        Accuracies, and what every attack did to every image.
+        Accuracies, and what every attack did to every image; from a loader without `nearest`, which is as large
+        as the images.
 
     Raises:
         ValueError: An argument is unusable, the suite has no attack for a norm, or the model answers by chance,
@@ -123,18 +134,21 @@ def robust_accuracy(
         [0.67, 0.33, 0.33]
     """
     x, y = images_and_labels(x, y)
+    numbers = torch.arange(len(x)) if rows is None else as_labels("rows", rows, (len(x),)).cpu()
     check_eval_mode([model])
     check_on_failure(on_failure)
     check_limits(batch_size, budget)
-    balls = as_balls(threats, x.shape[1:])
+    balls = as_balls(threats, x.shape[1:], stacklevel=4)  # above `streaming`
     for name, ball in balls.items():
         _attacks(suite, name, ball, x)
     with full_precision(), gradients_enabled():
         x = plain(x)
-        correct = clean_answers(Ensemble([model], x, y), batch_size)[:, 0].cpu()
+        problem = Ensemble([model], x, y)
+        correct = clean_answers(problem, batch_size)[:, 0].cpu()
         seen = inspect_model(model, x, y, correct, balls, suite)
+        precisions = choose_precisions(problem, precision, gather_of(ledger))
     for fault in seen.faults:
-        warnings.warn(fault, stacklevel=2)
+        warnings.warn(fault, stacklevel=3)
     return accuracy_unchecked(
         model,
         x,
@@ -147,17 +161,11 @@ def robust_accuracy(
         batch_size=batch_size,
         budget=budget,
         seed=seed,
+        rows=numbers,
+        precisions=precisions,
         ledger=ledger,
         callback=callback,
     )
-
-
-def check_limits(batch_size: int, budget: float | None) -> None:
-    """Refuse batches without images, and budgets without time."""
-    if batch_size < 1:
-        raise ValueError(f"`batch_size` must be >= 1, got {batch_size}.")
-    if budget is not None and not budget > 0:
-        raise ValueError(f"`budget` must be positive seconds, or None, got {budget}.")
 
 
 def accuracy_unchecked(
@@ -173,17 +181,21 @@ def accuracy_unchecked(
     batch_size: int,
     budget: float | None,
     seed: int,
+    precisions: Precisions,
     ledger: Ledger | None,
     callback: Callable[[EvaluationProgress], None] | None,
+    rows: Tensor | None = None,
 ) -> RobustAccuracy:
     """`robust_accuracy` for callers who have checked the arguments and looked at the model.
 
-    Args as there, but for `correct`: which images the model has right, (N,), see `clean_answers`.
+    Args as there, but for `correct`, which images the model has right, (N,), see `clean_answers`, and
+    `precisions`, from `choose_precisions`.
     """
     plan = {name: _attacks(suite, name, ball, x) for name, ball in balls.items()}
     with full_precision(), gradients_enabled():
+        numbers = torch.arange(len(x)) if rows is None else rows
         evaluation = _Evaluation(
-            model, x, y, on_failure, seed, batch_size, budget, ledger, callback
+            model, x, y, numbers, on_failure, seed, batch_size, budget, precisions, ledger, callback
         )
         outcomes: list[Outcome] = []
         nearest: dict[str, Tensor] = {}
@@ -197,7 +209,7 @@ def accuracy_unchecked(
                 outcomes.append(outcome)
                 not_fooled &= ~outcome.broken
             nearest[name] = best.delta
-    return RobustAccuracy(dict(balls), correct, tuple(outcomes), nearest)
+    return RobustAccuracy(dict(balls), correct, tuple(outcomes), nearest, precisions.names)
 
 
 def inspect_model(
@@ -242,10 +254,12 @@ class _Evaluation:
     model: Model
     x: Tensor
     y: Tensor
+    numbers: Tensor
     on_failure: OnFailure
     seed: int
     batch_size: int
     budget: float | None
+    precisions: Precisions
     ledger: Ledger | None
     callback: Callable[[EvaluationProgress], None] | None
 
@@ -307,7 +321,8 @@ class _Evaluation:
             watched = Watched(self.model)
             watched.deadline = deadline
             # Copies: what an attack writes into them changes nothing here.
-            target = Target(watched, x.clone(), y.clone(), rows.clone(), ball, self.seed, restart)
+            copies = (x.clone(), y.clone(), self.numbers[rows])
+            target = Target(watched, *copies, ball, self.seed, restart, self.precisions)
             with sealed(self.model, zlib.crc32(f"{self.seed}/{key}".encode())):
                 candidates = attack.run(target)
             verdict = judge(self.model, x, y, candidates, ball)
@@ -332,8 +347,4 @@ def _attacks(suite: Suite, name: str, ball: LpBall, x: Tensor) -> tuple[Abstract
             f"`threats[{name!r}]` counts pixels and needs images (N, C, ...), got {tuple(x.shape)}; "
             'take unit="entry".'
         )
-    attacks = attacks_for(suite, ball.p)
-    for attack in attacks:
-        if attack.calls < 1:
-            raise ValueError(f"`calls` of attack {attack.name!r} must be >= 1, got {attack.calls}.")
-    return attacks
+    return attacks_for(suite, ball.p)

@@ -9,6 +9,7 @@ from saddlepoint.experiments.building import FULL
 from saddlepoint.experiments.catalogue import EXPERIMENTS, find
 from saddlepoint.experiments.costs import Estimate, estimate
 from saddlepoint.experiments.document import named_tables, write_tables
+from saddlepoint.experiments.drawing import publish
 from saddlepoint.experiments.finished import Results, Source, collect
 from saddlepoint.experiments.plan import (
     LABELS,
@@ -23,7 +24,6 @@ from saddlepoint.experiments.plan import (
     Strategy,
     settings,
 )
-from saddlepoint.experiments.publishing import publish
 from saddlepoint.experiments.ranks import spearman
 from saddlepoint.experiments.runner import Setup, Step, reproduce, skipped
 from saddlepoint.experiments.stationarity import log_log_slope, residuals

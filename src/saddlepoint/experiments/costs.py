@@ -78,8 +78,7 @@ def seconds_per_gradient(data: str, letter: str) -> float:
     """
     channels, size = _SHAPES[data]
     with torch.random.fork_rng(devices=[]):
-        network = models.build(letter, channels, size).eval()
-    network = network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        network = models.channels_last(models.build(letter, channels, size).eval())
     images = torch.full((_BATCH.get(letter, 2), channels, size, size), 0.5, requires_grad=True)
     best = float("inf")
     for _ in range(2):

@@ -1,17 +1,26 @@
-"""Renders figures with matplotlib, as PNG and SVG. The same data give the same files."""
+"""Tables and figures of an experiment as files, drawn from what its folder holds.
+
+Figures are rendered with matplotlib, as PNG and SVG. The same data give the same files.
+"""
 
 from __future__ import annotations
 
+import json
+from collections.abc import Sequence
+from dataclasses import asdict
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from saddlepoint.experiments.figures import Panel, Sheet
+from saddlepoint.experiments.figures import Panel, Sheet, sheets
+from saddlepoint.experiments.finished import collect
+from saddlepoint.experiments.plan import Experiment
+from saddlepoint.experiments.summary import summarise
+from saddlepoint.files import write_atomically
+from saddlepoint.plots import PALETTE
+from saddlepoint.report.tables import Table, write_table
 
-__all__ = ["PALETTE", "draw"]
-
-PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#000000", "#E69F00", "#56B4E9", "#F0E442")
-"""Okabe and Ito's colours, which people with colour vision deficiencies can tell apart."""
+__all__ = ["PALETTE", "draw", "publish"]
 
 _MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
 _DASHES = ("-", "--", "-.", ":", (0, (5, 1)), (0, (3, 1, 1, 1)), (0, (1, 1)), (0, (7, 2)))
@@ -32,6 +41,47 @@ _STYLE: Any = {
     "svg.hashsalt": "saddlepoint",
     "svg.fonttype": "none",
 }
+
+
+def publish(
+    experiment: Experiment,
+    folder: Path,
+    *,
+    figures: Path | None = None,
+    skipped: Sequence[str] = (),
+) -> tuple[list[Table], list[Path]]:
+    """Write table.md, table.csv and table.tex, and the figures with the data they show.
+
+    Everything is drawn from finished rows and measurements in the folder, whichever methods and labels they are
+    of: after several have run, the tables hold the paper's line and all of ours together.
+
+    Args:
+        experiment: Which one.
+        folder: Where `reproduce` put its results.
+        figures: Where figures go; the folder itself if None.
+        skipped: Why blocks are missing; becomes notes.
+
+    Returns:
+        The tables, and all files written.
+    """
+    results = collect(experiment, folder)
+    tables = summarise(results, skipped)
+    written = []
+    for number, table in enumerate(tables):
+        written += write_table(table, folder / ("table" if number == 0 else f"table-{number + 1}"))
+    for sheet in sheets(results):
+        written.append(folder / f"{sheet.name}.json")
+        write_atomically(written[-1], _data(sheet).encode())
+        written += draw(sheet, folder if figures is None else figures)
+    return tables, written
+
+
+def _data(sheet: Sheet) -> str:
+    """The numbers of a figure; images are left out."""
+    content = asdict(sheet)
+    for panel in content["panels"]:
+        panel["thumbnails"] = [tile["caption"] for tile in panel["thumbnails"]]
+    return json.dumps(content, indent=2) + "\n"
 
 
 def draw(sheet: Sheet, folder: Path) -> list[Path]:

@@ -63,6 +63,20 @@ def ensemble_block(
     )
 
 
+# For a norm ASR_all and the accuracies of the average strategy, and ASR_all, lift and accuracies of min-max.
+_Numbers = tuple[float, tuple[float, ...], float, float, tuple[float, ...]]
+
+
+def _norms(
+    data: str, networks: tuple[str, ...], reported: dict[str, _Numbers]
+) -> tuple[Block, ...]:
+    """A block for every norm."""
+    return tuple(
+        ensemble_block(data, networks, norm, Reported(asr, None, left), Reported(best, lift, rest))
+        for norm, (asr, left, best, lift, rest) in reported.items()
+    )
+
+
 def _heuristics(data: str, reported: dict[str, Reported], first: Strategy) -> Block:
     """All weighting schemes in the linf ball; `first` leaves out the networks that the paper leaves out."""
     block = ensemble_block(data, _ABCD, "linf")
@@ -97,29 +111,17 @@ _MNIST = Experiment(
     title="Ensemble attack on MNIST networks A, B, C, D: average against min-max",
     source="Table 1",
     limit=300,
-    blocks=(
-        ensemble_block(
-            "mnist", _ABCD, "l0",
-            Reported(84.03, None, (7.03, 1.51, 11.27, 2.48)),
-            Reported(91.97, 9.45, (3.65, 2.36, 4.99, 3.11)),
-        ),
-        ensemble_block(
-            "mnist", _ABCD, "l1",
-            Reported(69.31, None, (20.79, 0.15, 21.48, 6.70)),
-            Reported(89.16, 28.64, (6.12, 2.53, 8.43, 5.11)),
-        ),
-        ensemble_block(
-            "mnist", _ABCD, "l2",
-            Reported(69.12, None, (6.88, 0.03, 26.28, 14.50)),
-            Reported(95.31, 37.89, (1.51, 0.89, 3.50, 2.06)),
-        ),
-        ensemble_block(
-            "mnist", _ABCD, "linf",
-            Reported(48.17, None, (1.05, 0.07, 41.10, 35.03)),
-            Reported(90.16, 87.17, (2.47, 0.37, 7.39, 5.81)),
-        ),
+    blocks=_norms(
+        "mnist",
+        _ABCD,
+        {
+            "l0": (84.03, (7.03, 1.51, 11.27, 2.48), 91.97, 9.45, (3.65, 2.36, 4.99, 3.11)),
+            "l1": (69.31, (20.79, 0.15, 21.48, 6.70), 89.16, 28.64, (6.12, 2.53, 8.43, 5.11)),
+            "l2": (69.12, (6.88, 0.03, 26.28, 14.50), 95.31, 37.89, (1.51, 0.89, 3.50, 2.06)),
+            "linf": (48.17, (1.05, 0.07, 41.10, 35.03), 90.16, 87.17, (2.47, 0.37, 7.39, 5.81)),
+        },
     ),
-)  # fmt: skip
+)
 
 _MNIST_HEURISTICS = Experiment(
     name="ensemble-mnist-heuristics",
@@ -141,40 +143,29 @@ _MNIST_HEURISTICS = Experiment(
             Strategy("c+d", "w_c+d", "fixed:0,0,0.5,0.5"),
         ),
     ),
-    note=_OWN_ORDER + " The paper's w_static is 0.080, 0.076, 0.541, 0.303; ours is the mean of the "
+    note=_OWN_ORDER
+    + " The paper's w_static is 0.080, 0.076, 0.541, 0.303; ours is the mean of the "
     "weights that our min-max ends with.",
-)  # fmt: skip
+)
 
 _CIFAR10 = Experiment(
     name="ensemble-cifar10",
     title="Ensemble attack on CIFAR-10 networks A, B, C, D: average against min-max",
     source="Table 3",
     limit=250,
-    blocks=(
-        ensemble_block(
-            "cifar10", _ABCD, "l0",
-            Reported(65.16, None, (27.86, 3.15, 5.16, 6.17)),
-            Reported(71.44, 9.64, (18.74, 8.66, 9.64, 9.70)),
-        ),
-        ensemble_block(
-            "cifar10", _ABCD, "l1",
-            Reported(59.74, None, (32.92, 2.07, 5.55, 6.36)),
-            Reported(78.65, 31.65, (12.46, 3.74, 5.62, 5.86)),
-        ),
-        ensemble_block(
-            "cifar10", _ABCD, "l2",
-            Reported(69.55, None, (24.3, 1.51, 4.59, 4.20)),
-            Reported(83.95, 20.70, (7.17, 3.03, 4.65, 5.14)),
-        ),
-        ensemble_block(
-            "cifar10", _ABCD, "linf",
-            Reported(73.29, None, (19.69, 1.55, 5.61, 4.26)),
-            Reported(84.36, 15.10, (7.21, 2.68, 4.74, 4.59)),
-        ),
+    blocks=_norms(
+        "cifar10",
+        _ABCD,
+        {
+            "l0": (65.16, (27.86, 3.15, 5.16, 6.17), 71.44, 9.64, (18.74, 8.66, 9.64, 9.70)),
+            "l1": (59.74, (32.92, 2.07, 5.55, 6.36), 78.65, 31.65, (12.46, 3.74, 5.62, 5.86)),
+            "l2": (69.55, (24.3, 1.51, 4.59, 4.20), 83.95, 20.70, (7.17, 3.03, 4.65, 5.14)),
+            "linf": (73.29, (19.69, 1.55, 5.61, 4.26), 84.36, 15.10, (7.21, 2.68, 4.74, 4.59)),
+        },
     ),
     note="The paper's text gives a mean lift of 17.48 % for this table and 19.27 % in the appendix; "
     "its rows average 19.27 %.",
-)  # fmt: skip
+)
 
 _CIFAR10_HEURISTICS = Experiment(
     name="ensemble-cifar10-heuristics",
@@ -196,39 +187,28 @@ _CIFAR10_HEURISTICS = Experiment(
             Strategy("b+c+d", "w_b+c+d", "fixed:0,1/3,1/3,1/3"),
         ),
     ),
-    note=_OWN_ORDER + " The ASR_avg of the five heuristic rows of the paper's table repeat those of its "
+    note=_OWN_ORDER
+    + " The ASR_avg of the five heuristic rows of the paper's table repeat those of its "
     "Table 2 and do not follow from its accuracies. w_prior is the vector given for MNIST; the paper names no "
     "other.",
-)  # fmt: skip
+)
 
 _CIFAR10_DEEP = Experiment(
     name="ensemble-cifar10-deep",
     title="Ensemble attack on CIFAR-10 networks A, E, F, H: average against min-max",
     source="Table A3",
     limit=8,
-    blocks=(
-        ensemble_block(
-            "cifar10", _AEFH, "l0",
-            Reported(66.56, None, (27.38, 6.33, 7.18, 6.99)),
-            Reported(73.83, 10.92, (19.38, 8.72, 9.48, 8.94)),
-        ),
-        ensemble_block(
-            "cifar10", _AEFH, "l1",
-            Reported(66.23, None, (30.90, 2.06, 1.85, 1.84)),
-            Reported(83.13, 25.52, (12.56, 3.21, 2.70, 2.72)),
-        ),
-        ensemble_block(
-            "cifar10", _AEFH, "l2",
-            Reported(76.41, None, (20.87, 1.75, 1.21, 1.54)),
-            Reported(84.99, 11.23, (10.26, 3.15, 2.24, 2.37)),
-        ),
-        ensemble_block(
-            "cifar10", _AEFH, "linf",
-            Reported(70.54, None, (25.75, 2.59, 1.66, 2.27)),
-            Reported(81.17, 15.07, (13.47, 3.79, 3.15, 3.48)),
-        ),
+    blocks=_norms(
+        "cifar10",
+        _AEFH,
+        {
+            "l0": (66.56, (27.38, 6.33, 7.18, 6.99), 73.83, 10.92, (19.38, 8.72, 9.48, 8.94)),
+            "l1": (66.23, (30.90, 2.06, 1.85, 1.84), 83.13, 25.52, (12.56, 3.21, 2.70, 2.72)),
+            "l2": (76.41, (20.87, 1.75, 1.21, 1.54), 84.99, 11.23, (10.26, 3.15, 2.24, 2.37)),
+            "linf": (70.54, (25.75, 2.59, 1.66, 2.27), 81.17, 15.07, (13.47, 3.79, 3.15, 3.48)),
+        },
     ),
-)  # fmt: skip
+)
 
 ENSEMBLES = (_MNIST, _MNIST_HEURISTICS, _CIFAR10, _CIFAR10_HEURISTICS, _CIFAR10_DEEP)
 """Tables 1 to 4 and A3."""

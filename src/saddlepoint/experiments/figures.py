@@ -12,6 +12,7 @@ from torch import Tensor
 from saddlepoint import data
 from saddlepoint.experiments import building
 from saddlepoint.experiments.finished import Attacked, Results, Source
+from saddlepoint.experiments.measurements import Distances, Residuals
 from saddlepoint.experiments.plan import AVERAGE
 from saddlepoint.experiments.ranks import spearman_within
 from saddlepoint.experiments.summary import NORMS, group_weights
@@ -230,15 +231,12 @@ def _images(results: Results, source: Source) -> list[Panel]:
     """For every norm the weight of an image against its distance, and the correlation inside groups."""
     panels = []
     weights = group_weights(results, source.method)
-    for item in results.measured:
+    for item, measured in results.having(Distances):
         if item.method != source.method:
             continue
         for colour, norm in enumerate(norm for norm in NORMS if norm in weights):
-            groups = [
-                (w, d)
-                for w, d in zip(weights[norm], item.result["distance"], strict=True)
-                if None not in d
-            ]
+            pairs = zip(weights[norm], measured.distance, strict=True)
+            groups = [(w, [v for v in d if v is not None]) for w, d in pairs if None not in d]
             mean, _, count = spearman_within(groups)
             points = [pair for w, d in groups for pair in zip(d, w, strict=True)]
             xs, ys = tuple(x for x, _ in points), tuple(y for _, y in points)
@@ -254,7 +252,7 @@ def _images(results: Results, source: Source) -> list[Panel]:
 def _thumbnails(results: Results) -> list[Sheet]:
     """The first group of every digit, with the linf weight and the two distances below each image."""
     found = []
-    for item in results.measured:
+    for item, measured in results.having(Distances):
         block = item.measurement.block
         weights = group_weights(results, item.method).get("linf")
         if weights is None or not isinstance(block.settings, UniversalSettings):
@@ -263,13 +261,12 @@ def _thumbnails(results: Results) -> list[Sheet]:
         size = block.settings.group_size
         groups, _ = data.group(images.x, images.y, size, seed=item.seed, by_class=True)
         firsts: dict[int, int] = {}
-        for number, labels in enumerate(item.result["labels"]):
+        for number, labels in enumerate(measured.labels):
             firsts.setdefault(labels[0], number)
         tiles = []
         for number in firsts.values():
             for k in range(block.settings.group_size):
-                distance = item.result["distance"][number][k]
-                radius = item.result["eps_min"][number][k]
+                distance, radius = measured.distance[number][k], measured.eps_min[number][k]
                 caption = f"w {weights[number][k]:.2f}\n{_short(distance)} / {_short(radius)}"
                 grey = tuple(tuple(line) for line in groups[number, k, 0].tolist())
                 tiles.append(Thumbnail(grey, caption))
@@ -288,11 +285,11 @@ def _short(value: float | None) -> str:
 
 def _convergence(results: Results, source: Source) -> list[Panel]:
     curves = []
-    for colour, item in enumerate(m for m in results.measured if m.method == source.method):
-        steps = tuple(float(step) for step in item.result["steps"])
-        slope = item.result["slope"]
+    found = [pair for pair in results.having(Residuals) if pair[0].method == source.method]
+    for colour, (item, measured) in enumerate(found):
+        steps, slope = tuple(float(step) for step in measured.steps), measured.slope
         label = item.measurement.label + ("" if slope is None else f": slope {slope:.2f}")
-        curves.append(Curve(label, steps, tuple(item.result["best"]), colour=colour))
+        curves.append(Curve(label, steps, measured.best, colour=colour))
     if not curves:
         return []
     top = max(curve.y[0] for curve in curves)

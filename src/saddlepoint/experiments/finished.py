@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple, final
+from typing import NamedTuple, TypeVar, final
 
 from torch import Tensor
 
+from saddlepoint.experiments.measurements import (
+    RESULTS,
+    Distances,
+    MeasuredMetrics,
+    Residuals,
+    Times,
+)
 from saddlepoint.experiments.plan import (
     AVERAGE,
     LABELS,
@@ -18,9 +25,11 @@ from saddlepoint.experiments.plan import (
     Measurement,
     Row,
 )
-from saddlepoint.runs import RECORD, AttackMetrics, Run, lift, read_results
+from saddlepoint.runs import RECORD, AttackMetrics, Run, finished, lift, read_results
 
 __all__ = ["Attacked", "Measured", "Results", "Source", "collect"]
+
+Kind = TypeVar("Kind", bound=MeasuredMetrics)
 
 
 class Source(NamedTuple):
@@ -96,7 +105,7 @@ class Measured:
     method: str
     images: int
     seed: int
-    result: dict[str, Any]
+    result: MeasuredMetrics
     settings: str = ""
     versions: Mapping[str, str] = field(default_factory=dict)
 
@@ -120,6 +129,10 @@ class Results:
             ):
                 return item
         return None
+
+    def having(self, kind: type[Kind]) -> Iterator[tuple[Measured, Kind]]:
+        """The finished measurements with results of a kind, and these results."""
+        return ((m, m.result) for m in self.measured if isinstance(m.result, kind))
 
     def lift(self, item: Attacked) -> float | None:
         """Relative gain in ASR_all, percent, over the average strategy of the same block and source."""
@@ -165,24 +178,15 @@ def collect(experiment: Experiment, folder: Path) -> Results:
         for method in METHODS:
             place = _place(folder, Source(method)) / measurement.key
             if (run := _complete(place)) is not None:
-                measured.append(
-                    Measured(
-                        measurement,
-                        method,
-                        int(run.settings["limit"]),
-                        run.seed,
-                        dict(run.metrics),
-                        run.hashes.fingerprint,
-                        run.versions,
-                    )
-                )
+                measured.append(_measured(measurement, method, run, place))
     return Results(experiment, tuple(attacks), tuple(measured))
 
 
 def _complete(folder: Path) -> Run | None:
     """The record of a finished run, or None."""
-    run = Run.read(folder) if (folder / RECORD).is_file() else None
-    return run if run is not None and run.status == "complete" else None
+    if not (folder / RECORD).is_file() or Run.read(folder).status != "complete":
+        return None
+    return finished(folder)
 
 
 def _place(folder: Path, source: Source) -> Path:
@@ -190,7 +194,7 @@ def _place(folder: Path, source: Source) -> Path:
 
 
 def _attacked(block: Block, row: Row, source: Source, run: Run, folder: Path) -> Attacked:
-    metrics = AttackMetrics.read(run.metrics)
+    metrics = AttackMetrics.of(run)
     return Attacked(
         block=block,
         row=row,
@@ -207,3 +211,26 @@ def _attacked(block: Block, row: Row, source: Source, run: Run, folder: Path) ->
         evaluations=metrics.evaluations.per_row,
         folder=folder,
     )
+
+
+def _measured(measurement: Measurement, method: str, run: Run, folder: Path) -> Measured:
+    images, result = run.settings.get("limit"), RESULTS[measurement.what].of(run)
+    if not isinstance(images, int) or not _fits(measurement, result):
+        raise ValueError(
+            f"`{folder}` must be a measurement of {measurement.what}, got numbers that do not fit each other; "
+            "repeat the run."
+        )
+    return Measured(
+        measurement, method, images, run.seed, result, run.hashes.fingerprint, run.versions
+    )
+
+
+def _fits(measurement: Measurement, found: MeasuredMetrics) -> bool:
+    """Whether the lists of a measurement are of one length, and are about what was measured."""
+    if isinstance(found, Distances):
+        tables = (found.labels, found.distance, found.eps_min)
+        return len({tuple(len(row) for row in table) for table in tables}) == 1
+    if isinstance(found, Residuals):
+        return len(found.steps) == len(found.best) > 0
+    rows = measurement.block.rows
+    return isinstance(found, Times) and list(found.microseconds) == [r.strategy.key for r in rows]

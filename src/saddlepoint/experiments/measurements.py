@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from statistics import median
-from typing import Any
+from typing import Any, ClassVar, final
 
 import torch
 from torch import Tensor, nn
@@ -20,9 +21,20 @@ from saddlepoint.experiments.plan import Measurement, Method
 from saddlepoint.experiments.stationarity import log_log_slope, residuals
 from saddlepoint.problems import AbstractProblem, Ensemble, Universal
 from saddlepoint.rules import MinMax
-from saddlepoint.runs import build, texts
+from saddlepoint.runs import Metrics, build, texts
+from saddlepoint.solver.inspection import look
 
-__all__ = ["FIT_FROM", "Tell", "carlini_wagner_distance", "measure"]
+__all__ = [
+    "FIT_FROM",
+    "RESULTS",
+    "Distances",
+    "MeasuredMetrics",
+    "Residuals",
+    "Tell",
+    "Times",
+    "carlini_wagner_distance",
+    "measure",
+]
 
 FIT_FROM = 10
 """The slope of the convergence plot is fitted from this step on."""
@@ -33,9 +45,81 @@ Tell = Callable[[float], None]
 """Receives the fraction that is done."""
 
 
+Table = tuple[tuple[float | None, ...], ...]
+"""(B, K) numbers; None where there is none."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class MeasuredMetrics(Metrics):
+    """What a measurement came to."""
+
+    about: ClassVar[str] = "a measurement"
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Distances(MeasuredMetrics):
+    """Of every image of every group, (B, K): its label, and how far it has to be moved alone.
+
+    Attributes:
+        labels: Classes.
+        distance: l2 length of the Carlini-Wagner perturbation.
+        eps_min: Smallest linf radius in which the image is fooled.
+        note: Why there are no distances; empty if there are.
+    """
+
+    labels: tuple[tuple[int, ...], ...]
+    distance: Table
+    eps_min: Table
+    note: str
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Residuals(MeasuredMetrics):
+    """Squared residuals of iterates, means over rows.
+
+    Attributes:
+        steps: T = 1, 2, ...
+        best: S(T), the smallest residual so far.
+        delta: Its part of the perturbation at every step; `weights` that of the weights.
+        slope: Of log S(T) against log T; None where it cannot be fitted.
+    """
+
+    steps: tuple[int, ...]
+    best: tuple[float, ...]
+    delta: tuple[float, ...]
+    weights: tuple[float, ...]
+    slope: float | None
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Times(MeasuredMetrics):
+    """Of every strategy microseconds per evaluation, and evaluations per row.
+
+    `ratio` is the time of the last strategy over that of the first; `low` and `high` are the smallest and the
+    largest of the repeats.
+    """
+
+    microseconds: Mapping[str, float]
+    evaluations: Mapping[str, float]
+    ratio: float
+    low: float
+    high: float
+
+
+RESULTS: Mapping[str, type[MeasuredMetrics]] = {
+    "distances": Distances,
+    "residuals": Residuals,
+    "times": Times,
+}
+"""What every kind of measurement comes to."""
+
+
 def measure(
     measurement: Measurement, problem: AbstractProblem, method: Method, seed: int, tell: Tell
-) -> dict[str, Any]:
+) -> MeasuredMetrics:
     """Carry out a measurement.
 
     Args:
@@ -44,9 +128,6 @@ def measure(
         method: How to attack, where time is measured; other measurements do not depend on it.
         seed: Of everything random.
         tell: Called with the fraction done.
-
-    Returns:
-        Numbers and lists of numbers, for JSON.
     """
     if measurement.what == "distances":
         return _distances(measurement, problem, seed, tell)
@@ -57,8 +138,7 @@ def measure(
 
 def _distances(
     measurement: Measurement, problem: AbstractProblem, seed: int, tell: Tell
-) -> dict[str, Any]:
-    """Of every image of every group, (B, K), its distances when it is attacked alone."""
+) -> Distances:
     if not isinstance(problem, Universal):
         raise TypeError(f"`problem` must be Universal, got {type(problem).__name__}.")
     network: Any = problem.models[0]
@@ -74,12 +154,12 @@ def _distances(
     except MissingLibraryError as error:
         distance, note = torch.full_like(radii, math.nan), str(error)
     shape = problem.labels.shape
-    return {
-        "labels": problem.labels.tolist(),
-        "distance": _plain(distance.reshape(shape)),
-        "eps_min": _plain(radii.reshape(shape)),
-        "note": note,
-    }
+    return Distances(
+        labels=tuple(tuple(row) for row in problem.labels.tolist()),
+        distance=_table(distance.reshape(shape)),
+        eps_min=_table(radii.reshape(shape)),
+        note=note,
+    )
 
 
 def carlini_wagner_distance(
@@ -121,8 +201,7 @@ def carlini_wagner_distance(
     return distance
 
 
-def _residuals(measurement: Measurement, problem: AbstractProblem, tell: Tell) -> dict[str, Any]:
-    """S(T) for every T, the mean over rows of the smallest squared residual so far, and its slope."""
+def _residuals(measurement: Measurement, problem: AbstractProblem, tell: Tell) -> Residuals:
     settings = measurement.block.settings
     ball, step_size = build.ball_of(settings), settings.step_size
     rule = _only_rule(measurement)
@@ -134,33 +213,33 @@ def _residuals(measurement: Measurement, problem: AbstractProblem, tell: Tell) -
         tell((int(rows[-1]) + 1) / len(problem))
     squares = torch.cat(parts, dim=1)
     best = squares.sum(dim=-1).cummin(dim=0).values.mean(dim=1).tolist()
-    steps = list(range(1, len(best) + 1))
-    return {
-        "steps": steps,
-        "best": best,
-        "delta": squares[..., 0].mean(dim=1).tolist(),
-        "weights": squares[..., 1].mean(dim=1).tolist(),
-        "slope": _number(log_log_slope(steps[FIT_FROM - 1 :], best[FIT_FROM - 1 :])),
-    }
+    steps = range(1, len(best) + 1)
+    return Residuals(
+        steps=tuple(steps),
+        best=tuple(best),
+        delta=tuple(squares[..., 0].mean(dim=1).tolist()),
+        weights=tuple(squares[..., 1].mean(dim=1).tolist()),
+        slope=_number(log_log_slope(steps[FIT_FROM - 1 :], best[FIT_FROM - 1 :])),
+    )
 
 
 def _times(
     measurement: Measurement, problem: AbstractProblem, method: Method, seed: int, tell: Tell
-) -> dict[str, Any]:
-    """Seconds per evaluation of every strategy, taken in turns, and the ratio of the last to the first."""
+) -> Times:
+    """Strategies take turns, so that what disturbs the machine disturbs all of them."""
     block = measurement.block
     seconds: dict[str, list[float]] = {row.strategy.key: [] for row in block.rows}
     evaluations: dict[str, float] = {}
     rounds = measurement.repeats + 1  # the first warms up and is not counted
+    seen = look(problem)
     for turn in range(rounds):
         for row in block.rows:
             strategy = row.strategy
             if not isinstance(strategy.rule, str):
                 raise TypeError(f"`rule` must be a weight rule here, got {strategy.rule}.")
             rule = texts.rule(strategy.rule)
-            solve = build.solver_of(
-                block.row_settings(strategy, strategy.rule, method=method, seed=seed)
-            )
+            settings = block.row_settings(strategy, strategy.rule, method=method, seed=seed)
+            solve = build.solver_of(settings, seen, problem)
             began = time.perf_counter()
             result = solve(problem, rule, lambda _: None)
             spent = time.perf_counter() - began
@@ -170,13 +249,13 @@ def _times(
         tell((turn + 1) / rounds)
     first, last = block.rows[0].strategy.key, block.rows[-1].strategy.key
     ratios = [b / a for a, b in zip(seconds[first], seconds[last], strict=True)]
-    return {
-        "microseconds": {key: 1e6 * median(values) for key, values in seconds.items()},
-        "evaluations": {key: value / len(problem) for key, value in evaluations.items()},
-        "ratio": median(ratios),
-        "low": min(ratios),
-        "high": max(ratios),
-    }
+    return Times(
+        microseconds={key: 1e6 * median(values) for key, values in seconds.items()},
+        evaluations={key: value / len(problem) for key, value in evaluations.items()},
+        ratio=median(ratios),
+        low=min(ratios),
+        high=max(ratios),
+    )
 
 
 def _only_rule(measurement: Measurement) -> MinMax:
@@ -187,9 +266,8 @@ def _only_rule(measurement: Measurement) -> MinMax:
     return rule
 
 
-def _plain(table: Tensor) -> list[list[float | None]]:
-    """Nested lists in which what is not a number is None."""
-    return [[_number(value) for value in row] for row in table.tolist()]
+def _table(values: Tensor) -> Table:
+    return tuple(tuple(_number(value) for value in row) for row in values.tolist())
 
 
 def _number(value: float) -> float | None:

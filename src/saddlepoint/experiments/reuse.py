@@ -48,6 +48,7 @@ def reusing(solve: Solve, finished: Mapping[str, Tensor]) -> Solve:
             history=History(**history),
             completed=torch.ones(len(problem), dtype=torch.bool),
             precision=(),
+            asked=None,
         )
 
     return attack_others

@@ -182,7 +182,7 @@ class _Runner:
     total: int = 0
     _networks: dict[str, nn.Module] = field(default_factory=dict)
     _images: dict[tuple[str, int], Images] = field(default_factory=dict)
-    _hashed: dict[object, str] = field(default_factory=dict)
+    _hashed: dict[int, tuple[object, str]] = field(default_factory=dict)
 
     @property
     def target(self) -> Path:
@@ -219,7 +219,7 @@ class _Runner:
         )
         problem = building.build_problem(block, settings, images, networks)
         values = building.describe(settings)
-        record = self._record(settings.kind, values, problem, block)
+        record = self._record(values, problem, block, settings.kind)
         with runs.opened(record, folder, resume=True) as execution:
             if not execution.complete:
                 twin = self._twin(record, block, row)
@@ -246,27 +246,30 @@ class _Runner:
             "limit": len(images.x),
             "seed": self.setup.seed,
         }
-        record = self._record("measure", values, problem, block)
+        record = self._record(values, problem, block, "measure")
         with runs.opened(record, self.target / measurement.key, resume=True) as execution:
             if not execution.complete:
                 began = time.monotonic()
                 # By one process: some measure time, which others at work would disturb.
-                result = self.first and measure(
-                    measurement,
-                    problem,
-                    self.setup.method,
-                    self.setup.seed,
-                    lambda fraction: self._tell(measurement.label, fraction),
-                )
+                found: dict[str, Any] = {}
+                if self.first:
+                    found = measure(
+                        measurement,
+                        problem,
+                        self.setup.method,
+                        self.setup.seed,
+                        lambda fraction: self._tell(measurement.label, fraction),
+                    ).plain()
                 seconds = round(time.monotonic() - began, 3)
-                execution.finish(metrics=result or {}, done=len(problem), seconds=seconds)
+                execution.finish(metrics=found, done=len(problem), seconds=seconds)
         self.done += 1
         self._tell(measurement.label, 0.0)
 
     def _record(
-        self, kind: runs.Kind, values: dict[str, Any], problem: AbstractProblem, block: Block
+        self, values: dict[str, Any], problem: AbstractProblem, block: Block, kind: runs.Kind
     ) -> runs.Run:
-        images, _ = self._materials(block)
+        images, networks = self._materials(block)
+        named = dict(zip(block.networks, networks, strict=True))
         return runs.Run(
             kind=kind,
             command=self._command(),
@@ -275,20 +278,8 @@ class _Runner:
             domains=problem.names,
             classes=images.classes,
             rows=len(problem),
-            hashes=self._hashes(values, block),
+            hashes=build.hashes_of(values, images.x, images.y, named, known=self._hashed),
         )
-
-    def _hashes(self, values: dict[str, Any], block: Block) -> runs.Hashes:
-        """As `build.hashes_of`; networks and images are hashed once for all rows."""
-        images, networks = self._materials(block)
-        named = dict(zip(block.networks, networks, strict=True))
-        which = (block.settings.data, len(images.x))
-        if which not in self._hashed:
-            self._hashed[which] = runs.hash_tensors({"x": images.x, "y": images.y})
-        for name in named.keys() - self._hashed.keys():
-            self._hashed[name] = runs.hash_model(named[name]) or ""
-        models = {name: self._hashed[name] for name in named}
-        return runs.Hashes(runs.hash_settings(values), models, self._hashed[which])
 
     @property
     def first(self) -> bool:
@@ -299,8 +290,8 @@ class _Runner:
         rule = row.strategy.rule
         if isinstance(rule, str):
             return rule
-        other = runs.Run.read(self.target / block.key / rule.strategy)
-        metrics = runs.AttackMetrics.read(other.metrics)
+        other = runs.finished(self.target / block.key / rule.strategy)
+        metrics = runs.AttackMetrics.of(other)
         if isinstance(rule, Ordered):
             return texts.fixed(rule.of([metrics.accuracy[name] for name in other.domains]))
         return texts.fixed([metrics.weights[name] for name in other.domains])
@@ -334,7 +325,7 @@ class _Runner:
             "labels": None if setup.labels == "true" else setup.labels,
             "limit": setup.limit,
             "seed": setup.seed or None,
-            "parameters": None if setup.parameters is None else "DIR",
+            "parameters": setup.parameters,
         }
         return texts.line(["reproduce", self.experiment.name], flags)
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from saddlepoint.experiments.building import domain_names
-from saddlepoint.experiments.finished import Attacked, Measured, Results, Source
+from saddlepoint.experiments.finished import Attacked, Results, Source
 from saddlepoint.experiments.image_groups import IMAGE_GROUPS
+from saddlepoint.experiments.measurements import Distances, Residuals, Times
 from saddlepoint.experiments.plan import (
     AVERAGE,
     UNREPORTED,
@@ -74,7 +75,23 @@ def _attacks(results: Results, notes: tuple[str, ...]) -> Table:
             if row.paper != UNREPORTED:
                 lines.append(_paper_line(block, row, len(names)))
             lines += [_our_line(results, item, names) for item in ours]
-    return Table(_heading(experiment), columns, tuple(lines), (*notes, *found_weights(results)))
+    notes = (*notes, *found_weights(results), *_missing_lifts(results))
+    return Table(_heading(experiment), columns, tuple(lines), notes)
+
+
+def _missing_lifts(results: Results) -> list[str]:
+    """A sentence where a row that could have a lift has none."""
+    rows = (
+        item
+        for item in results.attacks
+        if AVERAGE.key in {row.strategy.key for row in item.block.rows} - {item.row.strategy.key}
+    )
+    if all(results.lift(item) is not None for item in rows):
+        return []
+    return [
+        "Lift is the gain in ASR_all relative to the average of the same setting and source; there is none "
+        "where that row has not been run, or where the average fools nothing."
+    ]
 
 
 def found_weights(results: Results) -> list[str]:
@@ -164,12 +181,12 @@ def _correlations(results: Results, notes: tuple[str, ...]) -> Table:
                 [group.eps_min for group in IMAGE_GROUPS],
             )
         )
-        for item in results.measured:
+        for item, measured in results.having(Distances):
             weights = group_weights(results, item.method).get(norm)
             if weights is not None:
-                distances, radii = item.result["distance"], item.result["eps_min"]
+                distances, radii = measured.distance, measured.eps_min
                 lines.append(_correlation_line(norm, item.method, weights, distances, radii))
-    extra = dict.fromkeys(item.result["note"] for item in results.measured if item.result["note"])
+    extra = dict.fromkeys(result.note for _, result in results.having(Distances) if result.note)
     return Table(_heading(results.experiment), columns, tuple(lines), (*notes, *extra))
 
 
@@ -210,13 +227,12 @@ def _images(results: Results) -> Table:
             weights = (getattr(group, norm)[k] for norm in NORMS)
             cells = (*weights, group.distance[k], group.eps_min[k])
             lines.append(("paper", number, group.digit, k + 1, *cells))
-    for item in results.measured:
+    for item, result in results.having(Distances):
         found = group_weights(results, item.method)
-        result = item.result
-        for number, labels in enumerate(result["labels"]):
+        for number, labels in enumerate(result.labels):
             for k, digit in enumerate(labels):
                 weights = (found[n][number][k] if n in found else None for n in NORMS)
-                cells = (*weights, result["distance"][number][k], result["eps_min"][number][k])
+                cells = (*weights, result.distance[number][k], result.eps_min[number][k])
                 lines.append((item.method, number + 1, digit, k + 1, *cells))
     return Table("Weights and distances of every image", columns, tuple(lines))
 
@@ -235,10 +251,10 @@ def _rates(results: Results, notes: tuple[str, ...]) -> Table:
         Column("Slope", 2),
     )
     lines: list[tuple[Cell, ...]] = [("any, smooth losses", "paper", *(None,) * 6, -1.0)]
-    for item in results.measured:
-        best: list[float] = item.result["best"]
+    for item, result in results.having(Residuals):
+        best = result.best
         picked = (best[step - 1] if step <= len(best) else None for step in (1, 10, 100))
-        last = (best[-1], len(best), item.result["slope"])
+        last = (best[-1], len(best), result.slope)
         lines.append((item.measurement.label, item.method, item.images, *picked, *last))
     return Table(_heading(results.experiment), columns, tuple(lines), notes)
 
@@ -254,23 +270,11 @@ def _costs(results: Results, notes: tuple[str, ...]) -> Table:
         Column("smallest and largest", 3),
     )
     lines: list[tuple[Cell, ...]] = [("attack of the paper", "paper", None, None, None, 1.31, None)]
-    lines += [_cost_line(item) for item in results.measured]
+    for item, result in results.having(Times):
+        first, *_, last = result.microseconds.values()
+        where = (item.measurement.label, item.method, item.images)
+        lines.append((*where, first, last, result.ratio, (result.low, result.high)))
     return Table(_heading(results.experiment), columns, tuple(lines), notes)
-
-
-def _cost_line(item: Measured) -> tuple[Cell, ...]:
-    result = item.result
-    times = tuple(result["microseconds"].values())
-    span = (result["low"], result["high"])
-    return (
-        item.measurement.label,
-        item.method,
-        item.images,
-        times[0],
-        times[-1],
-        result["ratio"],
-        span,
-    )
 
 
 def _heading(experiment: Experiment) -> str:

@@ -21,10 +21,13 @@ from .architectures import build
 from .cards import Card
 from .programs import is_torchscript, load_exported, load_torchscript
 
-__all__ = ["card", "load", "shipped"]
+__all__ = ["card", "channels_last", "load", "shipped"]
 
-_PROGRAMS = {".pt2": load_exported, ".ts": load_torchscript, ".torchscript": load_torchscript}
-_SUFFIXES = (".safetensors", ".pt", ".pth", *_PROGRAMS)
+# Where training scripts put the state dict in a checkpoint, and what wrappers of torch put before all names.
+_CHECKPOINT_KEYS = ("state_dict", "model_state_dict", "model", "net", "network")
+_PREFIXES = ("module.", "_orig_mod.", "model.", "network.")
+_TORCHSCRIPT = (".ts", ".torchscript")
+_SUFFIXES = (".safetensors", ".pt", ".pth", ".pt2", *_TORCHSCRIPT)
 
 
 def shipped() -> tuple[str, ...]:
@@ -57,6 +60,7 @@ def load(
     channels: int | None = None,
     size: int | None = None,
     classes: int | None = None,
+    trust: bool = False,
 ) -> nn.Module:
     """A network with trained parameters, in evaluation mode, on the CPU.
 
@@ -65,11 +69,12 @@ def load(
             `.safetensors` (a card of the same name beside it, as `saddlepoint train` writes, names
             the architecture and is checked); `.pt` or `.pth`, a state dict, read with `weights_only=True`;
             `.pt2`, a `torch.export` program with a free batch size; `.ts` or `.torchscript`, a
-            TorchScript program. Programs are code: load those you trust.
+            TorchScript program, which is code of its author and needs `trust`.
         architecture: Of the parameters in a file, as `build` takes it.
         channels: Of the images; with `size`, taken from the card or the parameters where not given.
         size: Height and width of the images.
         classes: Number of logits; taken from the card or the parameters where not given.
+        trust: Whether code in the file may run; of TorchScript only.
 
     Raises:
         ValueError: Unknown name, missing or damaged file, wrong hash, or wrong architecture.
@@ -92,13 +97,62 @@ def load(
         )
     if not path.is_file():
         raise ValueError(f"`source` must be a file that exists, got {str(path)!r}.")
-    if path.suffix in _PROGRAMS:
-        return _PROGRAMS[path.suffix](path)
+    if path.suffix == ".pt2":
+        return load_exported(path)
+    if path.suffix in _TORCHSCRIPT:
+        return load_torchscript(path, trust=trust)
     if path.suffix == ".safetensors":
         beside = path.with_suffix(".json")
         known = Card.from_json(beside.read_text()) if beside.is_file() else None
         return _from_safetensors(str(path), path, known, given)
-    return _network(str(path), _state_dict(path), given)
+    return _network(str(path), parameters(path), given)
+
+
+def channels_last(network: nn.Module) -> nn.Module:
+    """The same network, its filters laid out with channels last; for networks that are ours to change.
+
+    Networks C and D take a fifth to a third less time on a CPU so, A the same. Values and hashes are the same;
+    answers differ by rounding. `load` does not do it, because files of parameters and exported programs want
+    the plain layout; `precision="auto"` measures it for the models of an attack.
+
+    Example:
+        >>> channels_last(load("mnist-c")).training
+        False
+    """
+    return network.to(memory_format=torch.channels_last)  # type: ignore[call-overload, no-any-return]
+
+
+def parameters(path: Path) -> Mapping[str, Tensor]:
+    """The tensors of a file of parameters, by name, without running anything in it.
+
+    A checkpoint that holds more than a state dict is searched for it.
+
+    Raises:
+        ValueError: Not such a file.
+
+    Example:
+        >>> sorted(parameters(Path(str(_folder() / "mnist-a.safetensors"))))[0]
+        '2.bias'
+    """
+    if path.suffix == ".safetensors":
+        return _parsed(str(path), path.read_bytes())
+    return _state_dict(path)
+
+
+def fill(name: str, model: nn.Module, tensors: Mapping[str, Tensor]) -> None:
+    """Load parameters into a network, also where a wrapper of torch has put its word before all names.
+
+    Raises:
+        ValueError: They are not the parameters of this network; says which is the first that is not.
+    """
+    candidates = [tensors]
+    for prefix in _PREFIXES:
+        if tensors and all(key.startswith(prefix) for key in tensors):
+            candidates.append({key.removeprefix(prefix): v for key, v in tensors.items()})
+    problems = [_misfit(model, each) for each in candidates]
+    if None not in problems:
+        raise ValueError(f"`{name}` must be what the parameters are for, got: {problems[-1]}.")
+    model.load_state_dict(candidates[problems.index(None)])
 
 
 @final
@@ -130,11 +184,14 @@ def _from_safetensors(
             given.size or known.size,
             given.classes or known.classes,
         )
+    return _network(name, _parsed(name, content), given)
+
+
+def _parsed(name: str, content: bytes) -> Mapping[str, Tensor]:
     try:
-        tensors = parse_safetensors(content)
+        return parse_safetensors(content)
     except safetensors.SafetensorError as error:
         raise ValueError(f"`{name}` must be a safetensors file, got {error}.") from error
-    return _network(name, tensors, given)
 
 
 def _state_dict(path: Path) -> Mapping[str, Tensor]:
@@ -147,8 +204,13 @@ def _state_dict(path: Path) -> Mapping[str, Tensor]:
         state: Any = torch.load(path, map_location="cpu", weights_only=True)
     except (pickle.UnpicklingError, EOFError, RuntimeError) as error:
         raise ValueError(f"`{path}` must be a state dict and nothing else; {advice}.") from error
+    for key in _CHECKPOINT_KEYS:
+        if isinstance(state, Mapping) and isinstance(state.get(key), Mapping):
+            state = state[key]
+            break
     if not (isinstance(state, Mapping) and all(isinstance(v, Tensor) for v in state.values())):
-        raise ValueError(f"`{path}` must map names to tensors, got {type(state)}; {advice}.")
+        got = f"keys {list(state)[:8]}" if isinstance(state, Mapping) else type(state).__name__
+        raise ValueError(f"`{path}` must map names to tensors, got {got}; {advice}.")
     return state
 
 

@@ -1,19 +1,20 @@
 """Compiled programs as victims: `torch.export` archives (.pt2) and TorchScript (.ts).
 
-A program brings its own code. Archives with pickled objects inside are refused, and neither kind
-can call Python, but torch's operators themselves can touch files: load programs you trust.
+An archive may come from anybody: see `archives`. TorchScript is code of its author: it is loaded if the user
+says that they trust it, and not before.
 """
 
-import io
-import json
-import pickle
 import warnings
 import zipfile
 from pathlib import Path
-from typing import Any, final
+from typing import final
 
 import torch
 from torch import Tensor, nn
+
+from saddlepoint.calls import logits_of
+
+from .archives import safe_archive
 
 __all__ = ["Program", "is_torchscript", "load_exported", "load_torchscript"]
 
@@ -39,19 +40,19 @@ class Program(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Images (B, C, H, W) in [0, 1] to logits (B, classes)."""
-        logits: Tensor = self.program(x)
-        return logits
+        return logits_of(self.program(x))
 
 
 def load_exported(path: Path) -> Program:
     """Loads what `torch.export.save` wrote.
 
     Raises:
-        ValueError: Not such a file, pickled objects inside, or a fixed number of images per batch.
+        ValueError: Not such a file, something inside that could run code, see `archives.safe_archive`, or a
+            fixed number of images per batch.
     """
-    _refuse_pickles(path)
+    content = safe_archive(path)
     try:
-        exported = torch.export.load(path)
+        exported = torch.export.load(content)
     except Exception as error:  # the reader raises assertion, runtime and its own errors
         raise ValueError(f"`{path}` must be a torch.export archive, got {error}.") from error
     if isinstance(_batch_size(exported), int):
@@ -62,8 +63,13 @@ def load_exported(path: Path) -> Program:
     return Program(exported.module())
 
 
-def load_torchscript(path: Path) -> Program:
-    """Loads what `torch.jit.save` wrote; raises ValueError for anything else."""
+def load_torchscript(path: Path, *, trust: bool) -> Program:
+    """Loads what `torch.jit.save` wrote; raises ValueError for anything else, and where it is not trusted."""
+    if not trust:
+        raise ValueError(
+            f"`trust` must be given for {str(path)!r}: a TorchScript program is code of its author, which runs "
+            "with your rights; export it with torch.export, or trust it if you know where it comes from."
+        )
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", DeprecationWarning)
@@ -81,27 +87,6 @@ def is_torchscript(path: Path) -> bool:
         return False
     with zipfile.ZipFile(path) as archive:
         return any(name.endswith("/constants.pkl") for name in archive.namelist())
-
-
-def _refuse_pickles(path: Path) -> None:
-    """torch.export.load unpickles some members without restriction; such archives are refused."""
-    try:
-        with zipfile.ZipFile(path) as archive:
-            for name in archive.namelist():
-                if name.endswith("_config.json"):
-                    _check_payloads(path, json.loads(archive.read(name)))
-                elif name.endswith(".pt"):
-                    torch.load(io.BytesIO(archive.read(name)), weights_only=True)
-    except pickle.UnpicklingError as error:
-        raise ValueError(f"`{path}` must not hold pickled objects, got {error}.") from error
-    except (zipfile.BadZipFile, json.JSONDecodeError) as error:
-        raise ValueError(f"`{path}` must be a torch.export archive, got {error}.") from error
-
-
-def _check_payloads(path: Path, payloads: dict[str, Any]) -> None:
-    for name, payload in payloads.get("config", {}).items():
-        if payload.get("use_pickle"):
-            raise ValueError(f"`{path}` must not hold pickled objects, got {name}.")
 
 
 def _batch_size(exported: torch.export.ExportedProgram) -> int | torch.SymInt:

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from saddlepoint.calls import Model
+from saddlepoint.display import names_text
 
 __all__ = ["AbstractProblem"]
 
@@ -27,6 +28,7 @@ class AbstractProblem(ABC):
         random: Whether two draws can differ. Rows of random problems are never finished early.
         names: One short name per domain, for reports.
         seed: Of the random draws.
+        aimed: Whether `labels` are classes to reach and `truth` is something else, see `aim_at`.
         levels: Grey levels to which perturbed images are rounded before any model sees them; none by default.
     """
 
@@ -39,6 +41,7 @@ class AbstractProblem(ABC):
     random: bool = False
     names: tuple[str, ...]
     seed: int = 0
+    aimed: bool = False
     levels: int | None = None
 
     @abstractmethod
@@ -70,19 +73,29 @@ class AbstractProblem(ABC):
 
     @property
     def truth(self) -> Tensor:
-        """What success is counted against, (B, K): `labels`, or true classes where labels are predicted."""
+        """True classes, (B, K): `labels`, unless those are predicted, or aimed at."""
         return self.labels if self._truth is None else self._truth
 
     def __len__(self) -> int:
         return self.labels.shape[0]
 
+    def __repr__(self) -> str:
+        """Rows and domains in one line."""
+        size = "x".join(map(str, self.lower.shape[1:]))
+        domains = f"{self.num_domains} domain{'s' if self.num_domains > 1 else ''}"
+        told = f"{len(self)} rows of {size}, {domains}: {names_text(self.names)}"
+        return f"{type(self).__name__}({told})"
+
     def logits(self, delta: Tensor, stream: int = 0) -> Tensor:
         """Logits of every domain, (B, K, C)."""
         outputs = [self.domain_logits(delta, k, stream) for k in range(self.num_domains)]
-        shapes = {tuple(output.shape) for output in outputs}
-        if len(shapes) > 1:
+        if len({output.shape for output in outputs}) > 1:
+            first: dict[int, str] = {}
+            for output, name in zip(outputs, self.names, strict=True):
+                first.setdefault(output.shape[-1], name)
+            got = " and ".join(f"{count} for {name}" for count, name in first.items())
             raise ValueError(
-                f"all domains must return logits (B, C) for the same classes, got {sorted(shapes)}."
+                f"all domains must return logits (B, C) for the same classes, got {got}."
             )
         return torch.stack(outputs, dim=1)
 
@@ -90,6 +103,20 @@ class AbstractProblem(ABC):
         """The same problem about images as a file with so many grey levels holds them, 256 for 8 bits."""
         part = copy(self)
         part.levels = levels
+        return part
+
+    def aim_at(self, targets: Tensor) -> Self:
+        """The same problem for targeted attacks that know the true classes too.
+
+        Args:
+            targets: Classes to reach, (B, K); `truth` stays what it is.
+        """
+        if targets.shape != self.labels.shape:
+            raise ValueError(
+                f"`targets` must have shape {tuple(self.labels.shape)}, got {tuple(targets.shape)}."
+            )
+        part = copy(self)
+        part._truth, part.labels, part.aimed = self.truth, targets.to(self.labels), True
         return part
 
     def zeros(self) -> Tensor:

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal, Protocol, TypeVar
 
 import torch
 from torch import Tensor, nn
+from torch.utils.data import Dataset
 
 from saddlepoint.calls import Model, check_eval_mode
+from saddlepoint.loaders import collected
 from saddlepoint.problems.abstract import AbstractProblem
 
 __all__ = [
     "Array",
+    "Data",
     "Labels",
     "Numbers",
     "as_images",
@@ -22,6 +25,7 @@ __all__ = [
     "check_targets",
     "domain_names",
     "headroom",
+    "images_and_labels",
     "model_names",
     "plain",
     "predictions",
@@ -43,6 +47,8 @@ class Array(Protocol):
 
 
 Numbers = Tensor | Array | Sequence[Any]
+Data = Numbers | Iterable[Any] | Dataset[Any]
+"""Images, or images with labels: a DataLoader, a data set of torch, pairs one by one."""
 
 
 def take_rows(problem: P, rows: Tensor, names: Sequence[str]) -> P:
@@ -69,7 +75,9 @@ def predictions(problem: AbstractProblem) -> Tensor:
 
 def check_targets(problem: AbstractProblem, targeted: bool) -> None:
     """Refuse a targeted attack on what the models answer anyway."""
-    if targeted and problem.truth is not problem.labels:
+    if problem.aimed and not targeted:
+        raise ValueError("`targeted` must be True for a problem that aims at classes, got False.")
+    if targeted and problem.truth is not problem.labels and not problem.aimed:
         raise ValueError(
             '`targeted` must be False for a problem with labels="predicted", whose labels are what the models '
             'answer already; give the targets as `y` and leave labels="true".'
@@ -149,7 +157,36 @@ def domain_names(names: Sequence[str] | None, default: list[str]) -> tuple[str, 
     return tuple(names)
 
 
-def as_images(name: str, x: Numbers, rank: int) -> Tensor:
+def images_and_labels(x: Data, y: object, rank: int = 2) -> tuple[Tensor, Tensor]:
+    """Images (N, ...) and labels (N,) as tensors; what a loader or a data set gives of both is put together.
+
+    Args:
+        x: Images, or, without `y`, pairs of images and labels, as a DataLoader or a data set gives them.
+        y: Labels.
+        rank: Axes that images have at least, rows included.
+
+    Raises:
+        TypeError: They are neither numbers nor batches of them.
+        ValueError: Labels are missing, there is no batch, or numbers are out of range.
+
+    Example:
+        >>> x, y = images_and_labels([(torch.rand(2, 3), [0, 1]), (torch.rand(1, 3), [1])], None)
+        >>> x.shape, y
+        (torch.Size([3, 3]), tensor([0, 1, 1]))
+    """
+    if isinstance(y, Mapping):
+        raise TypeError("`y` must be labels, got a mapping.")
+    if y is None and hasattr(x, "__array__"):
+        raise ValueError(
+            f"`y` must be the labels of the images, got None for {type(x).__name__}; leave it out only for a "
+            "loader or a data set, which gives both."
+        )
+    images, labels = collected(x) if y is None else (x, y)
+    found = as_images("x", images, rank)
+    return found, as_labels("y", labels, (len(found),))
+
+
+def as_images(name: str, x: Data, rank: int) -> Tensor:
     """Images as a tensor in [0, 1], float32 or float64, with enough axes; or an error that says what is wrong.
 
     Example:
@@ -179,7 +216,7 @@ def as_images(name: str, x: Numbers, rank: int) -> Tensor:
     return x
 
 
-def as_labels(name: str, labels: Numbers, shape: tuple[int, ...]) -> Tensor:
+def as_labels(name: str, labels: object, shape: tuple[int, ...]) -> Tensor:
     """Class numbers of the given shape, int64, from any integers; or an error that says what is wrong.
 
     Example:

@@ -12,14 +12,14 @@ from saddlepoint import streams
 from saddlepoint.calls import Model, call
 from saddlepoint.problems.abstract import AbstractProblem
 from saddlepoint.problems.inputs import (
+    Data,
     Labels,
     Numbers,
-    as_images,
-    as_labels,
     as_models,
     check_labels_kind,
     domain_names,
     headroom,
+    images_and_labels,
     model_names,
     plain,
     predictions,
@@ -38,15 +38,14 @@ class _Views(AbstractProblem):
         self,
         models: Sequence[Model],
         transforms: Sequence[Transform | Callable[[Tensor], Tensor]],
-        x: Numbers,
-        y: Numbers,
+        x: Data,
+        y: Numbers | None,
         samples: int,
         seed: int,
         names: Sequence[str] | None,
         labels: Labels,
     ) -> None:
-        x = as_images("x", x, 2)
-        y = as_labels("y", y, (x.shape[0],))
+        x, y = images_and_labels(x, y, 2)
         check_labels_kind(labels)
         self._models = as_models(models)
         self.transforms = tuple(
@@ -120,7 +119,9 @@ class Ensemble(_Views):
     Args:
         models: K callables from images to logits. They may differ in input handling, share layers and live
             on different devices.
-        x: Images, (B, ...), in [0, 1], float32 or float64; a tensor, a NumPy array or lists of numbers.
+        x: Images, (B, ...), in [0, 1], float32 or float64; a tensor, a NumPy array or lists of numbers. Or a
+            DataLoader or a data set of torch, in place of `x` and `y`: all of it is read, since a perturbation
+            is found for every image. For more than fits into memory, loop over `saddlepoint.data.batches`.
         y: True classes, (B,), or targets in a targeted attack.
         names: One per model, for reports.
         labels: What is attacked. "true" is `y`. "predicted" is what each model answers to the image as it is,
@@ -138,8 +139,8 @@ class Ensemble(_Views):
     def __init__(
         self,
         models: Sequence[Model],
-        x: Numbers,
-        y: Numbers,
+        x: Data,
+        y: Numbers | None = None,
         *,
         names: Sequence[str] | None = None,
         labels: Labels = "true",
@@ -177,15 +178,15 @@ class Transformed(_Views):
         self,
         model: Model,
         transforms: Sequence[Transform | Callable[[Tensor], Tensor]],
-        x: Numbers,
-        y: Numbers,
+        x: Data,
+        y: Numbers | None = None,
         samples: int = 1,
         *,
         seed: int = 0,
         names: Sequence[str] | None = None,
         labels: Labels = "true",
     ) -> None:
-        x = as_images("x", x, 4)
+        x, y = images_and_labels(x, y, 4)
         super().__init__([model], transforms, x, y, samples, seed, names, labels)
 
 
@@ -209,13 +210,13 @@ class Product(_Views):
         self,
         models: Sequence[Model],
         transforms: Sequence[Transform | Callable[[Tensor], Tensor]],
-        x: Numbers,
-        y: Numbers,
+        x: Data,
+        y: Numbers | None = None,
         samples: int = 1,
         *,
         seed: int = 0,
         names: Sequence[str] | None = None,
         labels: Labels = "true",
     ) -> None:
-        x = as_images("x", x, 4)
+        x, y = images_and_labels(x, y, 4)
         super().__init__(models, transforms, x, y, samples, seed, names, labels)

@@ -11,6 +11,7 @@ from typing import Literal, final
 import torch
 from torch import Tensor
 
+from saddlepoint.display import Brief
 from saddlepoint.projections.arguments import (
     as_bound,
     bound_rows,
@@ -25,8 +26,8 @@ __all__ = ["LpBall", "l0", "l1", "l2", "linf"]
 
 
 @final
-@dataclass(frozen=True)
-class LpBall:
+@dataclass(frozen=True, repr=False)
+class LpBall(Brief):
     """The perturbations with ||delta||_p <= eps.
 
     Args:
@@ -101,10 +102,20 @@ class LpBall:
             ...
             ValueError: `eps` of an linf ball must be at most 1, the range of a pixel, got 8; write 8/255 ...
         """
+        if doubt := self.doubt(shape):
+            warnings.warn(doubt, stacklevel=stacklevel)
+
+    def doubt(self, shape: Sequence[int] | None = None) -> str:
+        """`check` in words instead of a warning: a sentence where the radius bounds nothing, else empty.
+
+        Example:
+            >>> LpBall(2, 30.0).doubt((1, 28, 28))[-27:], LpBall(2, 3.0).doubt((1, 28, 28))
+            ('this radius bounds nothing.', '')
+        """
         radii = torch.as_tensor(self.eps, dtype=torch.float64)
         radii = radii[radii.isfinite()]
         if radii.numel() == 0:
-            return
+            return ""
         least, most = float(radii.min()), float(radii.max())
         if self.p == math.inf and most > 1:
             raise ValueError(
@@ -116,15 +127,15 @@ class LpBall:
                 f"`eps` of an l0 ball must be at least 1, it counts {self._counted}, got {least:g}."
             )
         if shape is None:
-            return
+            return ""
         units = math.prod(shape[1:] if self.unit == "pixel" else shape)
         widest = {0: units, 1: units, 2: math.sqrt(units), math.inf: 1}[self.p]
-        if most > widest * (1 + 1e-6):
-            warnings.warn(
-                f"`eps` of an l{self.p:g} ball is {most:g}, but no two images of shape {tuple(shape)} in "
-                f"[0, 1] are further apart than {widest:g}: this radius bounds nothing.",
-                stacklevel=stacklevel,
-            )
+        if most <= widest * (1 + 1e-6):
+            return ""
+        return (
+            f"`eps` of an l{self.p:g} ball is {most:g}, but no two images of shape {tuple(shape)} in "
+            f"[0, 1] are further apart than {widest:g}: this radius bounds nothing."
+        )
 
     @property
     def _counted(self) -> str:

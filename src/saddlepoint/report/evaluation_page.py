@@ -10,6 +10,7 @@ import torch
 from markupsafe import Markup
 from torch import Tensor
 
+from saddlepoint.doctor import worst
 from saddlepoint.report import charts, words
 from saddlepoint.report.pictures import picture, sign_picture
 from saddlepoint.report.template import render_template
@@ -34,7 +35,7 @@ def render_evaluation(run: Run, tensors: Mapping[str, Tensor], *, max_bytes: int
         tensors: What `tensors.safetensors` holds.
         max_bytes: The gallery stops growing before the page exceeds this.
     """
-    metrics = EvaluationMetrics.read(run.metrics)
+    metrics = EvaluationMetrics.of(run)
     parts, threats, doctor = metrics.domains, list(metrics.radii), metrics.doctor
     return render_template(
         "evaluation.html",
@@ -57,11 +58,11 @@ def render_evaluation(run: Run, tensors: Mapping[str, Tensor], *, max_bytes: int
         broke=[{"name": name, **_broke(part)} for name, part in parts.items()],
         gallery=_gallery(run, tensors, threats, max_bytes),
         doctor={
-            name: {"findings": findings, "state": _worst(findings)}
+            name: {"findings": findings, "state": worst(findings)}
             for name, findings in doctor.items()
         },
-        sick=[name for name, findings in doctor.items() if _worst(findings) == "fail"],
-        doubtful=[name for name, findings in doctor.items() if _worst(findings) == "warn"],
+        unfit=[name for name, findings in doctor.items() if worst(findings) == "fail"],
+        doubtful=[name for name, findings in doctor.items() if worst(findings) == "warn"],
     )
 
 
@@ -270,11 +271,6 @@ def _card(run: Run, tensors: Mapping[str, Tensor], position: int) -> dict[str, A
 def _bound(part: Accuracies, name: str, threat: str = "") -> str:
     """The words before a number that is too high if what failed would have succeeded."""
     return "at most " if (f"{name}.{threat}" if threat else name) in part.at_most else ""
-
-
-def _worst(findings: Sequence[Mapping[str, str]]) -> str:
-    order = ("ok", "warn", "fail")
-    return max((finding["status"] for finding in findings), key=order.index, default="ok")
 
 
 def _ball(threat: str, radius: float) -> str:

@@ -13,9 +13,10 @@ from saddlepoint.files import write_atomically
 from saddlepoint.report import charts, words
 from saddlepoint.report.evaluation_page import render_evaluation
 from saddlepoint.report.gallery import picture_row, scales
+from saddlepoint.report.tables import evaluation_table, write_table
 from saddlepoint.report.template import render_template
-from saddlepoint.report.training import render_training
-from saddlepoint.runs import EVALUATE, AttackMetrics, Run, read_results
+from saddlepoint.report.training_page import render_training
+from saddlepoint.runs import EVALUATE, AttackMetrics, Run, metrics_of, read_results
 
 __all__ = ["MAX_BYTES", "render", "write_report"]
 
@@ -28,6 +29,8 @@ _OVERHEAD = 90_000  # style, script, charts and text
 def write_report(folder: Path, *, max_bytes: int = MAX_BYTES) -> Path:
     """Draw `report.html` of a finished run of any kind from its `run.json` and `tensors.safetensors`.
 
+    Of an evaluation `table.md`, `table.csv` and `table.tex` are written too.
+
     Args:
         folder: The run directory.
         max_bytes: Size the file must not exceed.
@@ -38,13 +41,15 @@ def write_report(folder: Path, *, max_bytes: int = MAX_BYTES) -> Path:
     Raises:
         ValueError: Not a run directory, or an unfinished run.
     """
-    run = Run.read(folder)
-    if run.kind == "train" and run.status == "complete":
-        html = render_training(run)
-    else:
-        html = render(*read_results(folder), max_bytes=max_bytes)
+    run, tensors = read_results(folder)
+    metrics_of(run)  # a measurement has no page
+    html = (
+        render_training(run) if run.kind == "train" else render(run, tensors, max_bytes=max_bytes)
+    )
     path = folder / "report.html"
     write_atomically(path, html.encode())
+    if run.kind == EVALUATE:
+        write_table(evaluation_table(run), folder / "table")
     return path
 
 
@@ -58,7 +63,7 @@ def render(run: Run, tensors: Mapping[str, Tensor], *, max_bytes: int = MAX_BYTE
     """
     if run.kind == EVALUATE:
         return render_evaluation(run, tensors, max_bytes=max_bytes)
-    nouns, metrics = words.NOUNS[run.kind], AttackMetrics.read(run.metrics)
+    nouns, metrics = words.NOUNS[run.kind], AttackMetrics.of(run)
     rows = _rows(run, tensors, max_bytes)
     return render_template(
         "report.html",
@@ -71,7 +76,7 @@ def render(run: Run, tensors: Mapping[str, Tensor], *, max_bytes: int = MAX_BYTE
         ball=words.ball_text(run.settings),
         rule=words.rule_text(str(run.settings.get("rule", ""))).partition(" (")[0],
         baseline=words.rule_text(str(run.settings.get("baseline") or "")).partition(" (")[0],
-        hardest=words.hardest(run, metrics),
+        hardest=words.hardest_name(run, metrics),
         bars=_bars(run, metrics),
         table=_table(run, metrics),
         weights_chart=charts.weights_chart(tensors["history.weights"], run.domains),

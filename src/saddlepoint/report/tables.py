@@ -1,4 +1,4 @@
-"""Tables as data, and as Markdown, CSV and LaTeX."""
+"""Tables as data, and as Markdown, CSV and LaTeX; that of an evaluation."""
 
 from __future__ import annotations
 
@@ -7,15 +7,34 @@ import io
 import math
 import re
 from dataclasses import dataclass
+from pathlib import Path
 from typing import final
 
-__all__ = ["Cell", "Column", "Table", "to_csv", "to_latex", "to_markdown"]
+from saddlepoint.files import write_atomically
+from saddlepoint.runs import Accuracies, DomainMetrics, EvaluationMetrics, Run
+
+__all__ = [
+    "Cell",
+    "Column",
+    "Table",
+    "evaluation_table",
+    "texts_of",
+    "to_csv",
+    "to_latex",
+    "to_markdown",
+    "write_table",
+]
 
 Cell = str | float | int | tuple[float, float] | None
 """A word, a number, an interval, or nothing."""
 
 _NOTHING = "-"
+_FORMULA = ("=", "+", "-", "@")  # what spreadsheets run if a cell begins with it
 _LATEX = {
+    "\\": r"\textbackslash{}",
+    "^": r"\textasciicircum{}",
+    "<": r"\textless{}",
+    ">": r"\textgreater{}",
     "&": r"\&",
     "%": r"\%",
     "#": r"\#",
@@ -67,6 +86,23 @@ class Table:
                 )
 
 
+def write_table(table: Table, path: Path) -> list[Path]:
+    """Write PATH.md, PATH.csv and PATH.tex; their paths."""
+    written = []
+    for suffix, text in (("md", to_markdown), ("csv", to_csv), ("tex", to_latex)):
+        written.append(path.with_name(f"{path.name}.{suffix}"))
+        write_atomically(written[-1], text(table).encode())
+    return written
+
+
+def texts_of(table: Table) -> list[list[str]]:
+    """The cells of every line as they are shown."""
+    return [
+        [_text(cell, column) for cell, column in zip(line, table.columns, strict=True)]
+        for line in table.lines
+    ]
+
+
 def to_markdown(table: Table) -> str:
     """A GitHub-flavoured Markdown table with its title above and notes below.
 
@@ -79,13 +115,13 @@ def to_markdown(table: Table) -> str:
         |:---|---:|
         | avg. | 48.2 |
     """
-    lines = [f"**{table.title}**", "", _bar([column.name for column in table.columns])]
+    lines = [f"**{_markdown(table.title)}**", ""]
+    lines.append(_bar([_markdown(column.name) for column in table.columns]))
     lines.append("|" + "|".join("---:" if n else ":---" for n in _numeric(table)) + "|")
-    for line in table.lines:
-        cells = [_text(cell, column) for cell, column in zip(line, table.columns, strict=True)]
-        lines.append(_bar([cell.replace("|", r"\|") for cell in cells]))
+    for cells in texts_of(table):
+        lines.append(_bar([_markdown(cell) for cell in cells]))
     for note in table.notes:
-        lines += ["", note]
+        lines += ["", _markdown(note)]
     return "\n".join(lines) + "\n"
 
 
@@ -103,7 +139,8 @@ def to_csv(table: Table) -> str:
     writer = csv.writer(stream, lineterminator="\n")
     heading: list[str] = []
     for column, pair in zip(table.columns, pairs, strict=True):
-        heading += [f"{column.name} low", f"{column.name} high"] if pair else [column.name]
+        name = _plain(column.name)
+        heading += [f"{name} low", f"{name} high"] if pair else [name]
     writer.writerow(heading)
     for line in table.lines:
         row: list[str | float] = []
@@ -113,7 +150,7 @@ def to_csv(table: Table) -> str:
             elif pair:
                 row += ["", ""]
             else:
-                row.append("" if cell is None else cell)
+                row.append("" if cell is None else _plain(cell) if isinstance(cell, str) else cell)
         writer.writerow(row)
     return stream.getvalue()
 
@@ -140,8 +177,7 @@ def to_latex(table: Table) -> str:
     lines = [r"\begin{table}", r"\centering", rf"\caption{{{_latex(table.title)}}}"]
     lines += [rf"\begin{{tabular}}{{{shape}}}", r"\toprule"]
     lines += [" & ".join(_latex(column.name) for column in table.columns) + r" \\", r"\midrule"]
-    for line in table.lines:
-        cells = [_text(cell, column) for cell, column in zip(line, table.columns, strict=True)]
+    for cells in texts_of(table):
         lines.append(" & ".join(_latex(cell) for cell in cells) + r" \\")
     lines += [r"\bottomrule", r"\end{tabular}"]
     lines += [rf"\par {_latex(note)}" for note in table.notes]
@@ -176,5 +212,86 @@ def _bar(cells: list[str]) -> str:
 
 
 def _latex(text: str) -> str:
-    text = "".join(_LATEX.get(letter, letter) for letter in text)
-    return re.sub(r"([A-Za-z]+)_([A-Za-z0-9+]+)", r"\1$_{\\mathrm{\2}}$", text)
+    text = "".join(_LATEX.get(letter, letter) for letter in _line(text))
+    return re.sub(
+        r"([A-Za-z]+)_([A-Za-z0-9+]+)|_",
+        lambda m: rf"{m[1]}$_{{\mathrm{{{m[2]}}}}}$" if m[1] else r"\_",
+        text,
+    )
+
+
+def _markdown(text: str) -> str:
+    """Text as it is meant to be read: no cell, no tag, no link, no escape begins in it."""
+    escaped = _line(text).replace("\\", "\\\\").replace("|", r"\|").replace("<", "&lt;")
+    return escaped.replace("](", r"]\(")
+
+
+def _plain(text: str) -> str:
+    """Text that a spreadsheet does not take for a formula."""
+    text = _line(text)
+    return f"'{text}" if text.startswith(_FORMULA) and len(text) > 1 else text
+
+
+def _line(text: str) -> str:
+    """Without line breaks and other control characters: a cell is part of one line."""
+    return "".join(letter if letter.isprintable() else " " for letter in text)
+
+
+def evaluation_table(run: Run) -> Table:
+    """One line per domain, threat and attack, then what all attacks leave, then the union."""
+    metrics = EvaluationMetrics.of(run)
+    lines = [line for name, part in metrics.domains.items() for line in _lines(name, part)]
+    if len(metrics.domains) > 1:
+        lines += _totals("every domain", metrics)
+    for threat, share in metrics.joint.items():
+        where = (threat, metrics.radii[threat], "min-max", None, None, None)
+        state = _state(metrics, f"joint.{threat}")
+        lines.append(("not all at once", *where, share, metrics.intervals.joint[threat], state))
+    names = (
+        "model",
+        "threat",
+        "radius",
+        "attack",
+        "attacked",
+        "broken",
+        "alone",
+        "accuracy",
+        "95 %",
+        "state",
+    )
+    digits = {"radius": 4, "alone": 1, "accuracy": 1, "95 %": 1}
+    return Table(
+        title=f"Accuracy under attack, {', '.join(run.hashes.models)}, {metrics.rows} images of "
+        f"{run.settings['data']}, suite {run.settings['suite']}, percent",
+        columns=tuple(Column(name, digits.get(name, 2)) for name in names),
+        lines=tuple(lines),
+        notes=metrics.notes,
+    )
+
+
+def _lines(name: str, part: DomainMetrics) -> list[tuple[Cell, ...]]:
+    """Accuracy is what is left after an attack and those before it; alone is after it only."""
+    lines: list[tuple[Cell, ...]] = []
+    for each in part.attacks:
+        where = (each.threat, part.radii[each.threat], each.attack)
+        counts = (each.attacked, each.broken)
+        lines.append((name, *where, *counts, each.accuracy, each.after, None, each.status))
+    return lines + _totals(name, part)
+
+
+def _totals(name: str, part: Accuracies) -> list[tuple[Cell, ...]]:
+    intervals = part.intervals
+    lines: list[tuple[Cell, ...]] = [
+        (name, "none", None, "none", None, None, None, part.clean, intervals.clean, "")
+    ]
+    for threat, share in part.robust.items():
+        where = (threat, part.radii[threat], "all", None, None, None)
+        state = _state(part, f"robust.{threat}")
+        lines.append((name, *where, share, intervals.robust[threat], state))
+    union = (part.union, intervals.union, _state(part, "union"))
+    return [*lines, (name, "all", None, "all", None, None, None, *union)]
+
+
+def _state(part: Accuracies, number: str) -> str:
+    """That a number is an upper bound, because an attack failed."""
+    return "at most" if number in part.at_most else ""

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, final
 
+from saddlepoint.display import hardest
+from saddlepoint.evaluation import wilson
 from saddlepoint.runs import AttackMetrics, Run, TrainingMetrics
 
 __all__ = [
@@ -14,10 +16,10 @@ __all__ = [
     "ball_text",
     "class_name",
     "figure",
-    "hardest",
+    "hardest_name",
     "headline",
     "rule_text",
-    "training_text",
+    "training_lines",
 ]
 
 _NORMS = {"linf": "ℓ∞", "l2": "ℓ2", "l1": "ℓ1", "l0": "ℓ0"}  # noqa: RUF001
@@ -78,11 +80,12 @@ def class_name(run: Run, index: int) -> str:
     return run.classes[index] if 0 <= index < len(run.classes) else str(index)
 
 
-def hardest(run: Run, metrics: AttackMetrics) -> str | None:
-    """The domain with the highest remaining accuracy, the larger weight deciding ties."""
+def hardest_name(run: Run, metrics: AttackMetrics) -> str | None:
+    """The domain with the highest remaining accuracy; None where several have it."""
     if run.kind == "universal":  # the place of an image in its group means nothing
         return None
-    return max(metrics.accuracy, key=lambda name: (metrics.accuracy[name], metrics.weights[name]))
+    index = hardest(list(metrics.accuracy.values()))
+    return None if index is None else list(metrics.accuracy)[index]
 
 
 def figure(run: Run, metrics: AttackMetrics) -> str:
@@ -92,7 +95,8 @@ def figure(run: Run, metrics: AttackMetrics) -> str:
         return f"No {nouns.row} was right to begin with"
     if run.kind == "universal":
         return f"of the groups {_right(run)} are fooled as a whole"
-    several = "them all" if run.kind == "ensemble" else "it in every one"
+    every = "both" if len(run.domains) == 2 else "all"
+    several = f"them {every}" if run.kind == "ensemble" else f"it in {every} of them"
     return f"of the images {_right(run)} fool {several if len(run.domains) > 1 else 'it'}"
 
 
@@ -121,10 +125,15 @@ def headline(run: Run, metrics: AttackMetrics) -> list[str]:
         lines.append(f"{wrong} of {_wrong(run, metrics.rows)} before any attack; {every}")
     else:
         lines.append("No image was misclassified before the attack.")
+    if run.settings.get("targeted"):
+        lines.append(
+            f"The attack was targeted ({run.settings['targeted']}): a {nouns.domain} counts as fooled where it "
+            "answers the class to reach; accuracies count true classes as ever."
+        )
     if metrics.baseline is not None and metrics.baseline.rate is not None:
         lines.append(_against(run, share, metrics.baseline.rate[0], metrics.lift_among_correct))
-    name, domains = hardest(run, metrics), len(run.domains)
-    if name is not None and domains > 1:
+    name, domains = hardest_name(run, metrics), len(run.domains)
+    if name is not None:
         kept, weight = metrics.accuracy[name], metrics.weights[name]
         lines.append(
             f"The hardest {nouns.domain} is {name}: it still classifies {kept:.1f} % correctly under attack"
@@ -133,13 +142,25 @@ def headline(run: Run, metrics: AttackMetrics) -> list[str]:
     return lines
 
 
-def training_text(run: Run) -> str:
-    """What a training came to, in one line."""
-    metrics, settings = TrainingMetrics.read(run.metrics), run.settings
-    told = f"{settings['data']} {settings['model']}: accuracy {metrics.accuracy:.2f} %, "
-    told += f"FGSM {metrics.fgsm_accuracy:.2f} %"
-    robust = metrics.robust_accuracy.items()
-    return told + "".join(f", {name} {value:.2f} %" for name, value in robust if name != "clean")
+def training_lines(run: Run) -> list[str]:
+    """What a training came to: the accuracy on all test images, and on those that were attacked, if any."""
+    metrics, settings = TrainingMetrics.of(run), run.settings
+
+    def share(value: float, count: int) -> str:
+        low, high = wilson(round(value * count / 100), count)
+        return f"{value:.2f} % ({100 * low:.1f} to {100 * high:.1f})"
+
+    lines = [
+        f"{settings['data']} {settings['model']}: accuracy on all {metrics.rows} test images (95 % interval): "
+        f"clean {share(metrics.accuracy, metrics.rows)}, FGSM {share(metrics.fgsm_accuracy, metrics.rows)}"
+    ]
+    if metrics.robust_accuracy:
+        attacked = metrics.robust_accuracy.items()
+        told = ", ".join(
+            f"{name} {share(value, metrics.rows_attacked)}" for name, value in attacked
+        )
+        lines.append(f"on the first {metrics.rows_attacked} test images, attacked: {told}")
+    return lines
 
 
 def _against(run: Run, ours: float, theirs: float, gain: float | None) -> str:
@@ -153,7 +174,8 @@ def _against(run: Run, ours: float, theirs: float, gain: float | None) -> str:
     if abs(ours - theirs) < 0.05:
         return f"{start}, no difference."
     verb = "gain" if gain > 0 else "loss"
-    return f"{start}: {rule} is a {verb} of {abs(ours - theirs):.1f} points ({gain:+.1f} % lift)."
+    points = f"{abs(ours - theirs):.1f} points ({gain:+.1f} % relative to {other})"
+    return f"{start}: {rule} is a {verb} of {points}."
 
 
 def _right(run: Run) -> str:

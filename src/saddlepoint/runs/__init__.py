@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from saddlepoint.runs.comparable import Entry
     from saddlepoint.runs.counting import lift, summarise
     from saddlepoint.runs.evaluations import finish_evaluation
-    from saddlepoint.runs.execute import Execution, RunInterrupted, in_pages, opened, read_results
+    from saddlepoint.runs.execute import Execution, RunInterrupted, in_pages, opened
     from saddlepoint.runs.hashing import hash_model, hash_settings, hash_tensors
     from saddlepoint.runs.metrics import (
         Accuracies,
@@ -21,11 +21,14 @@ if TYPE_CHECKING:
         DomainMetrics,
         Epoch,
         EvaluationMetrics,
+        Examined,
         Metrics,
         Rates,
         TrainingMetrics,
+        examined,
     )
     from saddlepoint.runs.ranking import Board, Pair, Place, Ranking, rank_runs
+    from saddlepoint.runs.reading import finished, metrics_of, read_results
     from saddlepoint.runs.record import EVALUATE, RECORD, SCHEMA_VERSION, TENSORS, Hashes, Kind, Run
     from saddlepoint.runs.rows import Job, RunProgress, attack_rows
     from saddlepoint.runs.store import Store, locked
@@ -43,6 +46,7 @@ __all__ = [
     "Entry",
     "Epoch",
     "EvaluationMetrics",
+    "Examined",
     "Execution",
     "Hashes",
     "Job",
@@ -58,13 +62,16 @@ __all__ = [
     "Store",
     "TrainingMetrics",
     "attack_rows",
+    "examined",
     "finish_evaluation",
+    "finished",
     "hash_model",
     "hash_settings",
     "hash_tensors",
     "in_pages",
     "lift",
     "locked",
+    "metrics_of",
     "opened",
     "rank_runs",
     "read_results",
@@ -79,6 +86,7 @@ _FILES = (
     "hashing",
     "metrics",
     "ranking",
+    "reading",
     "record",
     "rows",
     "store",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -12,9 +13,12 @@ from torch import Tensor
 from saddlepoint import data
 from saddlepoint.problems import AbstractProblem, Ensemble, Model, Product, Universal
 from saddlepoint.projections import NORMS, LpBall
+from saddlepoint.rules import AbstractWeightRule
 from saddlepoint.runs import texts
+from saddlepoint.runs.devices import device_of
 from saddlepoint.runs.hashing import hash_model, hash_settings, hash_tensors
 from saddlepoint.runs.materials import Images, check_classes, load_images
+from saddlepoint.runs.precisions import for_models
 from saddlepoint.runs.record import Hashes, Run
 from saddlepoint.runs.rows import Job, Solve
 from saddlepoint.runs.settings import (
@@ -23,7 +27,11 @@ from saddlepoint.runs.settings import (
     TransformSettings,
     UniversalSettings,
 )
-from saddlepoint.solver import apgda, attack
+from saddlepoint.solver import apgda_unchecked, attack_unchecked
+from saddlepoint.solver.grid import Grid
+from saddlepoint.solver.inspection import Look, look
+from saddlepoint.solver.lowering import choose_precisions
+from saddlepoint.solver.schedule import divided
 from saddlepoint.transforms import Transform
 
 __all__ = [
@@ -35,8 +43,10 @@ __all__ = [
     "placed",
     "problem_of",
     "record_of",
+    "rules_of",
     "solver_of",
 ]
+
 
 # The paper's short names in words.
 _VIEWS = {
@@ -78,7 +88,7 @@ def placed(
         ValueError: There is no such device, or a model and the images have other classes or channels.
     """
     try:
-        where = torch.device(device)
+        where = device_of(device)
         x, y = images.x.to(where), images.y.to(where)
         moved = {n: m.to(where) if isinstance(m, torch.nn.Module) else m for n, m in models.items()}
     except (RuntimeError, AssertionError) as error:
@@ -159,36 +169,69 @@ def evaluated_problem(
     return problem
 
 
-def solver_of(settings: AttackSettings) -> Solve:
-    """A function that attacks a problem with a weight rule, as the settings say.
+def solver_of(settings: AttackSettings, seen: Look, problem: AbstractProblem) -> Solve:
+    """A function that attacks rows of a problem with a weight rule, as the settings say.
 
     Args:
         settings: Of the attack.
+        seen: What a look at the problem has shown, see `job_of`; the rows are not looked at again.
+        problem: All rows.
     """
+    precisions = choose_precisions(problem, for_models(settings.precision))
     options: dict[str, Any] = {"loss": texts.loss(settings.loss), "steps": settings.steps}
+    options |= {"batch_size": seen.rows(seen.accumulate), "accumulate": seen.accumulate}
+    options["precisions"] = precisions
     if settings.method == "apgda":
-        solve: Callable[..., Any] = apgda
+        solve: Callable[..., Any] = apgda_unchecked
         options["step_size"] = settings.step_size
     else:
-        solve = attack
+        solve = attack_unchecked
         options |= {name: getattr(settings, name) for name in ("restarts", "seed", "quantize")}
+        if (most := settings.evaluations) is not None:
+            steps, restarts = divided(most, problem.samples, confirmed=precisions.low)
+            options |= {"steps": steps, "restarts": restarts, "evaluations": most}
     ball = ball_of(settings)
+    options["targeted"] = settings.targeted is not None
     return lambda part, rule, callback: solve(part, ball, rule=rule, callback=callback, **options)
 
 
-def job_of(settings: AttackSettings, problem: AbstractProblem) -> Job:
-    """What the rows of an attack need, with rules that fit its domains.
+def rules_of(
+    settings: AttackSettings, problem: AbstractProblem
+) -> tuple[AbstractWeightRule, AbstractWeightRule | None]:
+    """The weight rules of the attack and of its baseline, if they fit the domains.
 
     Raises:
         ValueError: A rule has weights for another number of domains.
     """
-    rules = [None if t is None else texts.rule(t) for t in (settings.rule, settings.baseline)]
-    for each in rules:
-        if each is not None:
-            each.init(torch.zeros(1, problem.num_domains))
-    rule, baseline = rules
-    assert rule is not None  # there is always one
-    return Job(problem, solver_of(settings), rule, baseline, settings.batch_size)
+    rule = texts.rule(settings.rule)
+    baseline = None if settings.baseline is None else texts.rule(settings.baseline)
+    for each in (rule, baseline or rule):
+        each.init(torch.zeros(1, problem.num_domains))
+    return rule, baseline
+
+
+def job_of(settings: AttackSettings, problem: AbstractProblem) -> Job:
+    """What the rows of an attack need. The models are looked at here, once for all pages.
+
+    Raises:
+        ValueError: The models cannot be attacked, or a rule, the radius or the grid does not fit.
+    """
+    rule, baseline = rules_of(settings, problem)
+    ball = ball_of(settings)
+    if settings.quantize is not None:
+        Grid(settings.quantize).check(problem.images(problem.zeros()))
+        Grid(settings.quantize).check_ball(ball)
+    doubt = ball.doubt(problem.lower.shape[1:])
+    seen = look(problem, texts.loss(settings.loss), targeted=settings.targeted is not None)
+    notes = (doubt, *seen.faults) if doubt else seen.faults
+    return Job(
+        problem,
+        solver_of(settings, seen, problem),
+        rule,
+        baseline,
+        settings.batch_size,
+        notes,
+    )
 
 
 def record_of(
@@ -221,13 +264,35 @@ def record_of(
 
 
 def hashes_of(
-    settings: Mapping[str, Any], x: Tensor, y: Tensor, models: Mapping[str, Model]
+    settings: Mapping[str, Any],
+    x: Tensor,
+    y: Tensor,
+    models: Mapping[str, Model],
+    *,
+    known: dict[int, tuple[object, str]] | None = None,
 ) -> Hashes:
-    """What has to be the same for a run to be continued."""
+    """What has to be the same for a run to be continued.
+
+    Args:
+        settings: Those that can change a number.
+        x: Images, (N, ...).
+        y: Labels, (N,).
+        models: By name.
+        known: A memory for runs that share models and images, which must not change in between: what is in it
+            is not hashed again.
+    """
+    memory = {} if known is None else known
+
+    def once(thing: object, hashed: Callable[[], str | None]) -> str:
+        # The thing is kept with its hash, so that no other can come to have its id.
+        if id(thing) not in memory:
+            memory[id(thing)] = (thing, hashed() or "")
+        return memory[id(thing)][1]
+
     return Hashes(
         settings=hash_settings(settings),
-        models={name: hash_model(model) or "" for name, model in models.items()},
-        data=hash_tensors({"x": x, "y": y}),
+        models={name: once(m, partial(hash_model, m)) for name, m in models.items()},
+        data=once(x, partial(hash_tensors, {"x": x, "y": y})),
     )
 
 

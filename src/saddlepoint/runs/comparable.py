@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from fractions import Fraction
 from pathlib import Path
 from typing import final
 
 from torch import Tensor
 
 from saddlepoint.evaluation import wilson
-from saddlepoint.runs.execute import read_results
+from saddlepoint.runs import texts
 from saddlepoint.runs.metrics import AttackMetrics, EvaluationMetrics, Metrics, TrainingMetrics
-from saddlepoint.runs.record import EVALUATE, RECORD, TENSORS, Run
+from saddlepoint.runs.reading import metrics_of, read_results
+from saddlepoint.runs.record import EVALUATE, RECORD, Run
 
 __all__ = [
     "QUESTIONS",
@@ -26,11 +26,14 @@ __all__ = [
     "read_entry",
 ]
 
-# Where images come from does not matter: the hash of images and labels does.
-_SOURCE = frozenset({"data", "split", "limit", "size", "classes", "kind", "models"})
+# Where images and models come from does not matter: their hashes do.
+_SOURCE = frozenset({"data", "split", "limit", "size", "classes", "kind", "models", "mean", "std"})
 # These change no number that is ranked.
 _IDLE = frozenset({"baseline", "batch_size", "device", "every_attack"})
-_ATTACK = frozenset({"rule", "loss", "steps", "method", "restarts", "step_size"})
+# What makes an attack stronger or weaker; in low precision it finds a little less.
+_ATTACK = frozenset(
+    {"rule", "loss", "steps", "method", "restarts", "evaluations", "step_size", "precision"}
+)
 _TEST = frozenset({"test_images", "test_steps", "test_restarts"})
 _NAMES = {"eps": "radius", "labels": "attacked labels", "kind": "kind of run"}
 
@@ -134,7 +137,9 @@ def facts(question: Question, entry: Entry) -> dict[str, str]:
         found["threats"] = ", ".join(f"{n} {eps:g}" for n, eps in entry.metrics.radii.items())
         found["number of models"] = str(len(entry.metrics.domains))
     if isinstance(entry.metrics, TrainingMetrics):
-        found["threats"] = ", ".join(_threat(text) for text in settings.get("threat", ()))
+        # The step size of the training does not matter.
+        balls = {n: each.ball for n, each in texts.threats(settings.get("threat", ())).items()}
+        found["threats"] = ", ".join(f"{name} {ball.eps:g}" for name, ball in balls.items())
         tested = _TEST if entry.metrics.robust_accuracy else frozenset()
         settings = {name: value for name, value in settings.items() if name in tested}
     # The seed decides which images are a group, and what a view is.
@@ -193,19 +198,8 @@ def read_entry(name: str, folder: Path) -> Entry:
     Raises:
         ValueError: It is damaged, unfinished, or of a kind that has nothing to rank.
     """
-    run = Run.read(folder)
-    if run.status != "complete":
-        raise ValueError(
-            f"`{folder}` must be a finished run, got one that is {run.status} after {run.done} of {run.rows} "
-            f"rows; continue it with: {run.command} --out {folder} --resume"
-        )
-    if run.kind not in _READERS:
-        raise ValueError(f"`{folder}` must be an attack, evaluation or training, got {run.kind}.")
-    try:
-        metrics = _READERS[run.kind].read(run.metrics)
-    except ValueError as error:
-        raise ValueError(f"`{folder}` must be a readable run: {error}") from error
-    tensors = read_results(folder)[1] if TENSORS in run.files else {}
+    run, tensors = read_results(folder)
+    metrics = metrics_of(run)
     if isinstance(metrics, AttackMetrics):
         right = ~tensors["clean_fooled"].any(dim=1)
         hit = tensors["fooled"].all(dim=1)
@@ -215,15 +209,7 @@ def read_entry(name: str, folder: Path) -> Entry:
         kept = _kept(tensors)
         bound = "union" in metrics.at_most
         return Entry(name, folder, run, metrics, score, bound, kept.new_ones(len(kept)), kept)
-    assert isinstance(metrics, TrainingMetrics)
     return Entry(name, folder, run, metrics, _training_score(metrics))
-
-
-_READERS: Mapping[str, type[Metrics]] = {
-    **dict.fromkeys(_ATTACKS, AttackMetrics),
-    EVALUATE: EvaluationMetrics,
-    "train": TrainingMetrics,
-}
 
 
 def _kept(tensors: Mapping[str, Tensor]) -> Tensor:
@@ -241,12 +227,6 @@ def _training_score(metrics: TrainingMetrics) -> tuple[float, float, float]:
         value, count = metrics.robust_accuracy["union"], metrics.rows_attacked
     low, high = wilson(round(value * count / 100), count)
     return value, round(100 * low, 4), round(100 * high, 4)
-
-
-def _threat(text: str) -> str:
-    """Norm and radius of a threat; the step size of the training does not matter."""
-    norm, radius = text.split(":")[:2]
-    return f"{norm.lower()} {float(Fraction(radius)):g}"
 
 
 def _difference(name: str, here: Mapping[str, str], there: Mapping[str, str]) -> str:

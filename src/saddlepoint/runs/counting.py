@@ -10,9 +10,10 @@ import torch
 from torch import Tensor
 
 from saddlepoint.evaluation import SuccessRates, wilson
+from saddlepoint.evaluation.rates import share
 from saddlepoint.runs.metrics import AttackMetrics, Evaluations, Interval, RateIntervals, Rates
 
-__all__ = ["lift", "summarise"]
+__all__ = ["lift", "percent", "percents", "summarise"]
 
 _Z95 = 1.959963984540054
 
@@ -74,27 +75,30 @@ def _rates(
         tensors[f"{prefix}{name}"] for name in ("fooled", "weights", "num_forwards")
     )
     rates = SuccessRates(fooled, correct)
+    # A targeted attack fools a domain only if it answers the class to reach; other wrong answers lower the
+    # accuracy all the same, and have a table of their own.
+    wrong = tensors.get(f"{prefix}wrong", fooled)
     right = correct.all(dim=1)
     count, hits = int(right.sum()), int(fooled[right].all(dim=1).sum())
-    accuracies = [wilson(int((~column).sum()), rates.count) for column in fooled.T]
+    accuracies = [wilson(int((~column).sum()), rates.count) for column in wrong.T]
     means = [round(value, 6) for value in weights.double().mean(dim=0).tolist()]
     return {
         "rows": rates.count,
         "rows_correct": count,
-        "asr_all": _percent(rates.all),
-        "asr_mean": _percent(rates.mean),
-        "accuracy": _named(domains, [1 - rate for rate in rates.per_domain]),
+        "asr_all": percent(rates.all),
+        "asr_mean": percent(rates.mean),
+        "accuracy": _named(domains, [share(~column) for column in wrong.T]),
         "evaluations": Evaluations(
             total=int(spent.sum()), per_row=round(spent.double().mean().item(), 4)
         ),
         "weights": dict(zip(domains, means, strict=True)),
         "intervals": RateIntervals(
-            asr_all=_pair(rates.interval()),
-            asr_mean=_pair(_interval_of_mean(fooled)),
-            accuracy={n: _pair(pair) for n, pair in zip(domains, accuracies, strict=True)},
-            asr_all_among_correct=_pair(wilson(hits, count)) if count else None,
+            asr_all=percents(rates.interval()),
+            asr_mean=percents(_interval_of_mean(fooled)),
+            accuracy={n: percents(pair) for n, pair in zip(domains, accuracies, strict=True)},
+            asr_all_among_correct=percents(wilson(hits, count)) if count else None,
         ),
-        "asr_all_among_correct": _percent(rates.among_correct) if count else None,
+        "asr_all_among_correct": percent(rates.among_correct) if count else None,
     }
 
 
@@ -107,12 +111,19 @@ def _interval_of_mean(fooled: Tensor) -> tuple[float, float]:
 
 
 def _named(domains: Sequence[str], fractions: Sequence[float]) -> dict[str, float]:
-    return {name: _percent(value) for name, value in zip(domains, fractions, strict=True)}
+    return {name: percent(value) for name, value in zip(domains, fractions, strict=True)}
 
 
-def _pair(pair: tuple[float, float]) -> Interval:
-    return _percent(pair[0]), _percent(pair[1])
+def percents(ends: tuple[float, float]) -> Interval:
+    """An interval of fractions in percent."""
+    return percent(ends[0]), percent(ends[1])
 
 
-def _percent(fraction: float) -> float:
+def percent(fraction: float) -> float:
+    """A fraction in percent, as metrics have it: four digits after the point.
+
+    Example:
+        >>> percent(1 / 3)
+        33.3333
+    """
     return round(100 * fraction, 4)

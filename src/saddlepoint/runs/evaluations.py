@@ -4,22 +4,25 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from saddlepoint.evaluation import Ledger, RobustAccuracy, wilson
+from saddlepoint.evaluation.rates import share
 from saddlepoint.evaluation.results import DomainAccuracy
 from saddlepoint.losses import fooled
 from saddlepoint.problems import AbstractProblem
+from saddlepoint.runs.counting import percent, percents
 from saddlepoint.runs.execute import Execution
 from saddlepoint.runs.metrics import (
     AccuracyIntervals,
     AttackOutcome,
     DomainMetrics,
     EvaluationMetrics,
-    Interval,
+    examined,
 )
 from saddlepoint.runs.record import Run
 
@@ -47,7 +50,7 @@ def finish_evaluation(
     """Evaluate with the pages of an open run as ledger, and finish the run.
 
     Args:
-        execution: The open run. Metrics its record has already are kept.
+        execution: The open run. What the doctor found, see `examined`, is kept.
         evaluate: Does the work; finished batches are in the ledger it is given.
         problem: The domains and the images, for the gallery.
 
@@ -55,11 +58,12 @@ def finish_evaluation(
         The complete record, as written.
     """
     result = evaluate(execution.store)
+    metrics = evaluation_metrics(result, problem.names)
     return execution.finish(
         evaluation_tensors(result, problem),
         done=execution.run.rows,
         seconds=round(execution.store.seconds(), 3),
-        metrics={**evaluation_metrics(result, problem.names).plain(), **execution.run.metrics},
+        metrics=replace(metrics, doctor=examined(execution.run)).plain(),
     )
 
 
@@ -86,7 +90,7 @@ def evaluation_metrics(result: Result, domains: Sequence[str]) -> EvaluationMetr
         return EvaluationMetrics(**_accuracies(result), domains={name: part})
     return EvaluationMetrics(
         **_accuracies(result),
-        joint={name: _percent(~table) for name, table in result.fooled.items()},
+        joint={name: percent(share(~table)) for name, table in result.fooled.items()},
         eps_min={name: _quantiles(radii) for name, radii in result.eps_min.items()},
         weights={
             name: dict(zip(result.per_domain, _means(weights), strict=True))
@@ -103,17 +107,17 @@ def _accuracies(result: Result) -> dict[str, Any]:
     """The fields of `Accuracies`."""
     joint = {}
     if isinstance(result, DomainAccuracy):
-        joint = {name: _percents(result.joint_interval(name)) for name in result.balls}
+        joint = {name: percents(result.joint_interval(name)) for name in result.balls}
     return {
         "rows": result.count,
         "radii": {name: float(ball.eps) for name, ball in result.balls.items()},
-        "clean": _percent(result.correct),
-        "union": _percent(result.still_right()),
-        "robust": {name: _percent(result.still_right(name)) for name in result.balls},
+        "clean": percent(share(result.correct)),
+        "union": percent(share(result.still_right())),
+        "robust": {name: percent(share(result.still_right(name))) for name in result.balls},
         "intervals": AccuracyIntervals(
-            clean=_percents(wilson(int(result.correct.sum()), result.count)),
-            union=_percents(result.interval()),
-            robust={name: _percents(result.interval(name)) for name in result.balls},
+            clean=percents(wilson(int(result.correct.sum()), result.count)),
+            union=percents(result.interval()),
+            robust={name: percents(result.interval(name)) for name in result.balls},
             joint=joint,
         ),
         "notes": tuple(result.notes),
@@ -193,7 +197,7 @@ def _gallery(
     if len(row):
         with torch.no_grad():
             logits = part.logits(delta.to(part.lower))
-        # What is no number names no class.
+        # Where a logit is not finite the model has given no answer: -1 instead of a class.
         says = logits.argmax(dim=-1).masked_fill(~logits.isfinite().all(dim=-1), -1)
         wrong = fooled(logits, part.truth)
     return {
@@ -222,8 +226,8 @@ def _attacks(result: RobustAccuracy) -> tuple[AttackOutcome, ...]:
                 attacked=int(each.attacked.sum()),
                 broken=int(each.broken.sum()),
                 first=int(first.sum()),
-                after=_percent(not_fooled[each.threat]),
-                accuracy=_percent(result.correct & ~each.broken) if whole else None,
+                after=percent(share(not_fooled[each.threat])),
+                accuracy=percent(share(result.correct & ~each.broken)) if whole else None,
                 seconds=round(each.seconds, 3),
                 queries=each.queries,
                 status=each.status,
@@ -243,11 +247,3 @@ def _quantiles(radii: Tensor) -> dict[str, float | None]:
 
 def _means(weights: Tensor) -> list[float]:
     return [round(value, 6) for value in weights.double().mean(dim=0).tolist()]
-
-
-def _percent(table: Tensor) -> float:
-    return round(100 * table.double().mean().item(), 4)
-
-
-def _percents(ends: tuple[float, float]) -> Interval:
-    return round(100 * ends[0], 4), round(100 * ends[1], 4)

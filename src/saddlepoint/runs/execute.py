@@ -6,6 +6,7 @@ settings, models or data, and nothing is deleted that we did not write.
 
 from __future__ import annotations
 
+import re
 import signal
 import threading
 import time
@@ -19,14 +20,19 @@ import torch
 from torch import Tensor
 
 from saddlepoint.evaluation import Page
-from saddlepoint.files import DamagedFileError, read_tensors, remove_unfinished, write_tensors
-from saddlepoint.runs.record import RECORD, TENSORS, Run
+from saddlepoint.files import remove_unfinished, write_tensors
+from saddlepoint.runs.reading import digest_of, finished
+from saddlepoint.runs.record import EVALUATE, RECORD, TENSORS, Run, Status
+from saddlepoint.runs.refusals import check_foreign, check_free, check_same
 from saddlepoint.runs.signals import stop_on_signals
 from saddlepoint.runs.store import Store, locked
+from saddlepoint.training.checkpoints import read_epochs
 from saddlepoint.training.distributed import World
+from saddlepoint.training.session import CHECKPOINT
 
-__all__ = ["Execution", "RunInterrupted", "in_pages", "opened", "read_results"]
+__all__ = ["Execution", "RunInterrupted", "in_pages", "opened", "saved_text"]
 
+_ROWS = "rows {} to {}"  # the name of a page of rows
 _HISTORY = "history."  # these tensors have the steps as first axis and the rows as second
 
 
@@ -50,6 +56,7 @@ class Execution:
         store: Pages of what is finished.
         resumed: Whether an earlier part of the run is there.
         notes: What the library has to say, for the record.
+        answers: What the models say to some images, to be kept until the run goes on; None if nobody asked.
     """
 
     run: Run
@@ -58,6 +65,7 @@ class Execution:
     resumed: bool
     notes: list[str] = field(default_factory=list)
     began: float = field(default_factory=time.monotonic)
+    answers: Tensor | None = None
 
     @property
     def world(self) -> World:
@@ -71,8 +79,12 @@ class Execution:
 
     def seconds(self) -> float:
         """Time of the work: that of the pages, or of all parts of the run where there are none."""
-        pages = self.store.seconds()
-        return round(pages or self.run.seconds + time.monotonic() - self.began, 3)
+        return round(self.store.seconds() or self.run.seconds + time.monotonic() - self.began, 3)
+
+    def said(self) -> tuple[str, ...]:
+        """What this process knows of what the library had to say, in all parts of the run."""
+        damaged = (f"the page {n} was damaged and was computed again." for n in self.store.damaged)
+        return tuple(dict.fromkeys((*self.run.warnings, *self.notes, *damaged)))
 
     def update(self, **changes: Any) -> Run:
         """Change the record, in the folder too."""
@@ -84,14 +96,13 @@ class Execution:
     def finish(self, tensors: Mapping[str, Tensor] | None = None, **changes: Any) -> Run:
         """Write the results and the complete record, in this order, and remove the pages."""
         # What any process had to say is said once. From here on none of them needs the pages.
-        said = self.world.gather((self.notes, self.store.damaged))
-        again = "the page {} was damaged and was computed again."
-        damaged = [again.format(name) for _, names in said for name in names]
-        notes = dict.fromkeys((*self.run.warnings, *(n for own, _ in said for n in own), *damaged))
+        said = [line for own in self.world.gather(self.said()) for line in own]
         if self.world.rank == 0 and tensors is not None:
-            about = {"fingerprint": self.run.hashes.fingerprint}
-            write_tensors(self.folder / TENSORS, tensors, about)
-        self.update(status="complete", warnings=tuple(notes), **changes)
+            write_tensors(self.folder / TENSORS, tensors)
+        if self.world.rank == 0:
+            there = [self.folder / name for name in self.run.results]
+            changes["digests"] = {path.name: digest_of(path) for path in there if path.is_file()}
+        self.update(status="complete", warnings=tuple(dict.fromkeys(said)), **changes)
         if self.world.rank == 0:
             self.store.clear()
         self.world.wait()  # whoever goes on finds the record complete
@@ -100,7 +111,12 @@ class Execution:
 
 @contextmanager
 def opened(
-    run: Run, folder: Path, *, resume: bool = False, overwrite: bool = False
+    run: Run,
+    folder: Path,
+    *,
+    resume: bool = False,
+    overwrite: bool = False,
+    ask: Callable[[], Tensor | None] | None = None,
 ) -> Iterator[Execution]:
     """Open a run folder for this run, and leave it complete or resumable, whatever happens within.
 
@@ -112,6 +128,7 @@ def opened(
         folder: Where it goes; made if it is not there.
         resume: Continue the run in the folder, if there is one.
         overwrite: Replace the run in the folder, if there is one.
+        ask: What the models say to some images (`hashing.answers`); it must be what they said before.
 
     Yields:
         The execution. If it is `complete` already there is nothing to do; otherwise call `finish` in the end.
@@ -123,7 +140,7 @@ def opened(
     world, made = World.current(), not folder.exists()
     try:
         with ExitStack() as lock:
-            execution = _open_together(world, lock, run, folder, resume, overwrite)
+            execution = _open_together(world, lock, run, folder, resume, overwrite, ask)
             if execution.complete:
                 yield execution
             else:
@@ -132,30 +149,6 @@ def opened(
     finally:
         if made and world.rank == 0 and folder.is_dir() and not any(folder.iterdir()):
             folder.rmdir()  # a start that was refused leaves nothing behind
-
-
-def read_results(folder: Path) -> tuple[Run, dict[str, Tensor]]:
-    """The record and the tensors of a finished run.
-
-    Raises:
-        ValueError: Not a run folder, not finished, or a file in it is damaged or of another run.
-    """
-    run = Run.read(folder)
-    if run.status != "complete":
-        raise ValueError(
-            f"`{folder}` must be a finished run, got one that is {run.status} after {run.done} of {run.rows} "
-            "rows; continue it with --resume."
-        )
-    try:
-        found = read_tensors(folder / TENSORS)
-    except FileNotFoundError as error:
-        raise ValueError(f"`{folder}` must hold {TENSORS}, got none; repeat the run.") from error
-    if found.about.get("fingerprint") != run.hashes.fingerprint:
-        raise ValueError(
-            f"`{folder / TENSORS}` must belong to the run in {RECORD}, got one of other settings, models or "
-            "data; repeat the run."
-        )
-    return run, found.tensors
 
 
 def in_pages(
@@ -181,7 +174,7 @@ def in_pages(
         The tensors of all rows, in order, and the seconds of all pages.
     """
     spans = [(start, min(start + size, total)) for start in range(0, total, size)]
-    keys, store = [f"rows {start} to {stop}" for start, stop in spans], execution.store
+    keys, store = [_ROWS.format(*span) for span in spans], execution.store
 
     def page_of(number: int) -> Page:
         page = store.get(keys[number])
@@ -207,6 +200,18 @@ def in_pages(
     return _joined([page.tensors for page in pages]), seconds
 
 
+def saved_text(execution: Execution) -> str:
+    """How much of a run is on disk, in words."""
+    run, store = execution.run, execution.store
+    if run.kind == "train":
+        return f"{read_epochs(execution.folder / CHECKPOINT)} of {run.rows} epochs"
+    if run.kind == EVALUATE:
+        return f"{len(store)} finished batches"
+    spans = (re.fullmatch(_ROWS.format(r"(\d+)", r"(\d+)"), key) for key in store.names())
+    done = sum(int(found[2]) - int(found[1]) for found in spans if found)
+    return f"{done} of {run.rows} {'groups' if run.kind == 'universal' else 'images'}"
+
+
 def _joined(parts: list[Mapping[str, Tensor]]) -> dict[str, Tensor]:
     return {
         name: torch.cat([part[name] for part in parts], dim=1 if name.startswith(_HISTORY) else 0)
@@ -215,7 +220,13 @@ def _joined(parts: list[Mapping[str, Tensor]]) -> dict[str, Tensor]:
 
 
 def _open_together(
-    world: World, lock: ExitStack, run: Run, folder: Path, resume: bool, overwrite: bool
+    world: World,
+    lock: ExitStack,
+    run: Run,
+    folder: Path,
+    resume: bool,
+    overwrite: bool,
+    ask: Callable[[], Tensor | None] | None,
 ) -> Execution:
     """The run as process 0 finds it, which locks the folder for all; a refusal reaches every process."""
 
@@ -223,7 +234,11 @@ def _open_together(
         if world.rank:
             return None
         lock.enter_context(locked(folder))
-        return _open(run, folder, resume, overwrite)
+        execution = _open(run, folder, resume, overwrite)
+        if ask is not None and not execution.complete:
+            execution.answers = ask()
+            execution.store.check_answers(execution.answers)
+        return execution
 
     execution = world.agree(first)
     opened = execution and (execution.run, execution.resumed)
@@ -245,19 +260,13 @@ def _open(run: Run, folder: Path, resume: bool, overwrite: bool) -> Execution:
     for name in run.files:
         remove_unfinished(folder / name)
     if not (folder / RECORD).is_file():
-        foreign = [name for name in run.files if (folder / name).exists()]
-        if foreign:
-            raise ValueError(
-                f"`--out` must not hold files that a run would write over, got {foreign[0]!r} in "
-                f"{str(folder)!r} and no {RECORD}; choose another folder."
-            )
+        check_foreign(run.files, folder)
         return Execution(run, folder, store, resumed=False)
     if resume:
         old = Run.read(folder)
-        _check_same(old, run, folder)
-        _check_results(old, folder)
-        changed = _other_versions(old, run)
+        check_same(old, run, folder)
         if old.status == "complete":
+            finished(folder)
             store.clear()  # a process that was killed after its last word may have left some
             return Execution(old, folder, store, resumed=True)
         same = run.but(
@@ -265,55 +274,15 @@ def _open(run: Run, folder: Path, resume: bool, overwrite: bool) -> Execution:
             done=old.done,
             seconds=old.seconds,
             metrics={**old.metrics, **run.metrics},
-            warnings=(*run.warnings, *changed),
+            warnings=(*run.warnings, *old.warnings, *_other_versions(old, run)),
         )
         return Execution(same, folder, store, resumed=True)
-    if not overwrite:
-        raise ValueError(
-            f"`--out` must not hold a run yet, got {str(folder)!r}; add --resume to continue it, "
-            "--overwrite to replace it, or choose another folder."
-        )
+    check_free(folder, overwrite=overwrite)
     old = Run.read(folder)
-    for name in old.files:
-        (folder / name).unlink(missing_ok=True)
+    check_foreign([name for name in run.files if name not in old.files], folder)
+    old.remove(folder)
     store.clear()
     return Execution(run, folder, store, resumed=False)
-
-
-def _check_results(old: Run, folder: Path) -> None:
-    """A complete run whose results are damaged is not complete."""
-    if old.status == "complete" and TENSORS in old.files:
-        try:
-            read_results(folder)
-        except DamagedFileError as error:
-            raise ValueError(f"{error} Repeat the run with --overwrite.") from error
-
-
-def _check_same(old: Run, new: Run, folder: Path) -> None:
-    """Refuse to continue a run of another kind, other settings, models or data."""
-    what, got = "", ""
-    names = sorted(set(old.hashes.models) | set(new.hashes.models))
-    other = [n for n in names if old.hashes.models.get(n) != new.hashes.models.get(n)]
-    unknown = [n for n in names if not new.hashes.models.get(n)]
-    if old.kind != new.kind:
-        what, got = "kind of run", f"{new.kind} for a run of kind {old.kind}"
-    elif old.hashes.settings != new.hashes.settings:
-        there, here = old.settings, new.settings
-        differing = [k for k in sorted({*there, *here}) if there.get(k) != here.get(k)]
-        shown = [f"{k}: {there.get(k)} there, {here.get(k)} here" for k in differing]
-        what, got = "configuration", "; ".join(shown) or "other settings"
-    elif old.hashes.data != new.hashes.data:
-        what, got = "data", "images or labels with another hash"
-    elif unknown:
-        what = "models"
-        got = f"{', '.join(unknown)}, of which nobody can say whether it has changed"
-    elif other:
-        what, got = "models", f"other parameters or code for {', '.join(other)}"
-    if what:
-        raise ValueError(
-            f"`--resume` must continue with the same {what} as the run in {folder}, got {got}; choose another "
-            "--out."
-        )
 
 
 def _other_versions(old: Run, new: Run) -> tuple[str, ...]:
@@ -329,13 +298,14 @@ def _watched(execution: Execution) -> Iterator[None]:
     with stop_on_signals():
         try:
             execution.update(status="running")
+            execution.store.keep_answers(execution.answers)
             yield
         except KeyboardInterrupt as stop:
             if threading.current_thread() is threading.main_thread():
                 # A second Ctrl-C does not keep the record from being written; the handler is restored below.
                 signal.signal(signal.SIGINT, signal.SIG_IGN)
             if not execution.complete:
-                execution.update(status="interrupted", seconds=execution.seconds())
+                _leave(execution, "interrupted")
             raise RunInterrupted(execution.run, execution.folder) from stop
         except BaseException:
             # What is complete on disk stays so, whatever happens while its pages are removed.
@@ -343,7 +313,13 @@ def _watched(execution: Execution) -> Iterator[None]:
                 raise
             results = [name for name in execution.run.files if name != RECORD]
             if execution.store.any() or any((execution.folder / name).exists() for name in results):
-                execution.update(status="failed", seconds=execution.seconds())
+                _leave(execution, "failed")
             else:
                 (execution.folder / RECORD).unlink(missing_ok=True)
+                execution.store.clear()
             raise
+
+
+def _leave(execution: Execution, status: Status) -> None:
+    # The seconds first: they read all pages, of which there may be something to say.
+    execution.update(status=status, seconds=execution.seconds(), warnings=execution.said())

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import dis
 import functools
 import hashlib
 import inspect
 import json
+import logging
+import sys
 import types
+from collections import namedtuple
 from collections.abc import Callable, Mapping
 from pathlib import PurePath
 from typing import Any, final
@@ -15,11 +19,52 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-__all__ = ["hash_model", "hash_settings", "hash_tensors"]
+from saddlepoint.problems import AbstractProblem
+from saddlepoint.streams import JUDGE
 
-_OURS = ("torch", "saddlepoint", "numpy", "builtins")
+__all__ = ["answers", "hash_model", "hash_settings", "hash_tensors", "same_answers"]
+
+_ASKED = 32  # images that models are asked about when a run begins and when it goes on
+# Code that is known by its name: Python's, and of libraries, whose versions are in the record.
+_LIBRARIES = sys.stdlib_module_names | {
+    *("torch", "saddlepoint", "numpy"),
+    *(
+        "einops",
+        "kornia",
+        "scipy",
+        "PIL",
+        "timm",
+        "torchvision",
+        "transformers",
+        "huggingface_hub",
+        "onnx",
+        "onnx2pytorch",
+    ),
+}
+_CACHED: Any = type(functools.cache(len))
+_BUILT_IN = (types.BuiltinFunctionType, types.MethodWrapperType)
+# Methods made in C, and fields of slots and named tuples: known by name.
+_DESCRIBING: Any = (
+    *(types.WrapperDescriptorType, types.MethodDescriptorType, types.MemberDescriptorType),
+    *(types.GetSetDescriptorType, type(namedtuple("_", "field").field)),  # type: ignore[attr-defined]
+)
 # What torch keeps in the attributes of every module besides parameters and buffers, which are hashed by name.
 _BOOKKEEPING = frozenset(nn.Module().__dict__) - {"training"}
+# What Python keeps in every class about itself, which decides nothing of what it does.
+_OF_CLASSES = frozenset(
+    {
+        *("__module__", "__doc__", "__dict__", "__weakref__", "__annotations__", "__annotate__"),
+        *("__annotate_func__", "__annotations_cache__", "__firstlineno__", "__static_attributes__"),
+        *(
+            "__orig_bases__",
+            "__parameters__",
+            "__type_params__",
+            "__abstractmethods__",
+            "_abc_impl",
+        ),
+        *("__dataclass_fields__", "__dataclass_params__"),  # a default is an attribute too
+    }
+)
 
 
 def hash_settings(settings: Mapping[str, Any]) -> str:
@@ -51,8 +96,9 @@ def hash_tensors(tensors: Mapping[str, Tensor]) -> str:
 def hash_model(model: Callable[[Tensor], Tensor]) -> str | None:
     """SHA-256 of everything that decides a model's answers, as far as Python can see it.
 
-    That is parameters, buffers, plain attributes and the code of classes and functions that are not torch's,
-    with the values that functions hold in closures, defaults and the globals they name.
+    That is parameters, buffers, attributes, and the classes and functions of no library: all that is in a
+    class, the code of functions, and the values that functions hold in closures, defaults and the globals they
+    name, of modules those that they name.
 
     Args:
         model: A module, a function, a partial, a bound method or an object with `__call__`.
@@ -73,6 +119,39 @@ def hash_model(model: Callable[[Tensor], Tensor]) -> str | None:
     return walk.digest.hexdigest() if walk.complete else None
 
 
+def answers(problem: AbstractProblem) -> Tensor | None:
+    """What the models say to the first images, (at most 32, K, C): two forward passes.
+
+    A model may read files or the environment whenever it is called, which no hash sees; its answers do.
+
+    Returns:
+        Logits; None if they are random or a model raises, so that there is nothing to compare.
+    """
+    part = problem.take(torch.arange(min(len(problem), _ASKED), device=problem.lower.device))
+    try:
+        with torch.no_grad():
+            first, again = (part.logits(part.zeros(), JUDGE).cpu() for _ in range(2))
+    except (
+        Exception
+    ):  # the user's code may raise anything; the run itself says better what is wrong
+        return None
+    return first if same_answers(first, again) else None
+
+
+def same_answers(one: Tensor, other: Tensor) -> bool:
+    """Whether two tables of logits differ by no more than rounding on another machine.
+
+    Example:
+        >>> one = torch.tensor([[1.0, 2.0]])
+        >>> same_answers(one, one + 1e-5), same_answers(one, 1.1 * one)
+        (True, False)
+    """
+    if one.shape != other.shape:
+        return False
+    scale = one.nan_to_num(0, 0, 0).abs().amax().item() if one.numel() else 0.0
+    return torch.allclose(one, other, rtol=1e-3, atol=1e-3 * scale, equal_nan=True)
+
+
 @final
 class _Walk:
     """Feeds a digest with everything reachable from a value, each object once."""
@@ -86,9 +165,17 @@ class _Walk:
         self.digest.update(f"{len(text)}:{text};".encode())
 
     def tensor(self, value: Tensor) -> None:
-        plain = value.detach().cpu().contiguous()
+        dense = value.detach() if value.layout == torch.strided else value.detach().to_dense()
+        plain = dense.cpu().resolve_conj().resolve_neg().contiguous()
         self.text(f"{plain.dtype}{tuple(plain.shape)}")
         self.digest.update(plain.reshape(-1).view(torch.uint8).numpy().data)
+
+    def _array(self, value: np.ndarray[Any, Any]) -> None:
+        self.text(f"{value.dtype.str}{value.shape}")
+        if value.dtype.hasobject:
+            self._each(*value.flat)
+        else:
+            self.digest.update(value.tobytes())
 
     def value(self, value: Any) -> None:
         if value is None or isinstance(
@@ -103,8 +190,16 @@ class _Walk:
         self.text(type(value).__qualname__)
         for kinds, walk in self._kinds():
             if isinstance(value, kinds):
-                walk(value)
+                try:
+                    walk(value)
+                except (
+                    Exception
+                ):  # objects of others may raise anything; then nobody can say what they are
+                    self.complete = False
                 return
+        if hasattr(value, "SerializeToString"):  # a message of protobuf, as in ONNX files
+            self.digest.update(value.SerializeToString(deterministic=True))
+            return
         # A class made in C has a constructor of its own, and state that Python does not show.
         new: Any = type(value).__new__
         if hasattr(value, "__dict__") and (new is object.__new__ or inspect.isfunction(new)):
@@ -115,14 +210,24 @@ class _Walk:
     def _kinds(self) -> list[tuple[Any, Callable[[Any], None]]]:
         return [
             (Tensor, self.tensor),
-            (np.ndarray, lambda array: self.tensor(torch.from_numpy(array.copy()))),
+            (np.generic, lambda number: self.text(repr(number))),
+            (np.ndarray, self._array),
             (torch.fx.GraphModule, self._graph),
             (nn.Module, self._module),
-            (types.ModuleType, lambda module: self.text(module.__name__)),
+            (types.ModuleType, self._whole_module),
             (type, self._class),
             (types.FunctionType, self._function),
             (types.MethodType, lambda method: self._each(method.__func__, method.__self__)),
-            (types.BuiltinFunctionType, lambda function: self.text(function.__qualname__)),
+            (property, lambda p: self._each(p.fget, p.fset, p.fdel)),
+            (functools.cached_property, lambda p: self.value(p.func)),
+            ((staticmethod, classmethod), lambda method: self.value(method.__func__)),
+            (_CACHED, lambda function: self.value(function.__wrapped__)),
+            (_BUILT_IN, self._built_in),
+            (
+                _DESCRIBING,
+                lambda each: self.text(getattr(each, "__qualname__", repr(each.__doc__))),
+            ),
+            (logging.Logger, lambda logger: self.text(logger.name)),
             (functools.partial, lambda p: self._each(p.func, p.args, p.keywords)),
             (types.CodeType, self._code),
             (Mapping, lambda mapping: self._each(*(x for item in mapping.items() for x in item))),
@@ -143,27 +248,56 @@ class _Walk:
 
     def _class(self, kind: type) -> None:
         self.text(f"{kind.__module__}.{kind.__qualname__}")
-        if kind.__module__.partition(".")[0] in _OURS:
+        if _of_library(kind.__module__):
             return
         # Methods, as code: the source may not be at hand, and comments do not matter.
-        for name, value in sorted(vars(kind).items()):
-            if isinstance(value, staticmethod | classmethod):
-                value = value.__func__
-            if isinstance(value, types.FunctionType | bool | int | float | str | Tensor):
-                self._each(name, value)
+        own = {name: value for name, value in vars(kind).items() if name not in _OF_CLASSES}
+        self._each(dict(sorted(own.items())))
         self._each(*(base for base in kind.__bases__ if base is not object))
 
     def _function(self, function: types.FunctionType) -> None:
         self.text(function.__qualname__)
-        if function.__module__ and function.__module__.partition(".")[0] in _OURS:
+        if _of_library(function.__module__):
             return
         cells = [cell.cell_contents for cell in function.__closure__ or () if _filled(cell)]
-        found = {
-            name: function.__globals__[name]
-            for name in _names(function.__code__)
-            if name in function.__globals__
-        }
-        self._each(function.__code__, function.__defaults__, function.__kwdefaults__, cells, found)
+        code = function.__code__
+        self._each(code, function.__defaults__, function.__kwdefaults__, cells)
+        names = _names(code)
+        for name in names:
+            if name in function.__globals__:
+                self.text(name)
+                self._global(function.__globals__[name], names)
+        for name in _imported(code):
+            # What a function imports when it is called is known only if that has happened before.
+            if name in sys.modules:
+                self._global(sys.modules[name], names)
+            else:
+                self.complete &= _of_library(name)
+
+    def _global(self, value: Any, names: list[str]) -> None:
+        """What a function knows as a global; of a module, what the function names of it."""
+        if not isinstance(value, types.ModuleType):
+            self.value(value)
+            return
+        self.text(value.__name__)
+        if _of_library(value.__name__):
+            return
+        found = [name for name in names if name in vars(value)]
+        if not found:  # handed on as it is
+            self.value(value)
+        for name in found:
+            self.text(name)
+            if vars(value)[name] is not value:
+                self._global(vars(value)[name], names)
+
+    def _whole_module(self, module: types.ModuleType) -> None:
+        self.text(module.__name__)
+        if not _of_library(module.__name__):
+            own = {k: v for k, v in vars(module).items() if not k.startswith("__")}
+            self._each(dict(sorted(own.items())))
+
+    def _built_in(self, function: Any) -> None:
+        self._each(function.__qualname__, function.__self__)
 
     def _code(self, code: types.CodeType) -> None:
         self._each(code.co_code, code.co_names, code.co_varnames)
@@ -171,7 +305,13 @@ class _Walk:
 
     def _object(self, value: Any) -> None:
         self._class(type(value))
-        self._each(dict(sorted(vars(value).items())))
+        slots = {
+            name: getattr(value, name)
+            for kind in type(value).__mro__
+            for name, member in vars(kind).items()
+            if isinstance(member, types.MemberDescriptorType) and hasattr(value, name)
+        }
+        self._each(dict(sorted({**slots, **vars(value)}.items())))
 
     def _graph(self, graph: torch.fx.GraphModule) -> None:
         self.text(str(graph.code))
@@ -183,6 +323,17 @@ def _filled(cell: types.CellType) -> bool:
         return cell.cell_contents is not cell
     except ValueError:
         return False
+
+
+def _of_library(module: str | None) -> bool:
+    return bool(module) and str(module).partition(".")[0] in _LIBRARIES
+
+
+def _imported(code: types.CodeType) -> list[str]:
+    """Modules that a function and the functions inside it import when they are called."""
+    found = [each.argval for each in dis.get_instructions(code) if each.opname == "IMPORT_NAME"]
+    inner = (_imported(part) for part in code.co_consts if isinstance(part, types.CodeType))
+    return [*found, *(name for part in inner for name in part)]
 
 
 def _names(code: types.CodeType) -> list[str]:

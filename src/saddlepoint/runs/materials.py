@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
-import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -16,8 +14,15 @@ from torch import Tensor, nn
 from saddlepoint import data as datasets
 from saddlepoint import models as networks
 from saddlepoint.data import own
+from saddlepoint.data.pixels import resized
+from saddlepoint.models.loading import fill, parameters
+from saddlepoint.models.onnx_files import load_onnx
+from saddlepoint.models.own_code import code_of, from_code, is_code, reason_in
+from saddlepoint.models.wrapping import Normalisation, Wrapped, normalisation
+from saddlepoint.models.zoos import Found, Wanted, from_zoo
 from saddlepoint.problems import Ensemble, Model, check_eval_mode
 from saddlepoint.runs import texts
+from saddlepoint.runs.model_words import HELP, ModelWord, parse
 
 __all__ = [
     "Images",
@@ -26,10 +31,13 @@ __all__ = [
     "load_images",
     "load_model",
     "load_models",
-    "short_name",
 ]
 
-_MODEL_SUFFIXES = (".safetensors", ".pt", ".pth", ".pt2", ".ts", ".torchscript")
+_NORMALISE = (
+    "shipped",
+    "card",
+    "architecture",
+)  # kinds of models that take images in [0, 1] as they are
 
 
 @final
@@ -62,31 +70,38 @@ def load_images(
     classes: str | None = None,
     size: int | None = None,
 ) -> Images:
-    """Images by name, from a folder with one folder per class, or from an .npz file.
+    """Images by name, from a folder with one folder per class, an .npz file, or a data set in Python code.
 
     Args:
-        spec: A name such as "mnist" or "mnist-sample", "folder/", or "file.npz".
-        split: "test" or "train", for named data.
+        spec: A name such as "mnist" or "mnist-sample", "folder/", "file.npz", "file.py:dataset" or
+            "package.module:dataset", which is imported, and called where it is not a data set itself.
+        split: "test" or "train", for named data, and for code that takes `split`.
         limit: Keep the first so many; of a folder, spread over the classes.
         progress: Of downloads, as in `saddlepoint.data.load`.
         classes: Names separated by commas or a file of them, for the user's own data.
-        size: Resize the images of a folder to size x size.
+        size: Resize the images to size x size: shorter side, then the centre.
     """
     check_data(spec)
-    is_folder = spec not in datasets.NAMES and Path(spec).suffix != ".npz"
-    if size is not None and not is_folder:
-        raise ValueError(
-            f"`--size` must be left out for {spec}: it resizes the images of a folder."
-        )
     if spec in datasets.NAMES:
         if classes is not None:
             raise ValueError(f"`--classes` must be left out for {spec}, whose classes are known.")
         x, y = datasets.load(spec, split, limit, progress=progress)
-        return Images(x, y, datasets.class_names(spec), spec.removesuffix("-sample"))
+        known = datasets.class_names(spec), spec.removesuffix("-sample")
+        return Images(x if size is None else resized(x, size), y, *known)
     listed = None if classes is None else _listed(classes)
-    with _flags(path="--data", classes="--classes", size="--size", limit="--limit"):
-        if not is_folder:
-            return Images(*own.npz(spec, listed, limit=limit), "")
+    with _flags(
+        path="--data",
+        data="--data",
+        x="--data",
+        classes="--classes",
+        size="--size",
+        limit="--limit",
+    ):
+        if Path(spec).suffix == ".npz":
+            x, y, names = own.npz(spec, listed, limit=limit)
+            return Images(x if size is None else resized(x, size), y, names, "")
+        if not Path(spec).is_dir():
+            return _images_of_code(spec, split, limit, listed, size)
         found = own.folder(spec, size, listed, limit=limit)
     is_listed = listed is not None or (Path(spec) / own.CLASSES).is_file()
     return Images(*found, "", places="listed classes" if is_listed else "folders")
@@ -94,11 +109,38 @@ def load_images(
 
 def check_data(spec: str) -> None:
     """Refuse data that is neither known by name nor there."""
-    if spec not in datasets.NAMES and Path(spec).suffix != ".npz" and not Path(spec).is_dir():
+    if (
+        spec in datasets.NAMES
+        or Path(spec).suffix == ".npz"
+        or Path(spec).is_dir()
+        or is_code(spec)
+    ):
+        return
+    raise ValueError(
+        f"`--data` must be one of {', '.join(datasets.NAMES)}, a folder with one folder per class, "
+        f"an .npz file, or a data set in code, file.py:dataset or package.module:dataset, got {spec!r}."
+    )
+
+
+def _images_of_code(
+    spec: str, split: str, limit: int | None, classes: own.Classes | None, size: int | None
+) -> Images:
+    given = code_of(spec, _gives_images, {"split": split}, flag="--data")
+    try:
+        return Images(*datasets.from_dataset(given, size, classes, limit=limit), "")
+    except Exception as error:  # the user's own code may raise anything
+        if str(error).startswith("`"):  # and what it gives may be refused
+            raise
         raise ValueError(
-            f"`--data` must be one of {', '.join(datasets.NAMES)}, a folder with one folder per class, "
-            f"or an .npz file, got {spec!r}."
-        )
+            f"`--data` {spec} must give images with labels, got {reason_in(error)}"
+        ) from error
+
+
+def _gives_images(thing: object) -> bool:
+    """Whether it is a data set or a loader, and not what makes one."""
+    return not isinstance(thing, type) and any(
+        hasattr(thing, n) for n in ("__iter__", "__getitem__")
+    )
 
 
 def check_classes(images: Images, models: Mapping[str, Model]) -> None:
@@ -130,54 +172,94 @@ def check_classes(images: Images, models: Mapping[str, Model]) -> None:
             )
 
 
-def load_models(specs: Sequence[str], images: Images) -> dict[str, Model]:
-    """Models by name, in order; a name that comes twice gets a number."""
+def load_models(
+    specs: Sequence[str],
+    images: Images,
+    *,
+    mean: str | None = None,
+    std: str | None = None,
+    trust: bool = False,
+) -> dict[str, Model]:
+    """Models by name, in order; a name that comes twice gets a number.
+
+    Args:
+        specs: As `model_words` takes them apart.
+        images: What the models are for.
+        mean: Numbers separated by commas, or the name of a normalisation, for models that do not normalise
+            inside; those of libraries have their own unless this is given.
+        std: Numbers separated by commas.
+        trust: Whether TorchScript, which is code, may be loaded.
+    """
+    with _flags(mean="--mean", std="--std"):
+        known = mean in networks.NORMALISATIONS
+        means = mean if known else _numbers("--mean", mean)
+        prepared = normalisation(means, _numbers("--std", std))
     models: dict[str, Model] = {}
-    for spec in specs:
-        name = short_name(spec)
+    words = [parse(spec) for spec in specs]
+    if prepared is not None and all(word.kind in _NORMALISE for word in words):
+        raise ValueError(
+            f"`--mean` must be left out for {', '.join(specs)}: networks of the package normalise inside."
+        )
+    for word in words:
+        name = word.short
         if name in models:
             name = f"{name} ({sum(key.startswith(name) for key in models) + 1})"
-        models[name] = load_model(spec, images)
+        models[name] = load_model(word, images, prepared, trust=trust)
     return models
 
 
-def load_model(spec: str, images: Images) -> Model:
-    """One model.
+def load_model(
+    word: ModelWord, images: Images, prepared: Normalisation | None = None, *, trust: bool = False
+) -> Model:
+    """One model, in evaluation mode, that takes images in [0, 1].
 
     Args:
-        spec: "A" (of the data set at hand), "mnist-a", "file.safetensors:A", "program.pt2", or
-            "package.module:factory", whose code is imported and called because the user wrote it.
+        word: Its name. Code is imported and called because the user named it.
         images: What the model is for.
+        prepared: How it wants images, where nobody else knows or where this is to be used instead.
+        trust: Whether TorchScript may be loaded.
     """
-    if spec in networks.shipped():
-        return _shipped(spec)
-    if len(spec) == 1 and spec.isalpha():
-        return _letter(spec, images)
-    path, _, architecture = spec.partition(":")
-    if Path(path).suffix in _MODEL_SUFFIXES:
-        if not Path(path).is_file():
-            raise ValueError(f"`--models` must name a file that exists, got {path!r}.")
-        shape = {"channels": images.x.shape[1], "size": images.x.shape[2]} if architecture else {}
-        return networks.load(path, architecture=architecture or None, **shape)
-    if architecture and all(part.isidentifier() for part in path.split(".")):
-        return _from_code(path, architecture)
-    raise ValueError(
-        f"`--models` must be letters of shipped networks, one of {', '.join(networks.shipped())}, "
-        f"parameters.safetensors:ARCHITECTURE, program.pt2, or package.module:factory, got {spec!r}."
-    )
+    for file in filter(None, (word.parameters, word.name if word.kind == "program" else "")):
+        if not Path(file).is_file():
+            raise ValueError(f"`--models` must name a file that exists, got {file!r}.")
+    if word.kind == "shipped":
+        return _letter(word.name, images) if len(word.name) == 1 else _shipped(word.name)
+    if word.kind == "card":
+        return networks.load(word.parameters)
+    if word.kind == "architecture":
+        channels, size = images.x.shape[1:3]
+        return networks.load(word.parameters, architecture=word.name, channels=channels, size=size)
+    with _flags(trust="--trust"):
+        found = _found(word, images, trust=trust)
+    prepared = prepared or found.prepared
+    if prepared is None and found.size is None:
+        return found.network
+    return Wrapped(found.network, prepared, found.size).eval()
 
 
-def short_name(spec: str) -> str:
-    """What a model is called in tables.
+def _found(word: ModelWord, images: Images, *, trust: bool) -> Found:
+    """A network from elsewhere, with what is known of how it wants images."""
+    if word.kind == "program":
+        onnx = Path(word.name).suffix == ".onnx"
+        path = Path(word.name)
+        return Found(load_onnx(path) if onnx else networks.load(path, trust=trust))
+    tensors = parameters(Path(word.parameters)) if word.parameters else None
+    if word.kind == "code":
+        network = from_code(word.module, word.name)
+        if tensors is not None:
+            if not isinstance(network, nn.Module):
+                raise ValueError(
+                    f"`--models` {word.module}:{word.name} must give a module to load parameters into, got "
+                    f"{type(network).__name__}."
+                )
+            fill(f"{word.module}:{word.name}", network, tensors)
+        return Found(network)
+    wanted = Wanted(images.x.shape[1], len(images.classes))
+    return from_zoo(word.kind, word.name, wanted, tensors, pretrained=word.pretrained)
 
-    Example:
-        >>> short_name("A"), short_name("runs/x/best.safetensors:C"), short_name("pkg.nets:small")
-        ('A', 'best', 'small')
-    """
-    head, _, tail = spec.partition(":")
-    if Path(head).suffix in _MODEL_SUFFIXES:
-        return Path(head).stem
-    return tail or head
+
+def _numbers(flag: str, text: str | None) -> list[float] | None:
+    return None if text is None else [texts.number(part, flag) for part in texts.split(text)]
 
 
 def _letter(letter: str, images: Images) -> Model:
@@ -191,30 +273,11 @@ def _letter(letter: str, images: Images) -> Model:
 
 
 def _shipped(name: str) -> Model:
-    # A fifth faster for convolutions on a CPU.
-    return networks.load(name).to(memory_format=torch.channels_last)  # type: ignore[call-overload, no-any-return]
-
-
-def _from_code(module: str, factory: str) -> Model:
-    here = str(Path.cwd())
-    if here not in sys.path:
-        sys.path.insert(0, here)
-    try:
-        make: object = importlib.import_module(module)
-        for part in factory.split("."):
-            make = getattr(make, part)
-        model = make() if callable(make) and not isinstance(make, nn.Module) else make
-    except Exception as error:  # the user's own code may raise anything
+    if name not in networks.shipped():
         raise ValueError(
-            f"`--models` {module}:{factory} must be importable and callable without arguments, "
-            f"got {type(error).__name__}: {' '.join(str(error).split())}"
-        ) from error
-    if not callable(model):
-        raise ValueError(
-            f"`--models` {module}:{factory} must give a model, got {type(model).__name__}."
+            f"`--models` must be one of {', '.join(networks.shipped())}, or {HELP}, got {name!r}."
         )
-    found: Model = model
-    return found
+    return networks.channels_last(networks.load(name))
 
 
 def _listed(classes: str) -> list[str] | Path:
@@ -252,5 +315,5 @@ def _flags(**flags: str) -> Iterator[None]:
     """Complaints about arguments of the library name the settings that they come from."""
     try:
         yield
-    except ValueError as error:
+    except (TypeError, ValueError) as error:
         raise ValueError(texts.renamed(str(error), flags)) from error

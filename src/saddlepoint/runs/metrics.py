@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, is_dataclass
-from typing import Any, ClassVar, Self, final
+from typing import Any, ClassVar, Self, TypeVar, final
 
+from saddlepoint.doctor import Finding
 from saddlepoint.evaluation import Failure
+from saddlepoint.runs.plain import read_plain
+from saddlepoint.runs.record import Run
 
 __all__ = [
     "Accuracies",
@@ -18,22 +20,26 @@ __all__ = [
     "Epoch",
     "EvaluationMetrics",
     "Evaluations",
+    "Examined",
     "Interval",
     "Metrics",
     "RateIntervals",
     "Rates",
     "TrainingMetrics",
+    "examined",
 ]
 
 Interval = tuple[float, float]
 """Low and high end, percent."""
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Part:
     """A part of the metrics of a run. Fields that may be left out are None or empty then."""
 
-    __pydantic_config__: ClassVar[Any] = {"extra": "forbid"}
+    __pydantic_config__: ClassVar[Any] = {"extra": "forbid", "allow_inf_nan": False}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,12 +58,17 @@ class Metrics(_Part):
         ValueError: `metrics` must be those of a training, got no `fgsm_accuracy`; repeat the run.
     """
 
-    of: ClassVar[str]
+    about: ClassVar[str]
 
     def plain(self) -> dict[str, Any]:
         """For `run.json`: dictionaries, lists, numbers and words."""
         found: dict[str, Any] = _plain(self)
         return found
+
+    @classmethod
+    def of(cls, run: Run) -> Self:
+        """The metrics of a record, see `read`."""
+        return cls.read(run.metrics)
 
     @classmethod
     def read(cls, plain: Mapping[str, Any]) -> Self:
@@ -66,20 +77,7 @@ class Metrics(_Part):
         Raises:
             ValueError: A key is missing, unknown, or holds something else.
         """
-        from pydantic import TypeAdapter, ValidationError
-
-        try:
-            return TypeAdapter(cls).validate_json(json.dumps(plain), strict=True)
-        except ValidationError as error:
-            first = error.errors()[0]
-            key = ".".join(str(part) for part in first["loc"])
-            got = {
-                "missing": f"no `{key}`",
-                "unexpected_keyword_argument": f"an unknown `{key}`",
-            }.get(first["type"], f"{first['input']!r} as `{key}`")
-            raise ValueError(
-                f"`metrics` must be those of {cls.of}, got {got}; repeat the run."
-            ) from error
+        return read_plain(cls, plain, f"`metrics` must be those of {cls.about}")
 
 
 @final
@@ -118,7 +116,7 @@ class Rates(Metrics):
         asr_all_among_correct: Success rate over `rows_correct`; None where there is no such row.
     """
 
-    of: ClassVar[str] = "an attack"
+    about: ClassVar[str] = "an attack"
 
     rows: int
     rows_correct: int
@@ -185,7 +183,7 @@ class Accuracies(Metrics):
         at_most: Numbers that are upper bounds because of them, such as "union" or "robust.linf".
     """
 
-    of: ClassVar[str] = "an evaluation"
+    about: ClassVar[str] = "an evaluation"
 
     rows: int
     radii: Mapping[str, float]
@@ -247,14 +245,24 @@ class EvaluationMetrics(Accuracies):
             what follows is empty for one domain, for which nothing was searched.
         eps_min: Quantiles of the smallest radius at which all domains fall, per threat; None for infinity.
         weights: Mean weights of the domains in this search, per threat.
-        doctor: What the doctor found, per model: `name`, `status`, `saw`, `means`, `do`.
+        doctor: What the doctor found, per model; empty where it was not asked.
     """
 
     domains: Mapping[str, DomainMetrics]
     joint: Mapping[str, float] = field(default_factory=dict)
     eps_min: Mapping[str, Mapping[str, float | None]] = field(default_factory=dict)
     weights: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
-    doctor: Mapping[str, tuple[Mapping[str, str], ...]] = field(default_factory=dict)
+    doctor: Mapping[str, tuple[Finding, ...]] = field(default_factory=dict)
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Examined(Metrics):
+    """What is known of an evaluation before its attacks: what `EvaluationMetrics.doctor` will be."""
+
+    about: ClassVar[str] = "an evaluation"
+
+    doctor: Mapping[str, tuple[Finding, ...]] = field(default_factory=dict)
 
 
 @final
@@ -280,7 +288,7 @@ class TrainingMetrics(Metrics):
         history: One entry per epoch.
     """
 
-    of: ClassVar[str] = "a training"
+    about: ClassVar[str] = "a training"
 
     rows: int
     rows_attacked: int
@@ -288,6 +296,11 @@ class TrainingMetrics(Metrics):
     fgsm_accuracy: float
     robust_accuracy: Mapping[str, float] = field(default_factory=dict)
     history: tuple[Epoch, ...]
+
+
+def examined(run: Run) -> Mapping[str, tuple[Finding, ...]]:
+    """What the doctor found before the attacks of an evaluation, complete or not; empty if it was not asked."""
+    return Examined.read({k: v for k, v in run.metrics.items() if k == "doctor"}).doctor
 
 
 def _plain(value: Any) -> Any:

@@ -14,6 +14,7 @@ from saddlepoint.runs.comparable import (
     Entry,
     Question,
     differences,
+    differing,
     facts,
     find_runs,
     read_entry,
@@ -156,7 +157,7 @@ def rank_runs(folders: Sequence[Path], *, strict: bool = False) -> Board:
             left_out.append(LeftOut(folder, str(error)))
     rankings = tuple(ranking for question in QUESTIONS for ranking in _rankings(question, entries))
     ranked = {entry.folder for each in rankings for entry in each.entries}
-    alone = [Alone(e, _reason(e, entries)) for e in entries if e.folder not in ranked]
+    alone = _alone([e for e in entries if e.folder not in ranked], entries)
     return Board(rankings, tuple(alone), tuple(left_out))
 
 
@@ -224,7 +225,8 @@ def _pair(question: Question, one: Entry, other: Entry, count: int) -> Pair:
     rows = [mine & theirs, mine & ~theirs, ~mine & theirs, ~mine & ~theirs]
     counts = tuple(int(table.sum()) for table in rows)
     p = mcnemar(counts[1], counts[2])
-    # Where other rows count for each, the rows of both have to say the same as the scores.
+    # A score counts the rows that this run had right, which may be others than those of the other run. On the
+    # rows that count for both, the same run has to be ahead as by the scores.
     agrees = sign * (counts[1] - counts[2]) > 0
     sure = p * count <= LEVEL  # so that the whole ranking is right with 95 % confidence
     return Pair(
@@ -241,18 +243,35 @@ def _value(entry: Entry) -> float:
     return _score(entry)[0]
 
 
-def _reason(entry: Entry, entries: Sequence[Entry]) -> str:
-    """Why a run is on its own: what differs in the run that is nearest to it."""
-    if entry.score is None:
-        return "No row was right before the attack, so that there is no success rate."
+def _alone(lonely: Sequence[Entry], entries: Sequence[Entry]) -> list[Alone]:
+    """Runs that no other can be ranked with; of two that are nearest to each other the first one says why."""
+    found: list[Alone] = []
+    nearest: dict[Path, Entry] = {}
+    for entry in lonely:
+        near = _nearest(entry, entries)
+        if entry.score is None:
+            reason = "No row was right before the attack, so that there is no success rate."
+        elif near is None:
+            reason = f"There is no other run of this kind ({entry.run.kind})."
+        elif near.folder in nearest and nearest[near.folder].folder == entry.folder:
+            reason = f"Not comparable with {near.name}, as is said there."
+        else:
+            nearest[entry.folder] = near
+            apart = "; ".join(differences(entry, near) or ())
+            reason = (
+                f"Not comparable. The nearest is {near.name}, from which it differs by: {apart}."
+            )
+        found.append(Alone(entry, reason))
+    return found
+
+
+def _nearest(entry: Entry, entries: Sequence[Entry]) -> Entry | None:
+    """The run of which least keeps this one apart; among equals the one that has most else in common."""
     found = [
-        (apart, other)
+        ((len(apart), len(differing([entry, other]))), other)
         for other in entries
         if other.folder != entry.folder
         and other.score is not None
         and (apart := differences(entry, other)) is not None
     ]
-    if not found:
-        return f"There is no other run of this kind ({entry.run.kind})."
-    apart, nearest = min(found, key=lambda pair: len(pair[0]))
-    return f"Not comparable. The nearest is {nearest.name}, from which it differs by: {'; '.join(apart)}."
+    return min(found, key=lambda pair: pair[0])[1] if found else None

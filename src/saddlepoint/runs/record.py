@@ -4,29 +4,34 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import os
 import platform
+import shlex
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
-from typing import Any, Literal, final
+from typing import Annotated, Any, ClassVar, Literal, final
 
 import torch
+from pydantic import Field
 
 from saddlepoint.files import write_atomically
+from saddlepoint.runs.plain import quoted, read_plain
 
 __all__ = [
+    "BOARD",
     "EVALUATE",
     "RECORD",
     "SCHEMA_VERSION",
     "TENSORS",
     "Hashes",
     "Kind",
+    "Machine",
     "Run",
     "Status",
-    "machine",
     "versions",
 ]
 
@@ -36,7 +41,10 @@ RECORD = "run.json"
 TENSORS = "tensors.safetensors"
 """What every row of a finished run came to."""
 
-SCHEMA_VERSION = 3
+BOARD = "tensorboard"
+"""The folder of a training with scalars for TensorBoard."""
+
+SCHEMA_VERSION = 4
 """Raised whenever a reader of older files would misunderstand the new ones."""
 
 Kind = Literal["ensemble", "universal", "transform", "evaluate", "train", "measure"]
@@ -45,19 +53,55 @@ Status = Literal["running", "interrupted", "failed", "complete"]
 EVALUATE: Kind = "evaluate"
 """The kind of a run that counts what withstands attacks."""
 
-# What runs of a kind write besides their record; attacks write tensors and a report.
-_FILES: dict[str, tuple[str, ...]] = {
-    "evaluate": (TENSORS, "report.html", "table.md", "table.csv", "table.tex"),
+# What runs of a kind write besides their record: results, and what is drawn of them; attacks are the default.
+_RESULTS: dict[str, tuple[str, ...]] = {
     "train": (
         "checkpoint.safetensors",
         "best.safetensors",
         "history.jsonl",
         "model.safetensors",
         "model.json",
-        "report.html",
     ),
     "measure": (),
 }
+_DRAWN: dict[str, tuple[str, ...]] = {
+    "train": ("report.html", BOARD),
+    "evaluate": ("report.html", "table.md", "table.csv", "table.tex"),
+    "measure": (),
+}
+
+_EVENTS = "events.out.tfevents."  # how TensorBoard calls its files
+_Count = Annotated[int, Field(ge=0)]
+
+
+@final
+@dataclass(frozen=True)
+class Machine:
+    """What a run ran on, without anything that names a person, a host or a path.
+
+    Example:
+        >>> Machine.this().cpus >= 1
+        True
+    """
+
+    __pydantic_config__: ClassVar[Any] = {"extra": "forbid"}
+
+    system: str
+    architecture: str
+    cpus: int
+    threads: int
+    gpus: int
+
+    @staticmethod
+    def this() -> Machine:
+        """The one that this process runs on."""
+        return Machine(
+            system=platform.system(),
+            architecture=platform.machine(),
+            cpus=os.cpu_count() or 1,
+            threads=torch.get_num_threads(),
+            gpus=torch.cuda.device_count(),
+        )
 
 
 @final
@@ -70,6 +114,8 @@ class Hashes:
         models: Of architecture, parameters and code, one per model name.
         data: Of images and labels.
     """
+
+    __pydantic_config__: ClassVar[Any] = {"extra": "forbid"}
 
     settings: str
     models: Mapping[str, str]
@@ -100,6 +146,7 @@ class Run:
         seconds: Time of the work, over all parts of a resumed run.
         metrics: In percent; see `saddlepoint.runs.metrics`.
         warnings: What the library had to say.
+        digests: SHA-256 of the files with results, by name; empty until the run is complete.
 
     Example:
         >>> run = Run(kind="ensemble", command="saddlepoint demo", settings={"eps": 0.2}, seed=0,
@@ -108,23 +155,26 @@ class Run:
         True
     """
 
+    __pydantic_config__: ClassVar[Any] = {"extra": "forbid", "allow_inf_nan": False}
+
     kind: Kind
     command: str
     settings: Mapping[str, Any]
     seed: int
     domains: tuple[str, ...]
     classes: tuple[str, ...]
-    rows: int
+    rows: _Count
     hashes: Hashes
     schema_version: int = SCHEMA_VERSION
     status: Status = "running"
-    done: int = 0
-    seconds: float = 0.0
+    done: _Count = 0
+    seconds: Annotated[float, Field(ge=0)] = 0.0
     created: str = field(default_factory=lambda: datetime.now(UTC).isoformat(timespec="seconds"))
     versions: Mapping[str, str] = field(default_factory=lambda: versions())
-    machine: Mapping[str, Any] = field(default_factory=lambda: machine())
+    machine: Machine = field(default_factory=Machine.this)
     metrics: Mapping[str, Any] = field(default_factory=dict)
     warnings: tuple[str, ...] = ()
+    digests: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         plain = json.loads(json.dumps(self.settings, default=str))
@@ -133,7 +183,32 @@ class Run:
     @property
     def files(self) -> tuple[str, ...]:
         """Names of everything a run of this kind may write into its folder, pages aside."""
-        return (RECORD, *_FILES.get(self.kind, (TENSORS, "report.html")))
+        return (RECORD, *self.results, *_DRAWN.get(self.kind, ("report.html",)))
+
+    @property
+    def results(self) -> tuple[str, ...]:
+        """Names of the files that hold what came out."""
+        return _RESULTS.get(self.kind, (TENSORS,))
+
+    def line_to_resume(self, folder: Path, *more: str) -> str:
+        """The line that continues the run in its folder, with `more` words.
+
+        A part of an experiment is continued with the experiment, whose folder is above.
+
+        Example:
+            >>> run = Run(kind="ensemble", command="saddlepoint reproduce steps-mnist", settings={}, seed=0,
+            ...           domains=("A",), classes=(), rows=8, hashes=Hashes("c", {}, "d"))
+            >>> run.line_to_resume(Path("my runs/true/apgda/linf/minmax"))
+            "saddlepoint reproduce steps-mnist --out 'my runs' --resume"
+        """
+        words = shlex.split(self.command)
+        if words[1:2] == [
+            "reproduce"
+        ]:  # FOLDER/labels/method/setting/row or FOLDER/labels/method/measurement
+            above = 2 if self.kind == "measure" else 3
+            whole = len(folder.parents) > above and ".." not in folder.parts
+            folder = (folder if whole else folder.resolve()).parents[above]
+        return shlex.join([*words, "--out", str(folder), *more, "--resume"])
 
     def to_json(self) -> str:
         """Indented JSON with a final newline; the last entry is the digest of the others."""
@@ -149,28 +224,24 @@ class Run:
             ValueError: Not a record, one of another schema version, or one that was changed since.
         """
         try:
-            raw = json.loads(text)
-        except (json.JSONDecodeError, RecursionError) as error:
+            raw = json.loads(text, parse_float=_finite, parse_constant=_finite)
+        except json.JSONDecodeError as error:
             raise ValueError(f"`{RECORD}` must be JSON, got {error}.") from error
         version = raw.get("schema_version") if isinstance(raw, dict) else None
         if version != SCHEMA_VERSION:
             raise ValueError(
-                f"`{RECORD}` must have schema version {SCHEMA_VERSION}, got {version}; "
-                "read it with the release that wrote it, or repeat the run."
+                f"`{RECORD}` must have schema version {SCHEMA_VERSION}, got {quoted(version)}; read it with "
+                "the release that wrote it, or repeat the run."
             )
         if raw.pop("digest", None) != _digest(raw):
             raise ValueError(
-                f"`{RECORD}` must be as it was written, got other content: it is damaged or was edited."
+                f"`{RECORD}` must be as it was written, got other content: it is damaged or was edited; repeat "
+                "the run."
             )
-        known = {item.name for item in fields(Run)}
-        if set(raw) != known:
-            odd = sorted(set(raw) ^ known)
-            raise ValueError(f"`{RECORD}` must hold a run, got missing or unknown fields {odd}.")
-        try:
-            lists = {name: tuple(raw[name]) for name in ("domains", "classes", "warnings")}
-            return Run(**{**raw, **lists, "hashes": Hashes(**raw["hashes"])})
-        except TypeError as error:
-            raise ValueError(f"`{RECORD}` must hold a run, got {error}.") from error
+        missing = [item.name for item in fields(Run) if item.name not in raw]
+        if missing:
+            raise ValueError(f"`{RECORD}` must hold a run, got no `{missing[0]}`; repeat the run.")
+        return read_plain(Run, raw, f"`{RECORD}` must hold a run")
 
     def write(self, folder: Path) -> None:
         """Write `run.json` in the folder, whole or not at all."""
@@ -188,8 +259,33 @@ class Run:
             raise ValueError(f"`{folder}` must be a run folder, got no {RECORD} in it.")
         try:
             return Run.from_json(path.read_text(encoding="utf-8"))
-        except (ValueError, UnicodeDecodeError) as error:
+        except (ValueError, RecursionError) as error:
             raise ValueError(f"`{folder}` must be a readable run: {error}") from error
+
+    def remove(self, folder: Path) -> None:
+        """Remove what a run of this kind writes, its record last: until then it can be removed again.
+
+        Raises:
+            ValueError: The folder of TensorBoard holds files that are not its own; nothing is removed.
+        """
+        board = folder / BOARD
+        events = sorted(board.iterdir()) if BOARD in self.files and board.is_dir() else []
+        foreign = [
+            each.name for each in events if not (each.name.startswith(_EVENTS) and each.is_file())
+        ]
+        if events and (foreign or board.is_symlink()):
+            got = repr(foreign[0]) if foreign else "a link"
+            raise ValueError(
+                f"`{board}` must hold nothing but scalars of the run, got {got}, which saddlepoint did not "
+                "write; choose another --out."
+            )
+        for path in events:
+            path.unlink()
+        if events:
+            board.rmdir()
+        for name in reversed(self.files):
+            if name != BOARD:
+                (folder / name).unlink(missing_ok=True)
 
     def but(self, **changes: Any) -> Run:
         """The same record with some fields replaced."""
@@ -209,20 +305,11 @@ def versions() -> dict[str, str]:
     return {"saddlepoint": __version__, "python": platform.python_version(), **packages}
 
 
-def machine() -> dict[str, Any]:
-    """What the run ran on, without anything that names a person, a host or a path.
-
-    Example:
-        >>> machine()["cpus"] >= 1
-        True
-    """
-    return {
-        "system": platform.system(),
-        "architecture": platform.machine(),
-        "cpus": os.cpu_count() or 1,
-        "threads": torch.get_num_threads(),
-        "gpus": torch.cuda.device_count(),
-    }
+def _finite(text: str) -> float:
+    value = float(text)
+    if not math.isfinite(value):
+        raise ValueError(f"`{RECORD}` must hold finite numbers, got {text[:100]}; repeat the run.")
+    return value
 
 
 def _digest(plain: Mapping[str, Any]) -> str:

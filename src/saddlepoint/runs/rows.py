@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import final
@@ -22,8 +21,9 @@ from saddlepoint.runs.shown import keep_for_gallery
 from saddlepoint.solver import AttackResult, Progress
 from saddlepoint.streams import JUDGE
 
-__all__ = ["Job", "RunProgress", "Solve", "attack_rows", "fooled_rows"]
+__all__ = ["Job", "RunProgress", "Solve", "attack_rows", "fooled_rows", "judged_rows"]
 
+_ROWS = 256  # at a time, where nothing is differentiated
 Solve = Callable[[AbstractProblem, AbstractWeightRule, Callable[[Progress], None]], AttackResult]
 
 
@@ -38,6 +38,7 @@ class Job:
         rule: Of the attack.
         baseline: Of the attack it is compared with, or None.
         chunk: Rows between two writes to disk.
+        notes: What a look at the models has shown, for the record.
     """
 
     problem: AbstractProblem
@@ -45,6 +46,7 @@ class Job:
     rule: AbstractWeightRule
     baseline: AbstractWeightRule | None
     chunk: int
+    notes: tuple[str, ...] = ()
 
 
 @final
@@ -76,7 +78,7 @@ def attack_rows(
 
     def compute(start: int, stop: int) -> Page:
         part = job.problem.take(torch.arange(start, stop, device=job.problem.lower.device))
-        return _page(job, part, state, report, execution.notes)
+        return _page(job, part, state, report)
 
     def tell(done: int, tensors: Mapping[str, Tensor]) -> None:
         nonlocal state
@@ -84,6 +86,7 @@ def attack_rows(
         state = RunProgress(total, done, fooled, done / total)
         report(state)
 
+    execution.notes.extend(job.notes)
     tensors, seconds = in_pages(execution, total, job.chunk, compute, tell)
     metrics = summarise(execution.run.domains, tensors, baseline=job.baseline is not None)
     tensors |= keep_for_gallery(job.problem, tensors)
@@ -101,12 +104,18 @@ def fooled_rows(fooled: Tensor, before: Tensor) -> int:
     return int((fooled.all(dim=1) & ~before.any(dim=1)).sum())
 
 
+def judged_rows(problem: AbstractProblem, result: AttackResult) -> dict[str, Tensor]:
+    """What a page would hold of all rows of a result: judged afresh, with the answers before the attack."""
+    tensors = {"labels": problem.truth, **_judged(problem, result, "")}
+    says, wrong, _ = _verdict(problem, problem.zeros())
+    return tensors | {"clean_predictions": says, "clean_fooled": wrong}
+
+
 def _page(
     job: Job,
     part: AbstractProblem,
     base: RunProgress,
     report: Callable[[RunProgress], None],
-    notes: list[str],
 ) -> Page:
     """Attack and judge some rows."""
     rules = [("", job.rule)] + ([("baseline.", job.baseline)] if job.baseline is not None else [])
@@ -115,24 +124,17 @@ def _page(
     for index, (prefix, rule) in enumerate(rules):
 
         def show(progress: Progress, index: int = index) -> None:
-            left = (len(part) - progress.done) * progress.step / max(progress.steps, 1)
-            share = (
-                (index + (progress.done + left) / len(part)) / len(rules) * len(part) / base.rows
-            )
+            share = (index + progress.fraction) / len(rules) * len(part) / base.rows
             report(RunProgress(base.rows, base.done, base.fooled, base.fraction + share))
 
-        with warnings.catch_warnings(record=True) as caught:
-            warnings.simplefilter("always", UserWarning)
-            result = job.solve(part, rule, show)
-        notes.extend(str(w.message) for w in caught if issubclass(w.category, UserWarning))
-        tensors |= _judged(part, result, prefix)
+        tensors |= _judged(part, job.solve(part, rule, show), prefix)
     zero = part.zeros()
-    tensors["clean_predictions"], tensors["clean_fooled"] = _verdict(part, zero)
+    tensors["clean_predictions"], tensors["clean_fooled"], _ = _verdict(part, zero)
     return Page(tensors, time.perf_counter() - began)
 
 
 def _judged(part: AbstractProblem, result: AttackResult, prefix: str) -> dict[str, Tensor]:
-    predictions, fooled = _verdict(part, result.delta)
+    predictions, wrong, fooled = _verdict(part, result.delta)
     tensors = {
         "delta": result.delta,
         "weights": result.weights,
@@ -141,6 +143,9 @@ def _judged(part: AbstractProblem, result: AttackResult, prefix: str) -> dict[st
         "predictions": predictions,
         "num_forwards": result.num_forwards,
     }
+    # Without a class to reach, a domain is fooled exactly where it is wrong, and one table says both.
+    if part.aimed:
+        tensors["wrong"] = wrong
     named = {f"{prefix}{name}": value for name, value in tensors.items()}
     if not prefix:
         named |= {
@@ -150,8 +155,14 @@ def _judged(part: AbstractProblem, result: AttackResult, prefix: str) -> dict[st
     return named
 
 
-def _verdict(part: AbstractProblem, delta: Tensor) -> tuple[Tensor, Tensor]:
-    """What every domain says, and whether that is wrong, evaluated afresh on draws no attack has seen."""
+def _verdict(part: AbstractProblem, delta: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """What every domain says on draws no attack has seen, whether that is wrong, and whether it is fooled.
+
+    The two differ where a class is to be reached: to be wrong is then not enough.
+    """
+    rows = torch.arange(len(part), device=delta.device).split(_ROWS)
     with torch.no_grad():
-        logits = part.logits(delta, JUDGE)
-    return logits.argmax(dim=-1), is_fooled(logits, part.truth)
+        logits = torch.cat([part.take(few).logits(delta[few], JUDGE) for few in rows])
+    wrong = is_fooled(logits, part.truth)
+    fooled = is_fooled(logits, part.labels, targeted=True) if part.aimed else wrong
+    return logits.argmax(dim=-1), wrong, fooled

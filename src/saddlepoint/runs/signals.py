@@ -21,6 +21,10 @@ def stop_on_signals() -> Iterator[None]:
 
     def stop(number: int, frame: FrameType | None) -> None:
         del frame
+        for (
+            each
+        ) in numbers:  # once is enough: a second one must not interrupt the writing of the record
+            signal.signal(each, signal.SIG_IGN)
         raise KeyboardInterrupt(signal.Signals(number).name)
 
     before = {number: signal.getsignal(number) for number in (*numbers, signal.SIGINT)}

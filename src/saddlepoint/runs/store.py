@@ -18,8 +18,17 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import IO, Any, TypeVar, final
 
+from torch import Tensor
+
 from saddlepoint.evaluation import Page
-from saddlepoint.files import DamagedFileError, TensorFile, read_tensors, write_tensors
+from saddlepoint.files import (
+    DamagedFileError,
+    TensorFile,
+    read_about,
+    read_tensors,
+    write_tensors,
+)
+from saddlepoint.runs.hashing import same_answers
 from saddlepoint.training.distributed import World
 
 if sys.platform != "win32":
@@ -33,6 +42,10 @@ LOCK = "run.lock"
 """The file that says who is writing into a run folder."""
 
 _FORMAT = "saddlepoint page"
+_NAME = r"[A-Za-z0-9_+.-]*-[0-9a-f]{16}\.safetensors"
+_UNFINISHED = re.compile(rf"\.{_NAME}\.[0-9a-f]{{32}}")  # what a killed process did not rename
+_OURS = re.compile(rf"{_NAME}|{_UNFINISHED.pattern}")
+_ANSWERS = "answers"  # the key of the page with what the models said when the run began
 T = TypeVar("T")
 
 
@@ -49,7 +62,8 @@ class Store:
         fingerprint: Of settings, models and data. Pages written under another one are never read.
 
     Attributes:
-        damaged: Names of pages that were there and could not be trusted; each is computed again.
+        damaged: Names of pages that were there and could not be trusted, now or in an earlier part of the run;
+            each is computed again.
 
     Example:
         >>> import tempfile, torch
@@ -89,25 +103,34 @@ class Store:
         """Keep it, whole or not at all."""
         if not self._checked:
             self.check()
+        path = self._path(key)
         about = {"format": _FORMAT, "key": key, "fingerprint": self.fingerprint}
-        write_tensors(self._path(key), page.tensors, {**about, "seconds": repr(page.seconds)})
+        if (
+            path.name in self.damaged
+        ):  # kept with the page, so that a killed process forgets nothing
+            about["instead of"] = "a damaged page"
+        write_tensors(path, page.tensors, {**about, "seconds": repr(page.seconds)})
 
     def any(self) -> bool:
         """Whether there is any page of this run."""
-        return any(self._read(path) is not None for path in self._paths())
+        return any(True for _ in self._pages())
 
     def seconds(self) -> float:
         """Time spent on all pages."""
-        pages = (self._read(path) for path in self._paths())
-        return sum(float(page.about["seconds"]) for page in pages if page is not None)
+        return sum(float(page.about["seconds"]) for page in self._pages())
 
     def clear(self) -> None:
-        """Remove all pages, those of other settings too; nothing that is not a page is touched."""
+        """Remove all pages, those of other settings too; nothing that is not a page is touched.
+
+        A file with the name of a page that does not say that it is one stays: it may be somebody else's.
+        """
         self.check()
-        for path in self._paths():
-            path.unlink(missing_ok=True)
-        for path in self.folder.glob(".*.safetensors.*"):  # what a killed process did not rename
-            path.unlink(missing_ok=True)
+        for path in self.folder.glob("*"):
+            if (
+                _UNFINISHED.fullmatch(path.name)
+                or (read_about(path) or {}).get("format") == _FORMAT
+            ):
+                path.unlink(missing_ok=True)
         if self.folder.is_dir() and not any(self.folder.iterdir()):
             self.folder.rmdir()
 
@@ -121,9 +144,8 @@ class Store:
             raise ValueError(
                 f"`{self.folder}` must be a folder of this run, got a link or a file; choose another --out."
             )
-        pattern = re.compile(r"[A-Za-z0-9_+.-]*-[0-9a-f]{16}\.safetensors|\..*\.safetensors\..*")
         there = self.folder.iterdir() if self.folder.is_dir() else ()
-        foreign = [path.name for path in there if not pattern.fullmatch(path.name)]
+        foreign = [path.name for path in there if not _OURS.fullmatch(path.name)]
         if foreign:
             raise ValueError(
                 f"`{self.folder}` must hold nothing but pages of this run, got {sorted(foreign)[0]!r}, which "
@@ -131,8 +153,39 @@ class Store:
             )
         self._checked = True
 
+    def keep_answers(self, logits: Tensor | None) -> None:
+        """Keep what the models say to some images, unless it is kept already or nobody asked."""
+        if logits is not None and self.get(_ANSWERS) is None:
+            self.put(_ANSWERS, Page({"logits": logits}, seconds=0.0))
+
+    def check_answers(self, logits: Tensor | None) -> None:
+        """Refuse models that say something else than when the pages that are there were written.
+
+        Raises:
+            ValueError: The logits are not those that were kept.
+        """
+        kept = self.get(_ANSWERS)
+        if kept is None or logits is None or same_answers(kept.tensors["logits"], logits):
+            return
+        raise ValueError(
+            "`--resume` must continue with models that answer as they did when the run in "
+            f"{self.folder.parent} began, got other logits for the same images: a model reads something that "
+            "has changed since; change it back, or choose another --out."
+        )
+
     def __len__(self) -> int:
-        return sum(self._read(path) is not None for path in self._paths())
+        return sum(1 for _ in self._pages())
+
+    def names(self) -> list[str]:
+        """What the pages of this run are kept under."""
+        return [page.about["key"] for page in self._pages()]
+
+    def _pages(self) -> Iterator[TensorFile]:
+        """All pages of this run but the answers, which are no work that is done."""
+        for path in self._paths():
+            found = self._read(path)
+            if found is not None and found.about.get("key") != _ANSWERS:
+                yield found
 
     def _read(self, path: Path) -> TensorFile | None:
         """A page of this run, or None."""
@@ -141,11 +194,18 @@ class Store:
         except FileNotFoundError:
             return None
         except DamagedFileError:
-            if path.name not in self.damaged:
-                self.damaged.append(path.name)
+            self._note(path)
             return None
         same = found.about.get("fingerprint") == self.fingerprint
-        return found if same and found.about.get("format") == _FORMAT else None
+        if not same or found.about.get("format") != _FORMAT:
+            return None
+        if "instead of" in found.about:
+            self._note(path)
+        return found
+
+    def _note(self, path: Path) -> None:
+        if path.name not in self.damaged:
+            self.damaged.append(path.name)
 
     def _path(self, key: str) -> Path:
         # Keys hold names of models, which may hold anything; the hash tells apart what reads alike.
@@ -194,11 +254,16 @@ def locked(folder: Path) -> Iterator[None]:
 def _acquire(path: Path) -> IO[str]:
     """The opened lock file, locked by this process."""
     while True:
-        file = path.open("a+", encoding="utf-8")
+        file = _opened(path)
         try:
             free = _try_lock(file)
             file.seek(0)
-            owner = _owner(file.read())
+            text = file.read()
+            owner = _owner(text)
+            if free and text and not owner:
+                raise ValueError(
+                    f"`{path}` must be a lock of saddlepoint, got another file; choose another folder."
+                )
             if not free or (owner and owner["host"] != platform.node()):
                 raise ValueError(_refusal(path, owner))
             # Whoever held the lock before us may have removed the file after we had opened it.
@@ -210,8 +275,22 @@ def _acquire(path: Path) -> IO[str]:
         file.close()
 
 
+def _opened(path: Path) -> IO[str]:
+    """The lock file, which is no link: what it leads to is not ours to write."""
+    flags = os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0)
+    try:
+        return os.fdopen(os.open(path, flags, 0o666), "r+", encoding="utf-8", errors="replace")
+    except OSError as error:
+        if path.is_symlink():
+            raise ValueError(
+                f"`{path}` must be a lock of saddlepoint, got a link; choose another folder."
+            ) from error
+        raise
+
+
 def _try_lock(file: IO[str]) -> bool:
     if sys.platform == "win32":  # no flock there: the text of the lock alone decides
+        file.seek(0)
         return not file.read()
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

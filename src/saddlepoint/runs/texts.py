@@ -10,6 +10,8 @@ import shlex
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from saddlepoint.runs.plain import quoted
+
 if TYPE_CHECKING:
     from saddlepoint import AbstractWeightRule
     from saddlepoint.losses import Loss
@@ -63,10 +65,10 @@ def number(text: str | float, name: str = "value") -> float:
             value = float(above) / float(below) if slash else float(above)
         except (ValueError, ZeroDivisionError):
             raise ValueError(
-                f"`{name}` must be a number such as 0.2 or 8/255, got {str(text)!r}."
+                f"`{name}` must be a number such as 0.2 or 8/255, got {quoted(str(text))}."
             ) from None
     if not math.isfinite(value):
-        raise ValueError(f"`{name}` must be finite, got {text!r}.")
+        raise ValueError(f"`{name}` must be finite, got {quoted(text)}.")
     return value
 
 
@@ -146,7 +148,9 @@ def seconds(text: str) -> float:
     except ValueError:
         value = math.nan
     if not 0 < value < math.inf:
-        raise ValueError(f"`--budget` must be a positive time such as 60s, 5m or 90, got {text!r}.")
+        raise ValueError(
+            f"`--budget` must be a positive time such as 60s, 5m or 90, got {quoted(text)}."
+        )
     return value * units.get(unit, 1.0)
 
 
@@ -174,7 +178,7 @@ def rule(text: str) -> AbstractWeightRule:
         "entropic": ("step_size",),
     }
     if name not in allowed:
-        raise ValueError(f"`rule` must be one of {', '.join(RULES)}, got {text!r}.")
+        raise ValueError(f"`rule` must be one of {', '.join(RULES)}, got {quoted(text)}.")
     options = _options("rule", name, rest, allowed[name])
     if name == "minmax":
         return MinMax(**options)
@@ -245,7 +249,7 @@ def loss(text: str) -> Loss:
     if name == "clipped" and rest:
         return losses.clipped(losses.cw_margin, number(rest, "loss"))
     if name not in _LOSS_NAMES or rest:
-        raise ValueError(f"`loss` must be one of {', '.join(LOSSES)}, got {text!r}.")
+        raise ValueError(f"`loss` must be one of {', '.join(LOSSES)}, got {quoted(text)}.")
     function: Loss = getattr(losses, _LOSS_NAMES[name])
     return function
 
@@ -280,7 +284,7 @@ def transforms(names: list[str]) -> list[Transform]:
         else:
             raise ValueError(
                 f"`transforms` must be paper, paper+rotation, paper-random or names out of {_TRANSFORMS}, "
-                f"got {text!r}."
+                f"got {quoted(text)}."
             )
     return found
 
@@ -298,23 +302,20 @@ def threats(texts: Sequence[str]) -> dict[str, Threat]:
 
     found: dict[str, Threat] = {}
     for text in texts:
-        name, _, rest = text.partition(":")
+        name, radius, size = (*text.split(":", 2), "", "")[:3]
         name = name.lower()
-        radius, _, size = rest.partition(":")
         if name not in NORMS or not radius:
             raise ValueError(
                 f"`--threat` must be norm:radius with a norm out of {', '.join(NORMS)}, such as "
-                f"linf:0.3, l2:2.0 or linf:8/255, got {text!r}."
+                f"linf:0.3, l2:2.0 or linf:8/255, got {quoted(text)}."
             )
         if name in found:
             raise ValueError(f"`--threat` must name every norm once, got {name} twice.")
-        step = number(size, "--threat step size") if size else None
-        eps = number(radius, "--threat")
-        if eps < 0:
-            raise ValueError(f"`--threat` must have a radius >= 0, got {text!r}.")
+        if (eps := number(radius, "--threat")) < 0:
+            raise ValueError(f"`--threat` must have a radius >= 0, got {quoted(text)}.")
         check_radius(name, eps)
-        ball = LpBall(NORMS[name], eps)
-        found[name] = Threat(ball, step)
+        step = number(size, "--threat step size") if size else None
+        found[name] = Threat(LpBall(NORMS[name], eps), step)
     return found
 
 
@@ -325,7 +326,9 @@ def _options(what: str, name: str, rest: str, allowed: tuple[str, ...]) -> dict[
         key, equals, value = part.partition("=")
         if not equals or key not in allowed:
             known = ", ".join(f"{key}=..." for key in allowed) or "no options"
-            raise ValueError(f"`{what}` {name} must have {known}, got {part!r}.")
+            raise ValueError(f"`{what}` {name} must have {known}, got {quoted(part)}.")
+        if key in options:
+            raise ValueError(f"`{what}` {name} must have every option once, got {key} twice.")
         auto = (name, key, value) == ("minmax", "step_size", "auto")
         options[key] = None if auto else number(value, f"{what} {key}")
     return options

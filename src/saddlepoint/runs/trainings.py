@@ -7,44 +7,44 @@ import platform
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
 from importlib import metadata
+from pathlib import Path
 from typing import Any, final
 
 import torch
-import torch.distributed as dist
 from safetensors.torch import save
 from torch import Tensor, nn
 
-from saddlepoint import data, models, training
+from saddlepoint import models, training
 from saddlepoint.files import write_atomically
 from saddlepoint.runs import texts
 from saddlepoint.runs.execute import Execution
 from saddlepoint.runs.hashing import hash_model, hash_settings, hash_tensors
+from saddlepoint.runs.materials import Images
 from saddlepoint.runs.metrics import Epoch, TrainingMetrics
+from saddlepoint.runs.precisions import begun_with
 from saddlepoint.runs.record import Hashes, Run
 from saddlepoint.runs.settings import TrainSettings
+from saddlepoint.runs.training_parts import (
+    architecture_of,
+    first_network,
+    hashes_of_start,
+    unwrapped,
+)
 from saddlepoint.training import Recipe, Threat, TrainingProgress
+from saddlepoint.training.checkpoints import read_epochs
+from saddlepoint.training.inner import faster_precision
+from saddlepoint.training.session import CHECKPOINT
 
 __all__ = [
-    "Tests",
     "Work",
     "prepare",
     "recipe_of",
     "record_training",
     "train_and_test",
-    "training_images",
+    "with_precision",
 ]
 
 Pair = tuple[Tensor, Tensor]
-
-
-@final
-@dataclass(frozen=True)
-class Tests:
-    """The attacks on the trained network: on the first `images` test images, so many `steps` and `restarts`."""
-
-    images: int = 1000
-    steps: int = 50
-    restarts: int = 3
 
 
 @final
@@ -58,6 +58,7 @@ class Work:
     test: Pair
     recipe: Recipe
     threats: Mapping[str, Threat]
+    classes: int
 
 
 def recipe_of(settings: TrainSettings) -> Recipe:
@@ -69,8 +70,8 @@ def recipe_of(settings: TrainSettings) -> Recipe:
     recipe = training.recipe_for(
         settings.recipe, settings.data, settings.model, adversarial=settings.method != "clean"
     )
-    if settings.epochs is not None:
-        recipe = replace(recipe, epochs=settings.epochs)
+    given = {name: getattr(settings, name) for name in ("epochs", "learning_rate", "batch_size")}
+    recipe = replace(recipe, **{name: value for name, value in given.items() if value is not None})
     literal = settings.method == "ampgd-paper"
     if recipe.flip and (literal or settings.start == "warm"):
         which = "`--start warm`" + (", a part of --method ampgd-paper," if literal else "")
@@ -82,29 +83,11 @@ def recipe_of(settings: TrainSettings) -> Recipe:
     return recipe
 
 
-def training_images(
-    settings: TrainSettings, progress: Callable[[str, int, int], None] | None = None
-) -> tuple[Pair, Pair]:
-    """Images to train on and to test on.
-
-    Args:
-        settings: Of the training.
-        progress: Of downloads, as in `saddlepoint.data.load`.
-    """
-    if settings.data.endswith("-sample"):
-        x, y = data.load(settings.data, "test")
-        split = len(x) * 4 // 5
-        kept = slice(min(split, settings.limit or split))
-        return (x[kept], y[kept]), (x[split:], y[split:])
-    found = data.load(settings.data, "train", settings.limit, progress=progress)
-    return found, data.load(settings.data, "test", progress=progress)
-
-
 def prepare(
     settings: TrainSettings,
     recipe: Recipe,
     threats: Mapping[str, Threat],
-    images: tuple[Pair, Pair],
+    images: tuple[Images, Images],
     device: str,
 ) -> Work:
     """The network and the images, divided.
@@ -113,14 +96,14 @@ def prepare(
         settings: Of the training.
         recipe: From `recipe_of`.
         threats: By name.
-        images: From `training_images`.
+        images: From `training_parts.training_images`.
         device: Where the network goes, unless every process has a GPU of its own.
 
     Raises:
         ValueError: No images are left to train on, or none to validate on.
     """
-    (x, y), test = images
-    # Now, because radii may rise for epochs before they bound nothing.
+    x, y = images[0].x, images[0].y
+    # Now: a radius too large for the images would be refused only when the ramp has reached it, epochs later.
     for threat in threats.values():
         threat.ball.check(x.shape[1:])
     adversarial, count = settings.method != "clean", settings.held_out
@@ -134,14 +117,27 @@ def prepare(
         raise ValueError(
             "`--threat` needs --held-out N with --method clean, to validate on; got 0."
         )
-    network = _network(settings, x, int(test[1].max()) + 1, device)
-    return Work(network, (x[:split], y[:split]), held_out, test, recipe, threats)
+    network = first_network(settings, images[0], device)
+    test = images[1].x, images[1].y
+    classes = len(images[0].classes)
+    return Work(network, (x[:split], y[:split]), held_out, test, recipe, threats, classes)
 
 
-def record_training(settings: TrainSettings, work: Work, tests: Tests, command: str) -> Run:
+def with_precision(
+    settings: TrainSettings, work: Work, folder: Path, *, resume: bool
+) -> TrainSettings:
+    """The settings with what the network computes in, if that was left open, see `with_precisions`."""
+    word: str = settings.precision
+    if resume and word == "auto":
+        word = begun_with(folder, "precision", word)
+    if word == "auto":
+        word = faster_precision(work.network, *work.train)
+    return settings.model_copy(update={"precision": word})
+
+
+def record_training(settings: TrainSettings, work: Work, command: str) -> Run:
     """The record of a training that begins."""
-    named = {f"test_{name}": value for name, value in asdict(tests).items()}
-    values = {**settings.model_dump(), "recipe": asdict(work.recipe), **named}
+    values = {**settings.model_dump(), "recipe": asdict(work.recipe)}
     parts = {"train": work.train, "held out": work.held_out or work.train, "test": work.test}
     tensors = {f"{name} {k}": pair[k] for name, pair in parts.items() for k in (0, 1)}
     return Run(
@@ -154,7 +150,7 @@ def record_training(settings: TrainSettings, work: Work, tests: Tests, command: 
         rows=work.recipe.epochs,
         hashes=Hashes(
             hash_settings(values),
-            {settings.model: hash_model(work.network) or ""},
+            {settings.model: hash_model(work.network) or "", **hashes_of_start(settings)},
             hash_tensors(tensors),
         ),
     )
@@ -163,7 +159,6 @@ def record_training(settings: TrainSettings, work: Work, tests: Tests, command: 
 def train_and_test(
     settings: TrainSettings,
     work: Work,
-    tests: Tests,
     execution: Execution,
     *,
     checkpoint_every: int | None,
@@ -174,7 +169,6 @@ def train_and_test(
     Args:
         settings: Of the training.
         work: From `prepare`.
-        tests: The attacks in the end.
         execution: The open run.
         checkpoint_every: Steps between checkpoints inside epochs.
         callback: Called after every step.
@@ -185,20 +179,21 @@ def train_and_test(
     history = _fit(settings, work, execution, checkpoint_every, callback)
     robust: dict[str, float] = {}
     if work.threats:
-        x, y = (tensor[: tests.images] for tensor in work.test)
-        options = {"steps": tests.steps, "restarts": tests.restarts}
+        x, y = (tensor[: settings.test_images] for tensor in work.test)
+        options = {"steps": settings.test_steps, "restarts": settings.test_restarts}
         shares = training.validate(work.network, x, y, work.threats, **options)
         robust = {name: round(100 * share, 2) for name, share in shares.items()}
     card = _card(settings, work, execution.run.command)
     if execution.world.rank == 0:
-        tensors = {key: value.contiguous() for key, value in work.network.state_dict().items()}
-        content = save(tensors)
+        # Of a network that is wrapped, the parameters are those of its own code.
+        state = unwrapped(work.network).state_dict()
+        content = save({key: value.contiguous() for key, value in state.items()})
         write_atomically(execution.folder / "model.safetensors", content)
         card = replace(card, sha256=hashlib.sha256(content).hexdigest())
         write_atomically(execution.folder / "model.json", card.to_json().encode())
     metrics = TrainingMetrics(
         rows=card.test_images,
-        rows_attacked=min(tests.images, card.test_images) if robust else 0,
+        rows_attacked=min(settings.test_images, card.test_images) if robust else 0,
         accuracy=card.accuracy,
         fgsm_accuracy=card.fgsm_accuracy,
         robust_accuracy=robust,
@@ -229,46 +224,36 @@ def _fit(
             options["start"] = settings.start
     flip = work.recipe.flip
     loader = training.Batches(*work.train, work.recipe.batch_size, flip=flip, numbered=not flip)
-
-    def each(state: TrainingProgress) -> None:
-        callback(state)
-        if state.step == state.steps:
-            execution.run = execution.run.but(done=state.epoch)
-
-    return training.train(
-        work.network,
-        loader,
-        work.threats or None,
-        method=settings.method,
-        recipe=work.recipe,
-        validation=work.held_out,
-        out=execution.folder,
-        resume=execution.resumed,
-        checkpoint_every=checkpoint_every,
-        seed=settings.seed,
-        callback=each,
-        **options,
-    )
-
-
-def _network(settings: TrainSettings, x: Tensor, classes: int, device: str) -> nn.Module:
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(settings.seed)
-        network = models.build(settings.model, x.shape[1], x.shape[2], classes)
-    own_gpu = dist.is_initialized() and dist.get_backend() == "nccl"
-    network = network.to("cuda" if own_gpu else device)
-    # A fifth faster for convolutions on a CPU.
-    return network.to(memory_format=torch.channels_last)  # type: ignore[call-overload, no-any-return]
+    try:
+        return training.train(
+            work.network,
+            loader,
+            work.threats or None,
+            method=settings.method,
+            recipe=work.recipe,
+            validation=work.held_out,
+            out=execution.folder,
+            resume=execution.resumed,
+            checkpoint_every=checkpoint_every,
+            seed=settings.seed,
+            precision=settings.precision,
+            callback=callback,
+            **options,
+        )
+    finally:
+        # What counts is on disk, wherever the training was stopped.
+        done = read_epochs(execution.folder / CHECKPOINT)
+        execution.run = execution.run.but(done=done)
 
 
 def _card(settings: TrainSettings, work: Work, command: str) -> models.Card:
     x, y = work.test
     accuracy = models.measure(work.network.cpu().eval(), x, y)
     return models.Card(
-        architecture=settings.model,
+        architecture=architecture_of(settings.model),
         channels=x.shape[1],
         size=x.shape[2],
-        classes=int(y.max()) + 1,
+        classes=work.classes,
         data=settings.data,
         command=command,
         seed=settings.seed,

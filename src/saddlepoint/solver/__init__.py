@@ -7,12 +7,12 @@ and `attack_unchecked`, the cores below them.
 
 from saddlepoint.solver.apgda import apgda, apgda_unchecked
 from saddlepoint.solver.attack import attack, attack_unchecked
-from saddlepoint.solver.result import AttackResult, History, Interrupted, Progress
+from saddlepoint.solver.result import Asked, AttackResult, History, Progress
 
 __all__ = [
+    "Asked",
     "AttackResult",
     "History",
-    "Interrupted",
     "Progress",
     "apgda",
     "apgda_unchecked",

@@ -15,13 +15,14 @@ from saddlepoint.precision import Precision, Precisions
 from saddlepoint.problems import AbstractProblem
 from saddlepoint.projections import LpBall
 from saddlepoint.rules import AbstractWeightRule, MinMax
-from saddlepoint.solver.batching import Plan, in_batches
+from saddlepoint.solver.batching import Plan, Report, in_batches
 from saddlepoint.solver.best import Best, may_be_kept
 from saddlepoint.solver.checks import check_arguments
 from saddlepoint.solver.evaluate import evaluate, gradients_enabled
 from saddlepoint.solver.inspection import inspect
 from saddlepoint.solver.lowering import choose_precisions
 from saddlepoint.solver.result import AttackResult, Callback, History
+from saddlepoint.solver.telling import telling
 from saddlepoint.solver.watch import Watch
 
 __all__ = ["Keep", "apgda", "apgda_unchecked"]
@@ -45,6 +46,7 @@ def apgda(
     batch_size: int | None = None,
     accumulate: bool | None = None,
     precision: Precision | Sequence[Precision] = "float32",
+    progress: bool = False,
     callback: Callback | None = None,
 ) -> AttackResult:
     """Alternating projected gradient descent-ascent: the paper's attack.
@@ -72,9 +74,11 @@ def apgda(
         batch_size: Rows at a time; chosen from the memory a row needs by default. It changes no result.
         accumulate: Differentiate domain by domain (memory of one graph); decided from memory by default.
         precision: What models compute in during the search: "float32" (as they are), "bfloat16", "float16", or
-            "auto", which is bfloat16 for those models that a short measurement shows to be faster with it; one
-            word for all models, or one for each. All else, and every verdict, is in full precision: a row that
-            looks fooled is asked again before it counts. `result.precision` says what was taken.
+            "auto", which is what a short measurement shows to be faster for each model, filters and images with
+            channels last ("bfloat16+channels_last") among it; one word for all models, or one for each. All
+            else is in full precision, and every verdict is that of the model as it is: a row that looks fooled
+            is asked again before it counts. `result.precision` says what was taken.
+        progress: Whether to show a bar with rows done and fooled, on stderr (needs rich).
         callback: Called with a `Progress` after every iterate.
 
     Returns:
@@ -82,7 +86,7 @@ def apgda(
 
     Raises:
         TypeError, ValueError: An argument is unusable, or the models cannot be attacked; the message says why.
-        Interrupted: After Ctrl-C; its `result` holds the batches that were finished.
+        KeyboardInterrupt: After Ctrl-C; its `result` holds the batches that were finished, see `attack`.
 
     Example:
         >>> from saddlepoint.problems import Ensemble
@@ -102,22 +106,23 @@ def apgda(
     check_arguments(problem, ball, rule, loss, steps, start, targeted, batch_size)
     batch_size, accumulate = inspect(problem, loss, targeted, batch_size, accumulate)
     precisions = choose_precisions(problem, precision)
-    return apgda_unchecked(
-        problem,
-        ball,
-        rule=rule,
-        loss=loss,
-        steps=steps,
-        step_size=step_size,
-        direction=direction,
-        keep=keep,
-        start=start,
-        targeted=targeted,
-        batch_size=batch_size,
-        accumulate=accumulate,
-        precisions=precisions,
-        callback=callback,
-    )
+    with telling(progress, callback) as told:
+        return apgda_unchecked(
+            problem,
+            ball,
+            rule=rule,
+            loss=loss,
+            steps=steps,
+            step_size=step_size,
+            direction=direction,
+            keep=keep,
+            start=start,
+            targeted=targeted,
+            batch_size=batch_size,
+            accumulate=accumulate,
+            precisions=precisions,
+            callback=told,
+        )
 
 
 def apgda_unchecked(
@@ -140,9 +145,9 @@ def apgda_unchecked(
     """`apgda` for callers who have checked the arguments and looked at the problem, see `attack_unchecked`."""
     rule = MinMax() if rule is None else rule
     precisions = precisions or Precisions.full(problem.models)
-    setup = Plan(len(problem), steps, targeted, batch_size, accumulate, precisions)
+    setup = Plan(len(problem), steps, targeted, batch_size, accumulate, rule, precisions)
 
-    def solve(part: AbstractProblem, ball: LpBall, delta: Tensor, report: Callback) -> AttackResult:
+    def solve(part: AbstractProblem, ball: LpBall, delta: Tensor, report: Report) -> AttackResult:
         return _apgda(part, ball, rule, loss, step_size, direction, keep, delta, setup, report)
 
     with full_precision(), gradients_enabled():
@@ -159,7 +164,7 @@ def _apgda(
     keep: Keep,
     delta: Tensor,
     setup: Plan,
-    report: Callback,
+    report: Report,
 ) -> AttackResult:
     options: Any = {"targeted": setup.targeted, "accumulate": setup.accumulate}
     options |= {"precisions": setup.precisions, "confirm": keep == "best"}
@@ -185,7 +190,7 @@ def _apgda(
         if keep == "best" and may_be_kept(problem, step, setup.steps):
             best.offer(everywhere, delta, weights, point)
         history.append((weights, point.losses))
-        report(setup.progress(step))
+        report(0, step, best.fooled if keep == "best" else point.fooled)
     watch.check()
     losses, fooled = point.losses, point.fooled
     if keep == "best":

@@ -16,16 +16,17 @@ from saddlepoint.precision import Precision, Precisions
 from saddlepoint.problems import AbstractProblem
 from saddlepoint.projections import LpBall
 from saddlepoint.rules import AbstractWeightRule, MinMax
-from saddlepoint.solver.batching import Plan, in_batches
+from saddlepoint.solver.batching import Plan, Report, in_batches
 from saddlepoint.solver.best import Best, may_be_kept
-from saddlepoint.solver.checks import check_arguments, check_count
+from saddlepoint.solver.checks import check_arguments, check_budget, check_count
 from saddlepoint.solver.evaluate import Evaluation, evaluate, gradients_enabled
 from saddlepoint.solver.grid import Grid
 from saddlepoint.solver.inspection import inspect
 from saddlepoint.solver.lowering import choose_precisions
-from saddlepoint.solver.result import AttackResult, Callback, History, Interrupted
-from saddlepoint.solver.schedule import Schedule
+from saddlepoint.solver.result import AttackResult, Callback, History, keep_partial
+from saddlepoint.solver.schedule import Schedule, divided
 from saddlepoint.solver.steps import random_point, step, within_box
+from saddlepoint.solver.telling import telling
 from saddlepoint.solver.watch import Watch
 
 __all__ = ["attack", "attack_unchecked"]
@@ -37,8 +38,9 @@ def attack(
     *,
     rule: AbstractWeightRule | None = None,
     loss: Loss = cw_margin,
-    steps: int = 50,
-    restarts: int = 1,
+    steps: int | None = None,
+    restarts: int | None = None,
+    evaluations: int | None = None,
     batch_size: int | None = None,
     seed: int = 0,
     targeted: bool = False,
@@ -46,6 +48,7 @@ def attack(
     start: Tensor | None = None,
     accumulate: bool | None = None,
     precision: Precision | Sequence[Precision] = "float32",
+    progress: bool = False,
     callback: Callback | None = None,
 ) -> AttackResult:
     """Fool every domain of every row with one perturbation, with as few evaluations as possible.
@@ -57,18 +60,20 @@ def attack(
     2021). And with what makes it cheap: a row leaves the batch as soon as it fools every domain, and only rows
     that are not fooled yet are restarted. There is no step size to tune.
 
-    Costs at most restarts * (steps + 1) forward and restarts * steps backward passes per row;
-    `result.num_forwards` says what each row took. The verdict asks once more at the end, without gradient and
-    not counted there: a model that then answers differently is refused.
+    Costs at most restarts * (steps + 1) forward and restarts * steps backward passes per row and draw, or
+    `evaluations` if that is given; `result.num_forwards` says what each row took. The verdict asks once more at
+    the end, without gradient and not counted there: a model that then answers differently is refused.
 
     Args:
         problem: B independent rows, K domains.
         ball: Where delta may be.
         rule: How the weights move; `MinMax()` by default, `Average()` for comparison.
         loss: Small = fooled.
-        steps: Updates per restart.
+        steps: Updates per restart; 50 by default.
         restarts: How often to begin: the first time from `start`, then, with the rows that are not fooled yet,
-            from random points.
+            from random points; once by default.
+        evaluations: The most evaluations of the K domains that a row may take, in place of `steps` and
+            `restarts`, which follow from it: one restart for each 50 of them.
         batch_size: Rows at a time; chosen from the memory a row needs by default. It changes no result.
         seed: Of the random starts. Each row has its own stream: its result does not depend on the others.
         targeted: Whether the labels are classes to reach.
@@ -79,9 +84,11 @@ def attack(
         start: delta_0, (B, ...), projected first; zero by default.
         accumulate: Differentiate domain by domain (memory of one graph); decided from memory by default.
         precision: What models compute in during the search: "float32" (as they are), "bfloat16", "float16", or
-            "auto", which is bfloat16 for those models that a short measurement shows to be faster with it; one
-            word for all models, or one for each. All else, and every verdict, is in full precision: a row that
-            looks fooled is asked again before it counts. `result.precision` says what was taken.
+            "auto", which is what a short measurement shows to be faster for each model, filters and images with
+            channels last ("bfloat16+channels_last") among it; one word for all models, or one for each. All
+            else is in full precision, and every verdict is that of the model as it is: a row that looks fooled
+            is asked again before it counts. `result.precision` says what was taken.
+        progress: Whether to show a bar with rows done and fooled, on stderr (needs rich).
         callback: Called with a `Progress` after every iterate.
 
     Returns:
@@ -89,7 +96,8 @@ def attack(
 
     Raises:
         TypeError, ValueError: An argument is unusable, or the models cannot be attacked; the message says why.
-        Interrupted: After Ctrl-C; its `result` holds what was found so far.
+        KeyboardInterrupt: After Ctrl-C; its `result` is what was found so far, with `success` False for rows
+            that were still at work: `result.completed` says which rows are done.
 
     Example:
         >>> from saddlepoint.problems import Ensemble
@@ -98,8 +106,12 @@ def attack(
         >>> result = attack(problem, LpBall(p=torch.inf, eps=0.3), steps=10)
         >>> bool((result.delta.abs() <= 0.3).all())
         True
+        >>> bool((attack(problem, LpBall(p=2, eps=0.3), evaluations=20).num_forwards <= 20).all())
+        True
     """
     rule = MinMax() if rule is None else rule
+    check_budget(steps, restarts, evaluations)
+    steps, restarts = 50 if steps is None else steps, 1 if restarts is None else restarts
     check_count("restarts", restarts, 1)
     check_arguments(problem, ball, rule, loss, steps, start, targeted, batch_size)
     if quantize is not None:
@@ -107,22 +119,26 @@ def attack(
         Grid(quantize).check_ball(ball)
     batch_size, accumulate = inspect(problem, loss, targeted, batch_size, accumulate)
     precisions = choose_precisions(problem, precision)
-    return attack_unchecked(
-        problem,
-        ball,
-        rule=rule,
-        loss=loss,
-        steps=steps,
-        restarts=restarts,
-        batch_size=batch_size,
-        seed=seed,
-        targeted=targeted,
-        quantize=quantize,
-        start=start,
-        accumulate=accumulate,
-        precisions=precisions,
-        callback=callback,
-    )
+    if evaluations is not None:
+        steps, restarts = divided(evaluations, problem.samples, confirmed=precisions.low)
+    with telling(progress, callback) as told:
+        return attack_unchecked(
+            problem,
+            ball,
+            rule=rule,
+            loss=loss,
+            steps=steps,
+            restarts=restarts,
+            evaluations=evaluations,
+            batch_size=batch_size,
+            seed=seed,
+            targeted=targeted,
+            quantize=quantize,
+            start=start,
+            accumulate=accumulate,
+            precisions=precisions,
+            callback=told,
+        )
 
 
 def attack_unchecked(
@@ -134,6 +150,7 @@ def attack_unchecked(
     loss: Loss = cw_margin,
     steps: int = 50,
     restarts: int = 1,
+    evaluations: int | None = None,
     seed: int = 0,
     targeted: bool = False,
     quantize: int | None = None,
@@ -144,37 +161,39 @@ def attack_unchecked(
 ) -> AttackResult:
     """`attack` for callers who have checked the arguments and looked at the problem, see `inspection.look`.
 
-    It warns of nothing. `batch_size` and `accumulate` are the caller's to choose, as with `Look.rows`. What is
-    not finite on the way, and verdicts that change when the models are asked again, are refused here too.
+    It warns of nothing. `batch_size` and `accumulate` are the caller's to choose, as with `Look.rows`, and so
+    are steps and restarts: `evaluations` is a mere limit here, at which a row ends. What is not finite on the
+    way, and verdicts that change when the models are asked again, are refused here too.
     """
     rule = MinMax() if rule is None else rule
     grid = None if quantize is None else Grid(quantize)
     precisions = precisions or Precisions.full(problem.models)
-    setup = Plan(len(problem), steps, targeted, batch_size, accumulate, precisions)
+    budget = (restarts, evaluations)
+    setup = Plan(len(problem), steps, targeted, batch_size, accumulate, rule, precisions, *budget)
 
-    def solve(part: AbstractProblem, ball: LpBall, delta: Tensor, report: Callback) -> AttackResult:
+    def solve(part: AbstractProblem, ball: LpBall, delta: Tensor, report: Report) -> AttackResult:
         best = Best.none(part, setup.steps)
         rows = torch.arange(len(part), device=delta.device)
         watch = Watch(loss, targeted=targeted)
         try:
             for restart in range(restarts):
                 few, few_ball = part.take(rows), ball.take(rows)
-                run = _Run(rule, loss, setup, grid, restart, report, watch)
+                this = _Restart(rule, loss, setup, grid, restart, report, watch)
                 begin = delta
                 if restart:
-                    stream, wide = streams.START + restart, run.schedule.ball(few_ball, 0)
+                    stream, wide = streams.START + restart, this.schedule.ball(few_ball, 0)
                     begin = random_point(wide, few.lower, few.upper, seed, few.rows, stream)
-                run.descend(few, few_ball, begin, rows, best)
+                this.go(few, few_ball, begin, rows, best)
                 watch.check()
-                rows = best.left()
+                rows = best.left(setup.most(part))
                 if len(rows) == 0:
                     break
         except KeyboardInterrupt as stop:
-            if not bool(best.num_forwards.any()):
-                raise
-            watch.check()
-            best.completed[best.left()] = False
-            raise Interrupted(best.result(part)) from stop
+            if bool(best.num_forwards.any()):
+                watch.check()
+                best.completed[best.left(setup.most(part))] = False
+                keep_partial(stop, best.result(part))
+            raise
         return best.result(part)
 
     with full_precision(), gradients_enabled():
@@ -186,7 +205,7 @@ def attack_unchecked(
 
 @final
 @dataclass(frozen=True)
-class _Run:
+class _Restart:
     """One restart of some rows of a batch."""
 
     rule: AbstractWeightRule
@@ -194,7 +213,7 @@ class _Run:
     setup: Plan
     grid: Grid | None
     restart: int
-    report: Callback
+    report: Report
     watch: Watch
 
     @property
@@ -202,11 +221,11 @@ class _Run:
         """Restarts begin in larger balls."""
         return Schedule(self.setup.steps, restart=self.restart)
 
-    def descend(
+    def go(
         self, problem: AbstractProblem, ball: LpBall, delta: Tensor, rows: Tensor, best: Best
     ) -> None:
         """Descend from delta, (n, ...), updating `best` at `rows`, (n,), the positions of these n rows."""
-        steps, schedule = self.setup.steps, self.schedule
+        steps, schedule, most = self.setup.steps, self.schedule, self.setup.most(problem)
         log = History(*(delta.new_zeros(steps + 1, *problem.labels.shape) for _ in range(2)))
         here = torch.arange(len(problem), device=delta.device)  # rows that are not fooled yet
         gained = torch.zeros_like(here, dtype=torch.bool)
@@ -226,10 +245,11 @@ class _Run:
                 best.num_forwards[rows[here]] += point.spent
                 if offered:
                     gained[here] |= best.offer(rows[here], shown, weights, point)
-                self.report(self.setup.progress(step_number, self.restart))
+                self.report(self.restart, step_number, best.fooled)
                 # What a random transform did once it may not do again: such rows go on to the end.
                 left = ~point.fooled.all(dim=1) | problem.random | (not inside)
-                remaining = int(left.sum()) if step_number < steps else 0
+                left &= best.num_forwards[rows[here]] <= most
+                remaining = self.watch.count(left) if step_number < steps else 0
                 if remaining == 0:
                     break
                 gradient = point.gradient(weights)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import final
@@ -14,19 +15,22 @@ from saddlepoint.losses import fooled as is_fooled
 from saddlepoint.precision import Precisions
 from saddlepoint.problems import AbstractProblem
 from saddlepoint.projections import LpBall
+from saddlepoint.rules import AbstractWeightRule
 from saddlepoint.solver.evaluate import typed_loss
 from saddlepoint.solver.result import (
+    Asked,
     AttackResult,
     Callback,
     History,
-    Interrupted,
     Progress,
     concatenate,
+    keep_partial,
+    partial_of,
 )
 from saddlepoint.solver.watch import Watch, check_again
 from saddlepoint.streams import JUDGE
 
-__all__ = ["Plan", "Solve", "in_batches"]
+__all__ = ["Plan", "Report", "Solve", "in_batches"]
 
 
 @final
@@ -39,14 +43,21 @@ class Plan:
     targeted: bool
     batch_size: int
     accumulate: bool
+    rule: AbstractWeightRule
     precisions: Precisions = field(default_factory=Precisions)
+    restarts: int = 1
+    evaluations: int | None = None  # that a row may take
 
-    def progress(self, step: int, restart: int = 0) -> Progress:
-        """Progress inside a batch; `in_batches` adds what was finished before."""
-        return Progress(self.rows, 0, 0, step, self.steps, restart)
+    def most(self, problem: AbstractProblem) -> float:
+        """What a row may have spent before another iterate, which may have to be confirmed, is too much."""
+        if self.evaluations is None:
+            return math.inf
+        return self.evaluations - problem.samples * (2 if self.precisions.low else 1)
 
 
-Solve = Callable[[AbstractProblem, LpBall, Tensor, Callback], AttackResult]
+Report = Callable[[int, int, Tensor], None]
+"""Told after every iterate of a batch: restart, step, and what is fooled, (n, K)."""
+Solve = Callable[[AbstractProblem, LpBall, Tensor, Report], AttackResult]
 
 
 def in_batches(
@@ -61,15 +72,23 @@ def in_batches(
     """Solve batch after batch.
 
     Raises:
-        Interrupted: After Ctrl-C, with what is done; rows that were not attacked to the end are marked.
+        KeyboardInterrupt: After Ctrl-C, with what is done; rows that were not attacked to the end are marked.
     """
     start = problem.zeros() if start is None else torch.as_tensor(start).detach().to(problem.lower)
     done, fooled = 0, 0
     parts: list[AttackResult] = []
+    asked = Asked(problem, ball, setup.rule, setup.steps, setup.targeted)
 
-    def report(progress: Progress) -> None:
+    def named(result: AttackResult) -> AttackResult:
+        return replace(result, precision=setup.precisions.names, asked=asked)
+
+    def report(restart: int, step: int, table: Tensor) -> None:
         if callback is not None:
-            callback(replace(progress, done=done + progress.done, fooled=fooled + progress.fooled))
+            so_far = fooled + int(table.all(dim=1).sum())
+            # The verdict is still to come after the last iterate.
+            share = (restart + step / (setup.steps + 1)) / setup.restarts
+            fraction = (done + len(table) * share) / setup.rows
+            callback(Progress(setup.rows, done, so_far, step, setup.steps, restart, fraction))
 
     try:
         for rows in torch.arange(len(problem), device=start.device).split(setup.batch_size):
@@ -79,20 +98,24 @@ def in_batches(
             parts.append(_judge(part, result, loss, setup))
             done += len(part)
             fooled += int(parts[-1].fooled.all(dim=1).sum())
-            report(Progress(setup.rows, 0, 0, setup.steps, setup.steps))
+            report(0, setup.steps, parts[-1].fooled[:0])
     except KeyboardInterrupt as stop:
-        if isinstance(stop, Interrupted):  # else the rows of this batch are among those left
-            parts.append(_judge(part, stop.result, loss, setup))
+        found = partial_of(stop)
+        if found is not None:  # else the rows of this batch are among those left
+            parts.append(_judge(part, found, loss, setup))
         reached = sum(len(part.delta) for part in parts)
         if reached < len(problem):
             left = torch.arange(reached, len(problem), device=start.device)
             parts.append(_untouched(problem.take(left), setup.steps))
-        raise Interrupted(_named(concatenate(parts), setup)) from stop
-    return _named(concatenate(parts), setup)
-
-
-def _named(result: AttackResult, setup: Plan) -> AttackResult:
-    return replace(result, precision=setup.precisions.names)
+        whole = named(concatenate(parts))
+        keep_partial(stop, whole)
+        ready = int(whole.completed.sum())
+        stop.add_note(
+            f"the attack was stopped: {ready} of {len(problem)} rows are done (fooled, or attacked to the end);"
+            " the `result` of this exception holds them."
+        )
+        raise
+    return named(concatenate(parts))
 
 
 def _judge(problem: AbstractProblem, result: AttackResult, loss: Loss, setup: Plan) -> AttackResult:

@@ -84,9 +84,9 @@ class Best:
             completed=torch.ones_like(problem.rows, dtype=torch.bool),
         )
 
-    def left(self) -> Tensor:
-        """Positions of the rows that do not fool every domain yet, (n,)."""
-        return (~self.fooled.all(dim=1)).nonzero().flatten()
+    def left(self, most: float = math.inf) -> Tensor:
+        """Positions of the rows that do not fool every domain yet and took no more than `most`, (n,)."""
+        return (~self.fooled.all(dim=1) & (self.num_forwards <= most)).nonzero().flatten()
 
     def offer(self, rows: Tensor, delta: Tensor, weights: Tensor, point: Evaluation) -> Tensor:
         """Take over an iterate where it is better, see `improves`.

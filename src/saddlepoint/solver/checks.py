@@ -12,7 +12,7 @@ from saddlepoint.problems import AbstractProblem, check_targets
 from saddlepoint.projections import LpBall
 from saddlepoint.rules import AbstractWeightRule
 
-__all__ = ["check_arguments", "check_count"]
+__all__ = ["check_arguments", "check_budget", "check_count"]
 
 
 def check_arguments(
@@ -49,6 +49,24 @@ def check_arguments(
         )
     if bool((problem.lower >= -1).all() & (problem.upper <= 1).all()):  # images in [0, 1]
         ball.check(shape[1:], stacklevel=4)
+
+
+def check_budget(steps: int | None, restarts: int | None, evaluations: int | None) -> None:
+    """Refuse a number of evaluations beside what would follow from it, or too small a one.
+
+    Raises:
+        TypeError: It is no whole number.
+        ValueError: It is below one, or `steps` or `restarts` is given too.
+    """
+    if evaluations is None:
+        return
+    check_count("evaluations", evaluations, 1)
+    for name, value in (("steps", steps), ("restarts", restarts)):
+        if value is not None:
+            raise ValueError(
+                f"`{name}` must be left out where `evaluations` is given, got {value}; steps and restarts "
+                f"follow from evaluations={evaluations}."
+            )
 
 
 def check_count(name: str, value: object, least: int) -> None:

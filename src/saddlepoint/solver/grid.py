@@ -40,14 +40,22 @@ class Grid:
 
     def check(self, images: Tensor) -> None:
         """Refuse images that are not on the grid: no perturbation could bring them onto it for sure."""
-        scaled = images.double() * (self.levels - 1)
-        off = (scaled - scaled.round()).abs().max().item()
+        off = self._off(images)
         if off > _OFF:
             raise ValueError(
                 f"`quantize={self.levels}` needs images whose values are multiples of "
                 f"1/{self.levels - 1}, got one that is {off:.3g} of a level away; "
                 f"round them first: (x * {self.levels - 1}).round() / {self.levels - 1}."
             )
+
+    def holds(self, images: Tensor) -> bool:
+        """Whether images are on the grid."""
+        return self._off(images) <= _OFF
+
+    def _off(self, images: Tensor) -> float:
+        """How far the furthest value is from a level, in levels."""
+        scaled = images.double() * (self.levels - 1)
+        return (scaled - scaled.round()).abs().max().item()
 
     def check_ball(self, ball: LpBall) -> None:
         """Refuse a ball in which no entry can move by a whole level: only the image itself is in it."""

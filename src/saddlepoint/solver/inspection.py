@@ -65,14 +65,14 @@ def inspect(
     Returns:
         Rows at a time, and whether to differentiate domain by domain.
     """
-    with full_precision():
-        seen = look(problem, loss, targeted)
+    seen = look(problem, loss, targeted)
     for fault in seen.faults:
         warnings.warn(fault, stacklevel=3)  # where the public function was called
     accumulate = seen.accumulate if accumulate is None else accumulate
     return seen.rows(accumulate) if batch_size is None else batch_size, accumulate
 
 
+@full_precision()
 @gradients_enabled()
 def look(problem: AbstractProblem, loss: Loss = cw_margin, targeted: bool = False) -> Look:
     """Look at the first rows, as before every attack: shapes, finiteness, logits, gradients, memory.
@@ -101,7 +101,8 @@ def look(problem: AbstractProblem, loss: Loss = cw_margin, targeted: bool = Fals
         )
     saved = _SavedBytes()
     with torch.autograd.graph.saved_tensors_hooks(saved.pack, saved.unpack):
-        # Domain by domain: a look at a problem that is too large for one graph must not be the graph.
+        # Domain by domain, so that this look does not itself run out of memory where one graph of all domains
+        # is too large.
         point = evaluate(few, delta, loss, targeted=targeted, accumulate=True)
         watch.point(few, delta, point)
         gradient = point.gradient(torch.full_like(point.losses, 1.0))
@@ -129,6 +130,7 @@ def first_answers(
         logits = _answers(few)
     except Exception as error:  # the user's model may raise anything
         _refuse_one_batch_size(problem, few, error)
+        _say_whose(few, error)
         raise
     if logits.dim() != 3 or logits.shape[:2] != few.labels.shape:
         raise ValueError(
@@ -151,6 +153,18 @@ def _answers(problem: AbstractProblem) -> Tensor:
     """Logits without perturbation, (n, K, C), without a graph."""
     with torch.no_grad():
         return problem.logits(problem.zeros())
+
+
+def _say_whose(problem: AbstractProblem, error: Exception) -> None:
+    """Add a note about the domain that raises, if it is one."""
+    shape = tuple(problem.images(problem.zeros()).shape)
+    for k, name in enumerate(problem.names):
+        try:
+            with torch.no_grad():
+                problem.domain_logits(problem.zeros(), k)
+        except Exception:  # the user's model may raise anything
+            error.add_note(f"raised by domain {k} ({name}), for images of shape {shape}")
+            return
 
 
 def _refuse_one_batch_size(

@@ -1,11 +1,14 @@
-"""What models are to compute in during an attack, measured where that is left open."""
+"""How models are to compute during an attack, measured where that is left open."""
 
 from __future__ import annotations
 
+import math
 import time
-from collections.abc import Sequence
+import weakref
+from collections.abc import Callable, Sequence
 
 import torch
+from torch import nn
 
 from saddlepoint.calls import dtypes_of, full_precision, home, modules_behind
 from saddlepoint.precision import Precision, Precisions, check_precision, is_native
@@ -14,19 +17,34 @@ from saddlepoint.solver.evaluate import gradients_enabled
 
 __all__ = ["choose_precisions"]
 
-_ROWS = 32  # that are measured; weights are converted once per batch, so that few rows would look too slow
+_ROWS = 32  # that are measured; parameters are converted once per batch, so that few rows would look too slow
 _ROUNDS = 3
-_GAIN = 1.1  # what bfloat16 has to bring to be worth the rounding
+_HOPELESS, _SHORT = (
+    1.3,
+    0.05,
+)  # times slower than the fastest, and by seconds that count: not measured again
+_GAIN = 1.1  # what a way has to bring to be worth its rounding
+# What was measured of a network that is still there, by where it is and what images it sees.
+_measured: dict[int, dict[object, Precision]] = {}
 
 
 def choose_precisions(
-    problem: AbstractProblem, precision: Precision | Sequence[Precision]
+    problem: AbstractProblem,
+    precision: Precision | Sequence[Precision],
+    gather: Callable[[tuple[Precision, ...]], list[tuple[Precision, ...]]] | None = None,
+    *,
+    layouts: bool = True,
 ) -> Precisions:
-    """What each model of a problem will compute in; "auto" is decided here, once, by a short measurement.
+    """How each model of a problem will compute; "auto" is decided here, by a short measurement.
+
+    A network is measured once: what was decided for it holds as long as it is there.
 
     Args:
-        problem: Its first rows are measured, forward and backward, in both ways by turns.
+        problem: Its first rows are measured, forward and backward, in all ways by turns.
         precision: A word for all models, or one for each.
+        gather: Where several processes work together, what each of them found, in their order: the first one
+            decides for all.
+        layouts: Whether "auto" may lay out parameters with channels last.
 
     Raises:
         ValueError: An unknown word, or fewer bits for images or parameters of float64.
@@ -41,44 +59,91 @@ def choose_precisions(
     names = []
     for index, (model, word) in enumerate(zip(problem.models, words, strict=True)):
         wide = torch.float64 in {problem.lower.dtype, *dtypes_of(modules_behind(model))}
-        if wide and word in ("bfloat16", "float16"):
+        if wide and word.startswith(("bfloat16", "float16")):
             raise ValueError(
                 f"`precision` must be float32 or auto for images or parameters of float64, which compute in "
                 f'float64, got {word!r}; write x.float() and model.float(), or precision="float32".'
             )
         if word == "auto":
-            word = "bfloat16" if not wide and _pays(problem, index) else "float32"
+            word = _fastest(problem, index, _ways(problem, index, bits=not wide, layouts=layouts))
         names.append(word)
-    return Precisions(tuple(problem.models), tuple(names))
+    found = tuple(names)
+    return Precisions(tuple(problem.models), found if gather is None else gather(found)[0])
 
 
-def _pays(problem: AbstractProblem, index: int) -> bool:
-    """Whether a model is faster in bfloat16, where its device has it."""
-    domains = [k for k in range(problem.num_domains) if problem.model_of(k) == index]
+def _ways(
+    problem: AbstractProblem, index: int, *, bits: bool, layouts: bool
+) -> tuple[Precision, ...]:
+    """How a model could compute, the way that rounds least first."""
     model = problem.models[index]
-    if not domains or not is_native(home(model, problem.lower)[0]):
-        return False
+    low = bits and is_native(home(model, problem.lower)[0])
+    # What has its filters in this layout already has nothing to gain.
+    filters = (
+        [p for p in model.parameters() if p.dim() == 4] if isinstance(model, nn.Module) else []
+    )
+    last = layouts and any(not p.is_contiguous(memory_format=torch.channels_last) for p in filters)
+    there: dict[Precision, bool] = {
+        "float32": True,
+        "float32+channels_last": last,
+        "bfloat16": low,
+        "bfloat16+channels_last": low and last,
+    }
+    return tuple(way for way, possible in there.items() if possible)
+
+
+def _fastest(problem: AbstractProblem, index: int, ways: tuple[Precision, ...]) -> Precision:
+    """The way in which a model is fastest, of those that are not faster by much the one that rounds least."""
+    model, known = problem.models[index], dict[object, Precision]()
+    if isinstance(model, nn.Module):
+        if id(model) not in _measured:
+            weakref.finalize(model, _measured.pop, id(model), None)
+        known = _measured.setdefault(id(model), known)
+    case = (*home(model, problem.lower), problem.lower.shape[1:], ways)
+    if case not in known:
+        known[case] = ways[0]
+        times = _times(problem, index, ways) if len(ways) > 1 else {}
+        for way, seconds in times.items():
+            if times[known[case]] > _GAIN * seconds:
+                known[case] = way
+    return known[case]
+
+
+def _times(
+    problem: AbstractProblem, index: int, ways: tuple[Precision, ...]
+) -> dict[Precision, float]:
+    """Seconds that one domain of a model takes in every way; infinite where it fails."""
+    model = problem.models[index]
+    domain = next((k for k in range(problem.num_domains) if problem.model_of(k) == index), None)
+    times = dict.fromkeys(ways, math.inf)
+    if domain is None:
+        return dict.fromkeys(ways, 0.0)
     few = problem.take(torch.arange(min(_ROWS, len(problem)), device=problem.lower.device))
-    fastest = {"float32": float("inf"), "bfloat16": float("inf")}
-    try:
-        for _ in range(_ROUNDS):
-            for name in fastest:
-                with Precisions((model,), (name,)).applied():
-                    fastest[name] = min(fastest[name], _seconds(few, domains[0]))
-    except (
-        RuntimeError
-    ):  # a model that cannot do it: what it says of float32 comes up in the attack itself
-        return False
-    return fastest["float32"] > _GAIN * fastest["bfloat16"]
+    left = {way: Precisions((model,), (way,)) for way in ways}
+    for number in range(_ROUNDS):
+        for way, precisions in left.items():
+            try:
+                with precisions.applied():
+                    times[way] = min(times[way], _seconds(few, domain))
+            except (
+                Exception
+            ):  # a model that cannot do it; what it says as it is comes up in the attack itself
+                times[way] = math.inf
+        if number == 0:
+            bound = max(_SHORT, _HOPELESS * min(times.values()))
+            left = {w: how for w, how in left.items() if w == ways[0] or times[w] <= bound}
+    return times
 
 
 def _seconds(problem: AbstractProblem, domain: int) -> float:
     """What one forward and backward pass to the images takes."""
+    # On a CPU the time of this process: on a busy machine a clock on the wall measures the others.
+    device, _ = home(problem.models[problem.model_of(domain)], problem.lower)
+    clock = time.process_time if device.type == "cpu" else time.perf_counter
     with full_precision(), gradients_enabled():
-        began = time.perf_counter()
+        began = clock()
         leaf = problem.zeros().requires_grad_()
         total = problem.domain_logits(leaf, domain).sum()
         if total.requires_grad:
             torch.autograd.grad(total, leaf, allow_unused=True)
         total.item()  # accelerators work on their own until they are asked
-        return time.perf_counter() - began
+        return clock() - began

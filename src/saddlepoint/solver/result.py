@@ -2,14 +2,31 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
-from typing import final
+from pathlib import Path
+from typing import Any, final
 
 import torch
 from torch import Tensor
 
-__all__ = ["AttackResult", "Callback", "History", "Interrupted", "Progress", "concatenate"]
+from saddlepoint.display import Brief, hardest, html_table
+from saddlepoint.plots import plot_steps
+from saddlepoint.problems import AbstractProblem
+from saddlepoint.projections import LpBall
+from saddlepoint.rules import AbstractWeightRule
+
+__all__ = [
+    "Asked",
+    "AttackResult",
+    "Callback",
+    "History",
+    "Progress",
+    "concatenate",
+    "keep_partial",
+    "partial_of",
+]
 
 
 @final
@@ -24,6 +41,31 @@ class History:
 
     weights: Tensor
     losses: Tensor
+
+    def __repr__(self) -> str:
+        """How large it is."""
+        iterates, rows, domains = self.weights.shape
+        return f"History({iterates} iterates, {rows} rows, {domains} domains)"
+
+
+@final
+@dataclass(frozen=True, repr=False)
+class Asked(Brief):
+    """What an attack was asked: all that a second look at its result needs.
+
+    Attributes:
+        problem: B rows, K domains; with `quantize`, of images of so many grey levels.
+        ball: Where delta may be.
+        rule: How the weights moved.
+        steps: Updates per restart.
+        targeted: Whether the labels were classes to reach.
+    """
+
+    problem: AbstractProblem
+    ball: LpBall
+    rule: AbstractWeightRule
+    steps: int
+    targeted: bool
 
 
 @final
@@ -42,9 +84,11 @@ class AttackResult:
         history: Weights and losses per step.
         num_forwards: Evaluations of the K domains spent on the search in each row, (B,), int64, those that
             confirm in full precision what looked fooled in less included; the verdict is one more.
-        completed: Rows that were attacked to the end, (B,), boolean; all of them, but for `Interrupted.result`.
+        completed: Rows that are done, (B,), boolean: fooled, or attacked to the end; all but after Ctrl-C.
         precision: What each model of the problem computed in during the search, such as "bfloat16"; empty where
             nobody has said.
+        asked: What the attack was asked, with the problem, so that it can be asked again; None where nobody has
+            said, and in results that were pickled, which leave the models behind.
     """
 
     delta: Tensor
@@ -56,51 +100,78 @@ class AttackResult:
     num_forwards: Tensor
     completed: Tensor
     precision: tuple[str, ...] = ()
+    asked: Asked | None = None
 
     def __repr__(self) -> str:
         """What matters, in one line instead of all tensors."""
         rows, domains = self.fooled.shape
         every, spent = int(self.success.sum()), self.num_forwards.double().mean().item()
-        stopped = f", interrupted at {int(self.completed.sum())}" if self.interrupted else ""
+        left = int((~self.completed).sum())
+        stopped = f", stopped with {left} rows to do" if left else ""
         return (
             f"AttackResult({every} of {rows} rows fool all {domains} domains, "
             f"{spent:.1f} evaluations per row{stopped})"
         )
 
+    def _repr_html_(self) -> str:
+        """The domains, all of them at once, and the hardest one, for a notebook."""
+        rows, names = len(self.fooled), self._names
+        hits, weights = self.fooled.sum(dim=0).tolist(), self.weights.double().mean(dim=0).tolist()
+        lines = [
+            (name, f"{count} of {rows}", f"{weight:.2f}")
+            for name, count, weight in zip(names, hits, weights, strict=True)
+        ]
+        lines.append(("all at once", f"{int(self.success.sum())} of {rows}", ""))
+        hard = hardest([-count for count in hits])
+        if (
+            self.adversarial.dim() > self.delta.dim()
+        ):  # the place of an image in a group means nothing
+            hard = None
+        note = "" if hard is None else f"hardest: {names[hard]}"
+        return html_table(("domain", "fooled", "mean weight"), lines, note)
+
+    def plot(self, axes: Sequence[Any] | None = None) -> tuple[Any, ...]:
+        """Draw mean weights and mean losses of every domain over the steps (needs matplotlib).
+
+        Args:
+            axes: Two of matplotlib, for weights and losses; new ones if None.
+
+        Returns:
+            The two axes.
+        """
+        curves = {"mean weight": self.history.weights, "mean loss": self.history.losses}
+        return plot_steps(curves, self._names, axes)
+
+    def report(self, path: str | os.PathLike[str], **options: Any) -> Path:
+        """Write the page that the command line leaves as `report.html`; see `saddlepoint.report.write_result`.
+
+        Args:
+            path: The file, such as "attack.html".
+            options: `data` and `classes`: what images and classes are called.
+        """
+        # Reports are drawn rooms above this one, which must not know them; the package knows all rooms.
+        import saddlepoint
+
+        return saddlepoint.report.write_result(self, path, **options)
+
+    @property
+    def _names(self) -> tuple[str, ...]:
+        """Of the domains, or their numbers where nobody has said what was asked."""
+        numbers = tuple(f"domain {k + 1}" for k in range(self.fooled.shape[1]))
+        return numbers if self.asked is None else self.asked.problem.names
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**vars(self), "asked": None}  # models may be large, or functions nobody can pickle
+
     @property
     def success(self) -> Tensor:
-        """Rows in which every domain is fooled, (B,), boolean."""
+        """Rows in which every domain is fooled, (B,), boolean; after Ctrl-C mind `completed`."""
         return self.fooled.all(dim=1)
 
     @property
     def interrupted(self) -> bool:
         """Whether the attack was stopped (Ctrl-C) before every row was done."""
         return not bool(self.completed.all())
-
-
-class Interrupted(KeyboardInterrupt):
-    """Ctrl-C during an attack, with what it has found so far.
-
-    Attributes:
-        result: Of all rows; `completed` says which of them were attacked to the end.
-
-    Example:
-        >>> from saddlepoint import Ensemble, attack, linf
-        >>> def impatient(progress):
-        ...     raise KeyboardInterrupt
-        >>> problem = Ensemble([torch.nn.Identity().eval()], 0.5 * torch.eye(3), torch.arange(3))
-        >>> try:
-        ...     result = attack(problem, linf(0.1), callback=impatient)
-        ... except Interrupted as stop:
-        ...     result = stop.result
-        >>> result
-        AttackResult(0 of 3 rows fool all 1 domains, 1.0 evaluations per row, interrupted at 0)
-    """
-
-    def __init__(self, result: AttackResult) -> None:
-        done, rows = int(result.completed.sum()), len(result.completed)
-        super().__init__(f"the attack was stopped after {done} of {rows} rows")
-        self.result = result
 
 
 @final
@@ -110,10 +181,12 @@ class Progress:
 
     Attributes:
         rows: Rows in all.
-        done: Rows finished.
-        fooled: Finished rows that fool every domain.
+        done: Rows of finished batches.
+        fooled: Rows that fool every domain so far, those of the current batch included; the verdict at the end
+            of a batch asks them again.
         step, steps: Position inside the current batch.
         restart: Which restart of the current batch, from 0.
+        fraction: How much of the work is done, at least: rows that are fooled early make it jump.
     """
 
     rows: int
@@ -122,9 +195,38 @@ class Progress:
     step: int
     steps: int
     restart: int = 0
+    fraction: float = 0.0
 
 
 Callback = Callable[[Progress], None]
+
+
+def keep_partial(stop: KeyboardInterrupt, result: AttackResult) -> None:
+    """Put what was found so far into Ctrl-C itself.
+
+    A class of our own could not do it: Python ends a process by SIGINT, which tells the loop of a shell to end
+    too, only for an uncaught exception that is exactly a KeyboardInterrupt.
+
+    Example:
+        >>> from saddlepoint import Ensemble, attack, linf
+        >>> def impatient(progress):
+        ...     raise KeyboardInterrupt
+        >>> problem = Ensemble([torch.nn.Identity().eval()], 0.5 * torch.eye(3), torch.arange(3))
+        >>> try:
+        ...     result = attack(problem, linf(0.1), callback=impatient)
+        ... except KeyboardInterrupt as stop:
+        ...     result = stop.result
+        >>> result
+        AttackResult(0 of 3 rows fool all 1 domains, 1.0 evaluations per row, stopped with 3 rows to do)
+    """
+    stop.result = result  # type: ignore[attr-defined]
+
+
+def partial_of(stop: KeyboardInterrupt) -> AttackResult | None:
+    """What a solver found in the batch that was stopped; None if nothing."""
+    found = getattr(stop, "result", None)
+    # A result that says what was asked is that of a whole attack, which a model or a callback has made.
+    return found if isinstance(found, AttackResult) and found.asked is None else None
 
 
 def concatenate(parts: Sequence[AttackResult]) -> AttackResult:
@@ -135,7 +237,9 @@ def concatenate(parts: Sequence[AttackResult]) -> AttackResult:
         torch.cat([part.history.weights for part in parts], dim=1),
         torch.cat([part.history.losses for part in parts], dim=1),
     )
-    others = ("history", "precision")
+    others = ("history", "precision", "asked")
     names = [field.name for field in fields(AttackResult) if field.name not in others]
-    tensors = {name: torch.cat([getattr(part, name) for part in parts]) for name in names}
+    tensors: dict[str, Any] = {
+        name: torch.cat([getattr(part, name) for part in parts]) for name in names
+    }
     return AttackResult(history=history, precision=parts[0].precision, **tensors)

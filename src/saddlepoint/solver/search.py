@@ -24,6 +24,7 @@ def random_search(
     queries: int,
     seed: int,
     rows: Tensor,
+    patience: int | None = None,
 ) -> Tensor:
     """Look for misclassified images in a linf ball by setting squares to +-eps at random.
 
@@ -39,6 +40,8 @@ def random_search(
         queries: Images of a row that may be shown to the model; a row that is fooled stops.
         seed: Of the rows' streams.
         rows: Row numbers, (B,).
+        patience: After so many queries a row whose margin has not fallen to half of what it was at the start is
+            given up; None gives up none.
 
     Returns:
         The image of lowest margin of every row, (B, ...), the first misclassified one if there is any.
@@ -56,8 +59,11 @@ def random_search(
     best = _moved(x, stripes.reshape(shape), eps)
     with torch.no_grad():
         margins, right = _judge(model, best, y)
+        first, hopeful = margins.clone(), torch.ones_like(right)
         for query in range(1, queries):
-            left = right.nonzero().flatten()
+            if query == patience:
+                hopeful = margins <= first / 2
+            left = (right & hopeful).nonzero().flatten()
             if len(left) == 0:
                 break
             draws = streams.uniform(seed, rows[left], query, 2 + _channels(x)).to(x)

@@ -68,10 +68,13 @@ def steepest(ball: LpBall, gradient: Tensor, entries: int | Tensor | None = None
     if ball.p != 1:
         return _STEEPEST[ball.p](gradient)
     rows = gradient.flatten(1)
+    most = min(_ENTRIES, rows.shape[1])
     if entries is None:
-        entries = _radius(ball, rows).ceil().clamp(1, min(_ENTRIES, rows.shape[1]))
+        entries = _radius(ball, rows).ceil().clamp(1, most)
+    else:
+        most = int(entries) if isinstance(entries, int) else int(entries.max())
     counts = torch.as_tensor(entries, device=rows.device).reshape(-1, 1)
-    top = rows.abs().topk(int(counts.max()), dim=1).indices  # largest first
+    top = rows.abs().topk(most, dim=1).indices  # largest first
     moving = torch.arange(top.shape[1], device=rows.device) < counts
     signs = rows.gather(1, top).sign() * moving / counts
     return torch.zeros_like(rows).scatter(1, top, signs).reshape(gradient.shape)

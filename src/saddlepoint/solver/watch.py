@@ -16,7 +16,7 @@ from saddlepoint.solver.evaluate import Evaluation, broken_gradients
 
 __all__ = ["TWICE", "Watch", "alone_tolerance", "check_again", "check_answers", "moved", "spread"]
 
-# How many sights may wait until they are looked at: on an accelerator, each look stops it.
+# How many observations are collected before their values are read: reading one makes an accelerator wait.
 _PATIENCE = {"cpu": 1}
 _MOST = 16
 # By how much answers may move, see `moved`: twice for kernels that are not deterministic; alone because other
@@ -30,7 +30,7 @@ _HALF = (torch.float16, torch.bfloat16)
 
 @final
 @dataclass(frozen=True)
-class _Sight:
+class _Observed:
     """An iterate, and where it was finite: (n, K) for its logits and losses, (n,) for its gradient."""
 
     problem: AbstractProblem
@@ -60,19 +60,19 @@ class Watch:
 
     def __init__(self, loss: Loss, *, targeted: bool) -> None:
         self._loss, self._targeted = loss, targeted
-        self._seen: list[_Sight] = []
+        self._seen: list[_Observed] = []
 
     def point(
         self, problem: AbstractProblem, delta: Tensor, point: Evaluation, *, step: int = 0
     ) -> None:
         """See the logits and losses at an iterate; they are looked at together with what comes next."""
-        self._seen.append(_Sight(problem, delta, 0, step, point.finite))
+        self._seen.append(_Observed(problem, delta, 0, step, point.finite))
 
     def values(
         self, problem: AbstractProblem, delta: Tensor, finite: Tensor, *, step: int = 0
     ) -> None:
         """See where logits and losses are finite, (n, K), boolean."""
-        self._add(_Sight(problem, delta, 0, step, finite))
+        self._add(_Observed(problem, delta, 0, step, finite))
 
     def gradient(
         self,
@@ -86,7 +86,19 @@ class Watch:
         """See the gradient that the next step follows, (n, ...), taken at draw `stream`."""
         # A sum is finite only if every entry is, and costs a fraction of looking at each.
         finite = gradient.flatten(1).sum(dim=1).isfinite()
-        self._add(_Sight(problem, delta, stream, step, finite))
+        self._add(_Observed(problem, delta, stream, step, finite))
+
+    def count(self, left: Tensor) -> int:
+        """How many of `left`, (n,), are true, and in the same question whether all that was seen is finite.
+
+        A solver has to ask an accelerator the first at every step; the second then costs no wait of its own.
+        """
+        finite = [observed.finite.all() for observed in self._seen]
+        number, *sound = torch.stack([left.sum(), *finite]).tolist()
+        if not all(sound):
+            self.check()
+        self._seen = []
+        return int(number)
 
     def check(self) -> None:
         """Look at what was seen and not looked at yet.
@@ -95,36 +107,36 @@ class Watch:
             ValueError: Something was not finite; names the row, the domains and the remedy.
         """
         seen, self._seen = self._seen, []
-        if len(seen) > 1 and bool(torch.stack([sight.finite.all() for sight in seen]).all()):
+        if len(seen) > 1 and bool(torch.stack([observed.finite.all() for observed in seen]).all()):
             return  # one look for all of them
-        for sight in seen:
-            if not bool(sight.finite.all()):
-                self._refuse(sight)
+        for observed in seen:
+            if not bool(observed.finite.all()):
+                self._refuse(observed)
 
-    def _add(self, sight: _Sight) -> None:
-        self._seen.append(sight)
-        if len(self._seen) >= _PATIENCE.get(sight.delta.device.type, _MOST):
+    def _add(self, observed: _Observed) -> None:
+        self._seen.append(observed)
+        if len(self._seen) >= _PATIENCE.get(observed.delta.device.type, _MOST):
             self.check()
 
-    def _refuse(self, sight: _Sight) -> None:
-        values, problem = sight.finite.dim() == 2, sight.problem
-        bad = ~sight.finite.all(dim=1) if values else ~sight.finite
+    def _refuse(self, observed: _Observed) -> None:
+        values, problem = observed.finite.dim() == 2, observed.problem
+        bad = ~observed.finite.all(dim=1) if values else ~observed.finite
         position = int(bad.nonzero()[0])
         row = problem.rows[position].item()
         if values:
-            domains = (~sight.finite[position]).nonzero().flatten().tolist()
+            domains = (~observed.finite[position]).nonzero().flatten().tolist()
         else:
             one = torch.tensor([position], device=bad.device)
             domains = broken_gradients(
                 problem.take(one),
-                sight.delta[one],
+                observed.delta[one],
                 self._loss,
-                stream=sight.stream,
+                stream=observed.stream,
                 targeted=self._targeted,
             )
         named = ", ".join(f"domain {k} ({problem.names[k]})" for k in domains) or "all domains"
         where = f"in row {row}, {named}, " + (
-            f"after {sight.step} steps" if sight.step else "at the start"
+            f"after {observed.step} steps" if observed.step else "at the start"
         )
         if values:
             raise ValueError(

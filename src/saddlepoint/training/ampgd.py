@@ -34,11 +34,20 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from saddlepoint.calls import full_precision
+from saddlepoint.precision import Precision
 from saddlepoint.rules import AbstractWeightRule, Average, MinMax, WorstCase
 from saddlepoint.solver.evaluate import gradients_enabled
 from saddlepoint.solver.schedule import Schedule
 
-from .inner import TrainingLoss, ascend, check_batch, check_model, descend, steepest_of_all
+from .inner import (
+    TrainingLoss,
+    ascend,
+    check_batch,
+    check_model,
+    descend,
+    precisions_of_step,
+    steepest_of_all,
+)
 from .threats import AbstractStart, ThreatLike, check_threats
 
 __all__ = ["StepOptions", "StepStats", "ampgd_step", "avg_step", "max_step", "msd_step", "perturb"]
@@ -61,6 +70,7 @@ class StepOptions(TypedDict, total=False):
     start: AbstractStart | None
     mix: float
     loss: TrainingLoss
+    precision: Precision
 
 
 @final
@@ -88,6 +98,11 @@ class StepStats:
     perturbations: Tensor
     row_weights: Tensor
 
+    def __repr__(self) -> str:
+        """The numbers in one line instead of all tensors."""
+        told = (f"{name} {value:.4g}" for name, value in self.scalars().items())
+        return f"StepStats({', '.join(told)})"
+
     def scalars(self) -> dict[str, float]:
         """Everything that is one number, under names such as "loss" and "weight/linf"."""
         scalars = {"loss": self.loss, "accuracy": self.accuracy}
@@ -111,6 +126,7 @@ def ampgd_step(
     start: AbstractStart | None = None,
     mix: float = 1.0,
     loss: TrainingLoss = cross_entropy,
+    precision: Precision = "float32",
 ) -> StepStats:
     """One training step against several threats at once: Algorithm 2. The loop stays yours.
 
@@ -137,6 +153,10 @@ def ampgd_step(
         mix: Share of the adversarial loss; the rest is the loss of unperturbed images. 0.5 in the paper's
             350-epoch MNIST recipe, 1 otherwise.
         loss: Large = hard, one number per row; cross-entropy by default.
+        precision: What the model computes in, attack and update: "float32" (as it is), "bfloat16", or "auto",
+            which is what a short measurement shows to be faster, made once per model by every process for
+            itself. Parameters, gradients, losses, weights and perturbations stay in their own dtypes. What is
+            returned is what the step saw; for numbers to publish ask the model again.
 
     Returns:
         Means over the batch, and the perturbations and weights of every row.
@@ -167,7 +187,8 @@ def ampgd_step(
     named = check_threats(threats, x.shape[1:])
     plan = _plan(steps, iteration)
     rule = RULE if rule is None else _is_rule(rule)
-    with full_precision(), gradients_enabled():
+    lowered = precisions_of_step(model, x, y, precision)
+    with full_precision(), gradients_enabled(), lowered.applied():
         delta, weights = ascend(model, x, y, tuple(named.values()), rule, plan, start, loss)
         weigh = rule.init if isinstance(rule, WorstCase) else (lambda _: weights)
         update = descend(model, optimizer, x, y, delta, weigh, mix, loss)
@@ -225,6 +246,7 @@ def msd_step(
     start: AbstractStart | None = None,
     mix: float = 1.0,
     loss: TrainingLoss = cross_entropy,
+    precision: Precision = "float32",
 ) -> StepStats:
     """Multi steepest descent (Maini, Wong & Kolter, 2020): one perturbation, the best of K steps each time.
 
@@ -242,7 +264,8 @@ def msd_step(
     x, y = check_batch(x, y, mix)
     named = check_threats(threats, x.shape[1:])
     plan = _plan(steps, iteration)
-    with full_precision(), gradients_enabled():
+    lowered = precisions_of_step(model, x, y, precision)
+    with full_precision(), gradients_enabled(), lowered.applied():
         last = steepest_of_all(model, x, y, tuple(named.values()), plan, start, loss)
         kept = last.chosen.unsqueeze(0)
         update = descend(model, optimizer, x, y, kept, torch.ones_like, mix, loss)

@@ -9,8 +9,9 @@ from typing import Any, NamedTuple, Protocol, final
 
 import torch
 from torch import Tensor
+from torch.utils.data import DataLoader, Dataset, IterableDataset
 
-__all__ = ["Batch", "Batches", "Loader", "TrainingProgress", "as_batch"]
+__all__ = ["Batch", "Batches", "Loader", "TrainingProgress", "as_batch", "as_loader"]
 
 
 class Loader(Protocol):
@@ -35,6 +36,9 @@ def as_batch(given: Any) -> Batch:
         >>> as_batch([torch.rand(2, 3), torch.tensor([0, 1])]).numbers is None
         True
     """
+    if isinstance(given, list | tuple):
+        arrays = (torch.as_tensor(e) if hasattr(e, "__array__") else e for e in given)
+        given = type(given)(arrays) if type(given) in (list, tuple) else tuple(arrays)
     pair = isinstance(given, list | tuple) and len(given) in (2, 3)
     if not pair or not all(isinstance(each, Tensor) for each in given):
         got = type(given).__name__
@@ -50,6 +54,24 @@ def as_batch(given: Any) -> Batch:
             f"`loader` must give as many labels as images, got {[len(each) for each in given]}."
         )
     return batch
+
+
+def as_loader(loader: Loader | Dataset[Any], size: int) -> Loader:
+    """The loader, or one that shuffles a data set into batches of so many images.
+
+    Example:
+        >>> from torch.utils.data import TensorDataset
+        >>> len(as_loader(TensorDataset(torch.rand(5, 3), torch.arange(5)), 2))
+        3
+    """
+    if not isinstance(loader, Dataset):
+        return loader
+    if isinstance(loader, IterableDataset):
+        raise TypeError(
+            "`loader` must be a loader, or a data set that can be shuffled, got an IterableDataset; give a "
+            "DataLoader of it that has a length."
+        )
+    return DataLoader(loader, batch_size=size, shuffle=True)
 
 
 @final

@@ -14,7 +14,14 @@ from torch import Tensor, nn
 
 from saddlepoint.files import read_tensors, write_tensors
 
-__all__ = ["Checkpoint", "read_checkpoint", "read_model", "write_checkpoint"]
+__all__ = [
+    "Checkpoint",
+    "read_checkpoint",
+    "read_config",
+    "read_epochs",
+    "read_model",
+    "write_checkpoint",
+]
 
 KEY = "saddlepoint"
 
@@ -93,6 +100,25 @@ def read_checkpoint(
     groups = optimizer.state_dict()["param_groups"]
     optimizer.load_state_dict({"state": state, "param_groups": groups})
     return Checkpoint(record, _under("extra.", tensors))
+
+
+def read_config(path: Path) -> dict[str, Any]:
+    """What training was told when it began.
+
+    Raises:
+        ValueError: The file is damaged.
+    """
+    config: dict[str, Any] = _read(path)[0].get("config", {})
+    return config
+
+
+def read_epochs(path: Path) -> int:
+    """How many epochs were finished when the checkpoint was written; 0 if there is none yet.
+
+    Raises:
+        ValueError: The file is damaged.
+    """
+    return len(_read(path)[0]["history"]) if path.is_file() else 0
 
 
 def read_model(path: Path) -> dict[str, Tensor]:

@@ -17,10 +17,14 @@ from torch.nn.parallel import DistributedDataParallel
 
 from saddlepoint.calls import call
 from saddlepoint.losses import fooled
+from saddlepoint.precision import FULL, Precision, Precisions, check_precision
+from saddlepoint.problems import Ensemble
 from saddlepoint.problems.inputs import as_images, as_labels, plain
 from saddlepoint.rules import AbstractWeightRule
+from saddlepoint.solver.lowering import choose_precisions
 from saddlepoint.solver.schedule import Schedule
 
+from .distributed import World
 from .threats import AbstractStart, Threat, ZeroStart
 
 __all__ = [
@@ -28,10 +32,15 @@ __all__ = [
     "ascend",
     "check_batch",
     "check_model",
+    "check_training_precision",
     "descend",
     "evaluating",
+    "faster_precision",
+    "precisions_of_step",
     "steepest_of_all",
 ]
+
+_MEASURED = 64  # images that "auto" is decided with
 
 TrainingLoss = Callable[[Tensor, Tensor], Tensor]
 """Losses (N,) from logits (N, C) and labels (N,); large = hard, nothing averaged."""
@@ -196,6 +205,49 @@ def check_model(model: object) -> None:
             "`model` must not have parameters of float16, which become NaN in training, got some; train in "
             "float32, with model.float(), and convert afterwards."
         )
+
+
+def check_training_precision(precision: object) -> None:
+    """Refuse what no training can compute in."""
+    if not isinstance(precision, str):
+        raise ValueError(
+            f"`precision` must be one word in training, where there is one model, got {precision!r}."
+        )
+    check_precision(precision, 1)
+    if precision.endswith("+channels_last"):
+        raise ValueError(
+            f"`precision` must be float32, bfloat16 or auto in training, which moves parameters in the layout "
+            f"that they have, got {precision!r}; write model.to(memory_format=torch.channels_last)."
+        )
+    if precision == "float16":
+        raise ValueError(
+            "`precision` must be float32, bfloat16 or auto in training, got 'float16', in which small "
+            "gradients vanish unless losses are scaled; take bfloat16."
+        )
+
+
+def precisions_of_step(model: nn.Module, x: Tensor, y: Tensor, precision: Precision) -> Precisions:
+    """What a model computes in during a training step; "auto" is measured once per model, see there."""
+    check_training_precision(precision)
+    if precision == "float32":
+        return FULL
+    with evaluating(model) as module:
+        names = choose_precisions(Ensemble([module], x, y), precision, layouts=False).names
+    return Precisions((model, module), 2 * names)  # the attack asks the module inside
+
+
+def faster_precision(model: nn.Module, x: Tensor, y: Tensor) -> Precision:
+    """What "auto" is for a model and such images, measured by process 0 for all processes.
+
+    Args:
+        model: Left as it was.
+        x: Images in [0, 1], (N, ...), of which the first are used.
+        y: Labels, (N,).
+    """
+    device = next(model.parameters()).device
+    few = check_batch(x[:_MEASURED].to(device), y[:_MEASURED].to(device))
+    found: Precision = precisions_of_step(model, *few, "auto").names[0]
+    return World.current().gather(found)[0]
 
 
 def check_batch(x: Tensor, y: Tensor, mix: float = 1.0) -> tuple[Tensor, Tensor]:

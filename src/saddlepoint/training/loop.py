@@ -12,12 +12,24 @@ from typing import Any, Unpack
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.utils.data import Dataset
 
 from saddlepoint.directions import raw
+from saddlepoint.loaders import collected
 from saddlepoint.losses import fooled
+from saddlepoint.precision import Precision
 
-from .batches import Batches, Loader, TrainingProgress
-from .inner import ask, check_batch, check_model, step_on
+from .batches import Batches, Loader, TrainingProgress, as_batch, as_loader
+from .checkpoints import read_config
+from .inner import (
+    ask,
+    check_batch,
+    check_model,
+    check_training_precision,
+    faster_precision,
+    precisions_of_step,
+    step_on,
+)
 from .methods import ADVERSARIAL, AbstractMethod, MethodOptions, Plain, Step, make_method
 from .recipes import Recipe
 from .session import CHECKPOINT, Session, Validation
@@ -30,7 +42,12 @@ METHODS = (*ADVERSARIAL, "clean")
 
 
 def clean_step(
-    model: nn.Module, optimizer: torch.optim.Optimizer, x: Tensor, y: Tensor
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    x: Tensor,
+    y: Tensor,
+    *,
+    precision: Precision = "float32",
 ) -> dict[str, float]:
     """One step on the cross-entropy of unperturbed images.
 
@@ -39,6 +56,7 @@ def clean_step(
         optimizer: Over the parameters of `model`.
         x: Images in [0, 1], (B, ...).
         y: Labels, (B,).
+        precision: What the model computes in, as in `ampgd_step`.
 
     Returns:
         Means over the batch before the step: "loss" and "accuracy".
@@ -55,7 +73,8 @@ def clean_step(
     """
     check_model(model)
     x, y = check_batch(x, y)
-    logits = ask(model, x, y, fresh=True)
+    with precisions_of_step(model, x, y, precision).applied():
+        logits = ask(model, x, y, fresh=True)
     loss = F.cross_entropy(logits, y)
     step_on(loss, optimizer)
     right = ~fooled(logits.detach(), y)
@@ -64,18 +83,19 @@ def clean_step(
 
 def train(
     model: nn.Module,
-    loader: Loader,
+    loader: Loader | Dataset[Any],
     threats: Mapping[str, ThreatLike] | None = None,
     *,
     method: str | Step | None = None,
     recipe: Recipe | None = None,
     epochs: int | None = None,
-    validation: tuple[Tensor, Tensor] | None = None,
+    validation: tuple[Tensor, Tensor] | Loader | Dataset[Any] | None = None,
     validation_steps: int = 20,
     out: str | Path | None = None,
     resume: bool = False,
     checkpoint_every: int | None = None,
     seed: int = 0,
+    precision: Precision = "float32",
     callback: Callable[[TrainingProgress], None] | None = None,
     **options: Unpack[MethodOptions],
 ) -> tuple[TrainingProgress, ...]:
@@ -92,7 +112,8 @@ def train(
 
     Args:
         model: Classifier; inputs in [0, 1], output logits (B, classes).
-        loader: Batches (x, y) with images in [0, 1], and a length.
+        loader: Batches (x, y) with images in [0, 1], and a length; or a data set of torch, which is shuffled
+            into batches of the recipe's size.
         threats: K named balls, or `Threat`s. Needed by all methods but "clean".
         method: None is "ampgd" with threats and "clean" without. "ampgd" is Algorithm 2 with stronger inner
             attacks, "ampgd-paper" is Algorithm 2 to the letter (docs/training.md says how they differ); "avg",
@@ -101,14 +122,18 @@ def train(
         recipe: Optimiser and schedule; its batch size and augmentation are the loader's business.
             None is AdamW at 0.001, one-cycle, 10 epochs.
         epochs: Overrides the number in the recipe.
-        validation: Held-out images and labels. After every epoch the accuracy under all `threats` is measured
-            on them, and `model` ends with the parameters of the best epoch.
+        validation: Held-out images and labels, or a loader or a data set of them, which is read at once. After
+            every epoch the accuracy under all `threats` is measured on them, and `model` ends with the
+            parameters of the best epoch.
         validation_steps: Steps of the attacks on them.
         out: Folder for `checkpoint.safetensors`, `best.safetensors` (if validated) and `history.jsonl`, one
             line per epoch; all are rewritten after every epoch. None keeps nothing.
         resume: Continue from the checkpoint in `out`, or start if there is none yet.
         checkpoint_every: Write a checkpoint after every so many steps too, for long epochs.
         seed: Of everything random.
+        precision: What the model computes in while it is trained, as in `ampgd_step`; validation is in full
+            precision. "auto" is decided once, by process 0 for all, and kept in the checkpoint: a run that is
+            resumed goes on as it began.
         callback: Called after every step; after the last of an epoch when everything has been written.
         **options: `rule`, `steps`, `mix`, `start` and `ramp`, see `MethodOptions`.
 
@@ -131,11 +156,19 @@ def train(
     """
     recipe = recipe or Recipe("default", "adamw", 0.001, 10, weight_decay=0.01)
     recipe = replace(recipe, epochs=epochs) if epochs is not None else recipe
+    loader = as_loader(loader, recipe.batch_size)
+    held_out: tuple[Tensor, Tensor] | None = None
+    if validation is not None:
+        held_out = validation if isinstance(validation, tuple) else collected(validation)
     method = ("ampgd" if threats else "clean") if method is None else method
     named = check_threats(threats) if threats else {}
-    chosen = _method(method, named, validation, options)
-    _check(model, seed, loader, validation, checkpoint_every)
+    check_training_precision(precision)
+    _check(model, seed, loader, held_out, checkpoint_every)
     folder = Path(out) if out is not None else None
+    path = folder / CHECKPOINT if folder is not None else None
+    if precision == "auto":
+        precision = _decided(model, loader, path if resume else None)
+    chosen = _method(method, named, held_out, precision, options)
     session = Session(
         model,
         loader,
@@ -144,14 +177,13 @@ def train(
         recipe,
         seed=seed,
         folder=folder,
-        config=_config(method, recipe, seed, len(loader), named, options),
-        validation=validation and Validation(*validation, _judges(named), validation_steps),
+        config=_config(method, recipe, seed, len(loader), named, precision, options),
+        validation=held_out and Validation(*held_out, _judges(named), validation_steps),
         checkpoint_every=checkpoint_every,
         callback=callback,
     )
     if resume and folder is None:
         raise ValueError("`out` must be given to resume, got None.")
-    path = folder / CHECKPOINT if folder is not None else None
     if path is not None and path.exists():
         if not resume:
             raise FileExistsError(f"`out` has {path} already; resume it or choose another folder.")
@@ -160,10 +192,21 @@ def train(
     return tuple(session.history)
 
 
+def _decided(model: nn.Module, loader: Loader, path: Path | None) -> Precision:
+    """What "auto" is: as in the checkpoint, if there is one, else what is faster with the first images."""
+    if path is not None and path.exists():
+        found: Precision = read_config(path).get("precision", "float32")
+        return found
+    with torch.random.fork_rng():  # drawing a batch takes numbers from the generator
+        x, y, _ = as_batch(next(iter(loader)))
+    return faster_precision(model, x, y)
+
+
 def _method(
     method: str | Step,
     threats: Mapping[str, Threat],
     validation: tuple[Tensor, Tensor] | None,
+    precision: Precision,
     options: MethodOptions,
 ) -> AbstractMethod:
     if not callable(method) and method not in METHODS:
@@ -176,7 +219,7 @@ def _method(
                 f"`threats` must name at least one threat for method {method!r}, got none; "
                 "method 'clean' trains without."
             )
-        return make_method(method, threats, **options)
+        return make_method(method, threats, precision=precision, **options)
     if options:
         raise ValueError(
             f"`{next(iter(options))}` is an option of {', '.join(ADVERSARIAL)} only, got it for {method!r}."
@@ -186,8 +229,15 @@ def _method(
             f"`threats` must be None for method 'clean' without validation, got {sorted(threats)}."
         )
     if callable(method):
+        if precision != "float32":
+            raise ValueError(
+                "`precision` must be float32 for a step function of your own, which asks the model itself, got "
+                f"{precision!r}; give it to the steps that yours calls."
+            )
         return Plain(method)
-    return Plain(lambda model, optimizer, x, y, _: clean_step(model, optimizer, x, y))
+    return Plain(
+        lambda model, optimizer, x, y, _: clean_step(model, optimizer, x, y, precision=precision)
+    )
 
 
 def _judges(threats: Mapping[str, Threat]) -> dict[str, Threat]:
@@ -234,6 +284,7 @@ def _config(
     seed: int,
     steps: int,
     threats: Mapping[str, Threat],
+    precision: Precision,
     options: MethodOptions,
 ) -> dict[str, Any]:
     """What must be the same for a run to be continued, as JSON gives it back."""
@@ -242,6 +293,7 @@ def _config(
         "method": method if isinstance(method, str) else "custom",
         "steps": steps,
         "recipe": asdict(recipe),
+        "precision": precision,
     }
     if threats:
         config["threats"] = {name: threat.describe() for name, threat in threats.items()}

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from saddlepoint.directions import raw
+from saddlepoint.precision import Precision
 from saddlepoint.rules import AbstractWeightRule, MinMax
 
 from .ampgd import StepStats, ampgd_step, avg_step, max_step, msd_step
@@ -61,6 +62,10 @@ class MethodOptions(TypedDict, total=False):
     mix: float
     start: Literal["zero", "random", "warm"]
     ramp: float
+
+
+class _Options(MethodOptions, total=False):
+    precision: Precision
 
 
 @final
@@ -139,7 +144,7 @@ class Plain(AbstractMethod):
         """Nothing to restore."""
 
 
-Factory = Callable[[dict[str, Threat], MethodOptions], AbstractMethod]
+Factory = Callable[[dict[str, Threat], _Options], AbstractMethod]
 
 
 class _StepFunction(Protocol):
@@ -155,17 +160,19 @@ class _StepFunction(Protocol):
         steps: int,
         start: AbstractStart | None,
         mix: float,
+        precision: Precision,
     ) -> StepStats: ...
 
 
 @final
 class _Adversarial(AbstractMethod):
     def __init__(
-        self, function: _StepFunction, threats: dict[str, Threat], options: MethodOptions
+        self, function: _StepFunction, threats: dict[str, Threat], options: _Options
     ) -> None:
         self.function, self.threats = function, threats
         self.steps, self.mix = options.get("steps", 10), options.get("mix", 1.0)
         self.start, self.ramp = options.get("start", "zero"), options.get("ramp", 0.0)
+        self.precision = options.get("precision", "float32")
         self.memory = Memory()
         self._visit: Visit | None = None
         if self.start not in ("zero", "random", "warm"):
@@ -194,6 +201,7 @@ class _Adversarial(AbstractMethod):
             steps=self.steps,
             start=start,
             mix=self.mix,
+            precision=self.precision,
         )
         if self.start == "warm" and moment.images is not None:
             self._visit = Visit(moment.images, stats.perturbations.cpu(), stats.row_weights.cpu())
@@ -227,14 +235,14 @@ class _Adversarial(AbstractMethod):
 
 
 def make_method(
-    name: str, threats: Mapping[str, ThreatLike], **options: Unpack[MethodOptions]
+    name: str, threats: Mapping[str, ThreatLike], **options: Unpack[_Options]
 ) -> AbstractMethod:
     """The adversarial method called `name`.
 
     Args:
         name: A key of `ADVERSARIAL`.
         threats: K named threats.
-        **options: See `MethodOptions`.
+        **options: See `MethodOptions`; and `precision`, as in `ampgd_step`.
 
     Example:
         >>> from saddlepoint.projections import LpBall
@@ -253,11 +261,11 @@ def make_method(
     return ADVERSARIAL[name](check_threats(threats), options)
 
 
-def _ampgd(threats: dict[str, Threat], options: MethodOptions) -> AbstractMethod:
+def _ampgd(threats: dict[str, Threat], options: _Options) -> AbstractMethod:
     return _Adversarial(partial(ampgd_step, rule=options.get("rule")), threats, options)
 
 
-def _literal(threats: dict[str, Threat], options: MethodOptions) -> AbstractMethod:
+def _literal(threats: dict[str, Threat], options: _Options) -> AbstractMethod:
     """Algorithm 2 as printed: plain gradients times w_i, one step size beta for w and delta, warm starts."""
     rule = options.get("rule")
     if rule is None:
@@ -295,7 +303,7 @@ def _baseline(function: _StepFunction) -> Factory:
 def _alone(p: float) -> Factory:
     """Trains against the only threat of norm p, out of those that are validated."""
 
-    def factory(threats: dict[str, Threat], options: MethodOptions) -> AbstractMethod:
+    def factory(threats: dict[str, Threat], options: _Options) -> AbstractMethod:
         fitting = {name: each for name, each in threats.items() if each.ball.p == p}
         if len(fitting) != 1:
             got = ", ".join(f"{name} (p = {each.ball.p})" for name, each in threats.items())

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from saddlepoint.directions import Direction, raw
+from saddlepoint.display import Brief
 from saddlepoint.projections import LpBall
 from saddlepoint.solver.schedule import Schedule
 from saddlepoint.solver.steps import movable, random_point, steepest, step
@@ -33,8 +34,8 @@ __all__ = [
 
 
 @final
-@dataclass(frozen=True)
-class Threat:
+@dataclass(frozen=True, repr=False)
+class Threat(Brief):
     """An attacker: perturbations in a ball, found by projected steps.
 
     With neither `step_size` nor `direction` the steps are those of a restart of `attack`: they shorten from two
@@ -187,8 +188,8 @@ class ZeroStart(AbstractStart):
 
 
 @final
-@dataclass(frozen=True)
-class RandomStart(AbstractStart):
+@dataclass(frozen=True, repr=False)
+class RandomStart(Brief, AbstractStart):
     """A random point of every ball, from each row's own stream: the same row meets the same point in any batch.
 
     linf points are uniform in the ball, l1 and l2 points have a random direction and full length, before
@@ -228,8 +229,8 @@ class RandomStart(AbstractStart):
 
 
 @final
-@dataclass(frozen=True)
-class WarmStart(AbstractStart):
+@dataclass(frozen=True, repr=False)
+class WarmStart(Brief, AbstractStart):
     """Perturbations or weights of an earlier step, as `StepStats` returns them.
 
     Args:

@@ -11,6 +11,7 @@ from typing import Self, final
 import torch
 from torch import Tensor
 
+from saddlepoint.display import Brief
 from saddlepoint.transforms.pixel_maps import check_rank
 
 __all__ = [
@@ -70,8 +71,8 @@ class Transform(ABC):
 
 
 @final
-@dataclass(frozen=True)
-class Wrapped(Transform):
+@dataclass(frozen=True, repr=False)
+class Wrapped(Brief, Transform):
     """fn(images, *args): a plain function and its fixed arguments."""
 
     fn: Callable[..., Tensor]
@@ -88,8 +89,8 @@ class Wrapped(Transform):
 
 
 @final
-@dataclass(frozen=True)
-class Ranged(Transform):
+@dataclass(frozen=True, repr=False)
+class Ranged(Brief, Transform):
     """fn(images, values) with values (B,): constant if low == high, else uniform on [low, high)."""
 
     fn: Callable[[Tensor, Tensor], Tensor]
@@ -119,8 +120,8 @@ class Ranged(Transform):
 
 
 @final
-@dataclass(frozen=True)
-class Sometimes(Transform):
+@dataclass(frozen=True, repr=False)
+class Sometimes(Brief, Transform):
     """The first draw decides; the remaining ones belong to the inner transform."""
 
     transform: Transform

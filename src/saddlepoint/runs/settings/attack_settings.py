@@ -9,21 +9,32 @@ from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import BeforeValidator, Field, field_validator, model_validator
-from pydantic_core import PydanticUndefined
 
 from saddlepoint import paper
 from saddlepoint.runs import texts
+from saddlepoint.runs.model_words import HELP
 from saddlepoint.runs.settings.common import (
     Classes,
     Data,
     Device,
     Limit,
+    Mean,
     Names,
     Number,
+    Precisions,
     Seed,
     Settings,
     Size,
     Split,
+    Std,
+    check_weights,
+)
+from saddlepoint.runs.settings.paper_numbers import (
+    check_radius_of_file,
+    not_in_paper,
+    parameters,
+    radius,
+    rule_numbers,
 )
 
 __all__ = [
@@ -55,9 +66,10 @@ class AttackSettings(Settings):
     size: Size = None
     models: Names = Field(
         min_length=1,
-        description="Separated by commas: A,B,C,D (networks of the data set), mnist-a, "
-        "parameters.safetensors:A, program.pt2, package.module:factory.",
+        description=f"Separated by commas: {HELP}.",
     )
+    mean: Mean = None
+    std: Std = None
     norm: Annotated[Literal["linf", "l2", "l1", "l0"], BeforeValidator(_lower)] = Field(
         default="linf", description="linf, l2, l1 or l0."
     )
@@ -86,6 +98,11 @@ class AttackSettings(Settings):
         description="true, or predicted, which attacks each model's own answers as the authors' code does; "
         "success is counted against the true classes in both.",
     )
+    targeted: str | None = Field(
+        default=None,
+        description="Make every domain answer a class: its name or number, next (the one after the true one), "
+        "or least-likely. Fooled is then what answers that class.",
+    )
     steps: Steps = paper.STEPS["ensemble"]
     method: Literal["attack", "apgda"] = Field(
         default="attack",
@@ -95,6 +112,12 @@ class AttackSettings(Settings):
         default=1,
         ge=1,
         description="Of rows that are not fooled yet, with --method attack; 1 attacks every row once.",
+    )
+    evaluations: int | None = Field(
+        default=None,
+        ge=1,
+        description="The most evaluations of all domains that a row may take with --method attack, in place of "
+        "--steps and --restarts, which then follow from it.",
     )
     step_size: Number | None = Field(
         default=None,
@@ -111,6 +134,7 @@ class AttackSettings(Settings):
     limit: Limit = None
     batch_size: int = Field(default=64, ge=1, description="Rows between two saves.")
     device: Device = "cpu"
+    precision: Precisions = Field(default=["float32"])
     seed: Seed = 0
 
     @model_validator(mode="before")
@@ -125,16 +149,16 @@ class AttackSettings(Settings):
             return values
         given = {name: value for name, value in values.items() if value is not None}
         known = {**{name: field.default for name, field in cls.model_fields.items()}, **given}
-        found = _parameters(known)
+        found = parameters(known)
         if found is not None:
             given.setdefault("step_size", found.alpha)
-        numbers = _rule_numbers(found)
+        numbers = rule_numbers(found)
         for name in ("rule", "baseline"):
             # What is no rule is left for `_is_rule` to refuse, which knows where it came from.
             with suppress(ValueError):
                 if isinstance(known[name], str):
                     given[name] = texts.full_rule(known[name], numbers)
-        eps = _radius(known)
+        eps = radius(known)
         if eps is not None:
             given.setdefault("eps", eps)
         return given
@@ -152,21 +176,46 @@ class AttackSettings(Settings):
         texts.loss(value)
         return value
 
+    @property
+    def num_domains(self) -> int:
+        """How many models, images of a group, or views one perturbation is to fool."""
+        return len(self.models)
+
     @model_validator(mode="after")
     def _fits_together(self) -> Self:
         texts.check_radius(self.norm, self.eps)
+        for name in ("rule", "baseline"):
+            if (rule := getattr(self, name)) is not None:
+                check_weights(rule, self.num_domains, f"--{name}")
+        if self.targeted is not None and self.labels == "predicted":
+            raise ValueError("`labels` must be true with --targeted, got predicted.")
         if self.method == "attack" and self.step_size is not None:
             raise ValueError(
                 "`step_size` must be left out with --method attack, which has none to tune."
             )
-        if self.method == "apgda" and (self.restarts > 1 or self.quantize is not None):
-            raise ValueError("`restarts` and `quantize` must be left out with --method apgda.")
+        kept = (self.restarts, self.quantize, self.evaluations)
+        if self.method == "apgda" and kept != (1, None, None):
+            raise ValueError(
+                "`restarts`, `quantize` and `evaluations` must be left out with --method apgda."
+            )
+        if self.evaluations is not None:
+            fields = type(self).model_fields
+            changed = (n for n in ("steps", "restarts") if getattr(self, n) != fields[n].default)
+            _check_alone(self.evaluations, {name: getattr(self, name) for name in changed})
         if self.method == "apgda" and self.step_size is None:
             raise ValueError(
                 f"`--step-size` must be given with --method apgda, such as --step-size 1/4: "
-                f"{_not_in_paper(self.kind, self.data, self.norm)}."
+                f"{not_in_paper(self.kind, self.data, self.norm)}."
             )
         return self
+
+    @classmethod
+    def load(
+        cls, flags: Mapping[str, Any], file: Path | None = None, *, trust: bool = False
+    ) -> Self:
+        """As in `Settings.load`; a flag beside --evaluations is refused even where it says the default."""
+        _check_alone(flags.get("evaluations"), flags)
+        return super().load(flags, file, trust=trust)
 
     @classmethod
     def _merged(cls, read: dict[str, Any], given: dict[str, Any], file: Path) -> dict[str, Any]:
@@ -177,14 +226,14 @@ class AttackSettings(Settings):
         defaults = {name: field.default for name, field in cls.model_fields.items()}
         before = {**defaults, **read, "kind": cls.words[-1]}
         kept = dict(read)
-        _check_radius_of_file(before, {**before, **given}, given, file)
-        found = _parameters(before)
+        check_radius_of_file(before, {**before, **given}, given, file)
+        found = parameters(before)
         if found is not None and read.get("step_size") == found.alpha:
             del kept["step_size"]
         for name in ("rule", "baseline"):
             with suppress(ValueError):
                 bare = str(read.get(name)).partition(":")[0]
-                if texts.full_rule(bare, _rule_numbers(found)) == read.get(name):
+                if texts.full_rule(bare, rule_numbers(found)) == read.get(name):
                     kept[name] = bare
         if given.get("method") == "attack" and kept.pop("step_size", None) is not None:
             warnings.warn(
@@ -200,7 +249,7 @@ class AttackSettings(Settings):
 
         data, norm = (str(values.get(n, cls.model_fields[n].default)) for n in ("data", "norm"))
         check_data(data)
-        return f"such as --eps 8/255: {_not_in_paper(cls.words[-1], data, norm)}"
+        return f"such as --eps 8/255: {not_in_paper(cls.words[-1], data, norm)}"
 
 
 class EnsembleSettings(AttackSettings):
@@ -224,6 +273,11 @@ class UniversalSettings(AttackSettings):
         "each image.",
     )
 
+    @property
+    def num_domains(self) -> int:
+        """Images per group."""
+        return self.group_size
+
     @field_validator("models")
     @classmethod
     def _one_model(cls, value: list[str]) -> list[str]:
@@ -246,6 +300,11 @@ class TransformSettings(AttackSettings):
     )
     samples: int = Field(default=1, ge=1, description="Draws per step of random transformations.")
 
+    @property
+    def num_domains(self) -> int:
+        """Every model behind every transformation."""
+        return len(self.models) * len(texts.transforms(self.transforms))
+
     @field_validator("transforms")
     @classmethod
     def _are_transforms(cls, value: list[str]) -> list[str]:
@@ -261,57 +320,11 @@ ATTACKS: Mapping[str, type[AttackSettings]] = {
 """The settings of every kind of attack."""
 
 
-def _not_in_paper(kind: str, data: str, norm: str) -> str:
-    return f"the paper has none for {kind} attacks on {data} within {norm}"
-
-
-def _case(known: Mapping[str, Any]) -> tuple[str, str, str]:
-    """Kind of attack, data and norm, by which the paper's numbers are found."""
-    kind, data, norm = (str(known[name]) for name in ("kind", "data", "norm"))
-    return kind, data.removesuffix("-sample"), norm.lower()
-
-
-def _parameters(known: Mapping[str, Any]) -> paper.Parameters | None:
-    return paper.parameters(*_case(known)) if known["method"] == "apgda" else None
-
-
-def _rule_numbers(found: paper.Parameters | None) -> dict[str, float]:
-    return {} if found is None else {"step_size": found.beta, "gamma": found.gamma}
-
-
-def _radius(known: Mapping[str, Any]) -> float | None:
-    case = _case(known)
-    return paper.radius(*case, _letters(known.get("models"), case[1]))
-
-
-def _letters(models: object, data: str) -> list[str]:
-    """The networks of the paper among the models, which are called A or mnist-a."""
-    names = texts.split(models) if isinstance(models, str) else models
-    if not isinstance(names, list):
-        return []
-    short = (str(name).removeprefix(f"{data}-") for name in names)
-    return [name.upper() for name in short if len(name) == 1]
-
-
-def _check_radius_of_file(
-    before: Mapping[str, Any], after: Mapping[str, Any], given: Mapping[str, Any], file: Path
-) -> None:
-    """Refuse the radius of a file for another norm, and the paper's for what it has another one for."""
-    if "eps" in given or before.get("eps") in (None, PydanticUndefined):
-        return
-    others = [n for n in ("data", "models", "norm") if n in given and after[n] != before[n]]
-    old, new = _radius(before), _radius(after)
-    try:
-        eps = texts.number(before["eps"])
-    except ValueError:  # what is no number is refused later, by name
-        return
-    if _case(before)[2] != _case(after)[2] or (eps == old and new != old):
-        flags = " and ".join(f"--{name} {_text(after[name])}" for name in others)
-        was = ", ".join(_text(before[name]) for name in others)
-        raise ValueError(
-            f"`--eps` must be given with {flags}: the {texts.written(eps)} in {file} is for {was}."
-        )
-
-
-def _text(value: object) -> str:
-    return ",".join(map(str, value)) if isinstance(value, list) else str(value)
+def _check_alone(evaluations: object, given: Mapping[str, Any]) -> None:
+    """Refuse steps and restarts beside the number of evaluations that they would follow from."""
+    for name in ("steps", "restarts"):
+        if evaluations is not None and given.get(name) is not None:
+            raise ValueError(
+                f"`--{name}` must be left out with --evaluations, got {given[name]}; it follows from "
+                f"--evaluations {evaluations}."
+            )

@@ -6,27 +6,42 @@ so that `--help` answers at once.
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, Self
 
 import yaml
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationError,
+    ValidationInfo,
+    field_validator,
+)
 
 from saddlepoint.runs import texts
+from saddlepoint.runs.model_words import parse
+from saddlepoint.runs.plain import quoted
 
 __all__ = [
     "Classes",
     "Data",
     "Device",
     "Limit",
+    "Mean",
     "Names",
     "Number",
+    "Precisions",
     "Seed",
     "Settings",
     "Size",
     "Split",
+    "Std",
     "Threats",
+    "check_weights",
 ]
 
 
@@ -36,6 +51,13 @@ def _names(value: object) -> object:
 
 def _number(value: object) -> object:
     return texts.number(value) if isinstance(value, str) else value
+
+
+def _joined(value: object) -> object:
+    """Numbers in a YAML file, as they are written on the command line."""
+    listed = value if isinstance(value, list) else [value]
+    numbers = all(isinstance(v, int | float) and not isinstance(v, bool) for v in listed)
+    return ",".join(map(str, listed)) if numbers else value
 
 
 Names = Annotated[list[str], BeforeValidator(_names)]
@@ -48,7 +70,8 @@ Data = Annotated[
     str,
     Field(
         description="mnist, cifar10, fashion-mnist, mnist-sample, cifar10-sample, a folder with one folder of "
-        "images per class, or a file.npz with `images` and `labels`."
+        "images per class, a file.npz with `images` and `labels`, or a data set of torch in your code: "
+        "file.py:dataset or package.module:dataset."
     ),
 ]
 Classes = Annotated[
@@ -63,16 +86,52 @@ Size = Annotated[
     int | None,
     Field(
         ge=1,
-        description="Resize the images of a folder to size x size: shorter side, then the centre.",
+        description="Resize the images to size x size: shorter side, then the centre.",
     ),
+]
+Mean = Annotated[
+    str | None,
+    BeforeValidator(_joined),
+    Field(
+        description="What the models subtract from pixels in [0, 1], one number or one per channel: "
+        "0.485,0.456,0.406; or the name of a mean and std: imagenet, half, clip, cifar10, cifar100, svhn, "
+        "mnist, fashion-mnist. Networks of the package normalise inside, and timm, torchvision and "
+        "transformers know their own. [default: nothing]"
+    ),
+]
+Std = Annotated[
+    str | None,
+    BeforeValidator(_joined),
+    Field(description="What the models then divide by, such as 0.229,0.224,0.225."),
 ]
 Split = Annotated[
     Literal["test", "train"],
-    Field(description="Which images of a named data set: test or train."),
+    Field(
+        description="Which images of a named data set, or of code that takes `split`: test or train."
+    ),
 ]
 Limit = Annotated[int | None, Field(ge=1, description="Use the first so many images.")]
-Device = Annotated[str, Field(description="cpu, cuda, cuda:1, mps.")]
+Device = Annotated[str, Field(description="cpu, gpu, cuda, cuda:1, mps.")]
 Seed = Annotated[int, Field(description="Of everything random.")]
+Precisions = Annotated[
+    list[
+        Literal[
+            "float32",
+            "bfloat16",
+            "float16",
+            "float32+channels_last",
+            "bfloat16+channels_last",
+            "auto",
+        ]
+    ],
+    BeforeValidator(_names),
+    Field(
+        min_length=1,
+        description="What the models compute in while our attacks search: float32, bfloat16, float16, or auto, "
+        "which measures what is faster, with +channels_last for another layout of the parameters too; one word "
+        "for all models, or one for each, separated by commas. Verdicts are in full precision.",
+    ),
+]
 Threats = Annotated[
     list[str],
     Field(
@@ -101,13 +160,29 @@ class Settings(BaseModel):
     examples: ClassVar[Mapping[str, str]] = {}
     """What a setting without a default could be."""
 
+    @field_validator("*", mode="before")
     @classmethod
-    def load(cls, flags: Mapping[str, Any], file: Path | None = None) -> Self:
+    def _truth_is_no_number(cls, value: object, info: ValidationInfo) -> object:
+        """Python takes True for 1, and pydantic 1 for True; a file that says so is mistaken."""
+        truth = cls.model_fields[str(info.field_name)].annotation is bool
+        if truth and not isinstance(value, bool):
+            raise ValueError(f"`value` must be true or false, got {quoted(value)}.")
+        if isinstance(value, bool) and not truth:
+            raise ValueError(
+                f"`value` must not be true or false, got {value}; put a word in quotation marks."
+            )
+        return value
+
+    @classmethod
+    def load(
+        cls, flags: Mapping[str, Any], file: Path | None = None, *, trust: bool = False
+    ) -> Self:
         """Settings from a YAML file and from flags, which override it.
 
         Args:
             flags: What was given on the command line; None means not given.
             file: YAML, or None.
+            trust: Whether the file may name models and data that run code or are downloaded.
 
         Raises:
             ValueError: Something is missing, unknown or out of range.
@@ -115,23 +190,27 @@ class Settings(BaseModel):
         given = {name: value for name, value in flags.items() if value is not None}
         values = given if file is None else cls._merged(cls._read(file), given, file)
         try:
-            return cls.model_validate(values)
+            settings = cls.model_validate(values)
         except ValidationError as error:
             raise ValueError(cls._explain(error, values, given, file)) from error
+        if file is not None and not trust:
+            for name in ("models", "model", "data", "test_data"):
+                if name not in given:
+                    _check_words(name, _items(getattr(settings, name, [])), file)
+        return settings
 
     def to_yaml(self) -> str:
         """A file for --config that repeats the run."""
         return yaml.safe_dump(self.model_dump(), sort_keys=False, allow_unicode=True)
 
-    def command(self, out: Path | None = None, **more: object) -> str:
+    def command(self, **more: object) -> str:
         """The line that repeats the run: settings that are not the default, and what is essential.
 
         Args:
-            out: The folder, to name it too.
             more: Flags that decide nothing about the numbers.
         """
         words, flags = self._line()
-        return texts.line([*self.words, *words], {**flags, **more, "out": out})
+        return texts.line([*self.words, *words], {**flags, **more})
 
     def _line(self) -> tuple[list[str], dict[str, object]]:
         """Words without flags, and flags by name."""
@@ -152,17 +231,24 @@ class Settings(BaseModel):
         if not file.is_file():
             raise ValueError(f"`--config` must be a file that exists, got {str(file)!r}.")
         try:
-            values = yaml.safe_load(file.read_text(encoding="utf-8"))
-        except (yaml.YAMLError, UnicodeDecodeError) as error:
-            reason = " ".join(str(error).split())
+            # Safe: the loader is SafeLoader, but for keys that come twice.
+            values = yaml.load(file.read_text(encoding="utf-8"), _Loader)
+        except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
+            reason = " ".join(str(error).split())[:300]
             raise ValueError(f"`--config` must be YAML, got {str(file)!r}: {reason}.") from error
-        if not isinstance(values, dict):
+        if not isinstance(values, dict) or not all(isinstance(name, str) for name in values):
             raise ValueError(f"`--config` must hold settings as `name: value`, got {str(file)!r}.")
+        for name, value in values.items():
+            if any(isinstance(each, dict | list) for each in _items(value)):
+                raise ValueError(
+                    f"{quoted(name)} must be a word, a number or a list of them (in {file}), got lists "
+                    "or names inside it."
+                )
         kind = cls.words[-1]
         if values.get("kind", kind) != kind:
-            line = " ".join(("saddlepoint", *cls.words[:-1], str(values["kind"])))
-            raise ValueError(
-                f"`--config` must be for {kind}, got one for {values['kind']}; use `{line}`."
+            other = str(values["kind"])[:100]
+            raise ValueError(  # files of attacks alone name their kind
+                f"`--config` must be for {kind}, got one for {other}; use `saddlepoint attack {other}`."
             )
         return values
 
@@ -175,24 +261,75 @@ class Settings(BaseModel):
         file: Path | None,
     ) -> str:
         """The first complaint as one line: name, requirement, value, and where the value came from."""
-        first = error.errors()[0]
+        # A name that is nearly right comes before the one that is missing because of it.
+        first = min(error.errors(), key=lambda each: each["type"] == "missing")
         name = str(first["loc"][0]) if first["loc"] else ""
         flag = f"`--{name.replace('_', '-')}`"
         source = f" (in {file})" if file is not None and name and name not in flags else ""
         if first["type"] == "missing":
             return f"{flag} must be given, {cls._example(name, values)}."
         if first["type"] == "extra_forbidden":
-            known = ", ".join(cls.model_fields)
-            return f"`{name}` must be a known setting{source}, such as {known}."
+            near = difflib.get_close_matches(name.lower().replace("-", "_"), cls.model_fields, n=1)
+            meant = f"did you mean {near[0]}?" if near else "--print-config and --help name them."
+            return f"`{name[:100]}` must be a known setting{source}; {meant}"
         message = str(first["msg"]).removeprefix("Value error, ")
         if message.startswith("`"):
-            return message.replace("`value`", flag) + source
+            return message.replace("`value`", flag).removesuffix(".") + source + "."
         for words, ours in _PLAINER.items():
             message = message.replace(words, ours)
-        return f"{flag} {message[0].lower()}{message[1:]}, got {first['input']!r}{source}."
+        return f"{flag} {message[0].lower()}{message[1:]}, got {quoted(first['input'])}{source}."
 
     @classmethod
     def _example(cls, name: str, values: Mapping[str, Any]) -> str:
         """What a setting that is missing could be."""
         del values
         return cls.examples.get(name, "see --help")
+
+
+def check_weights(text: str, domains: int, flag: str = "--rule") -> None:
+    """Refuse a rule with weights for another number of domains.
+
+    Example:
+        >>> check_weights("fixed:0.5,0.5", 3)
+        Traceback (most recent call last):
+        ValueError: `--rule` must have one entry per domain, K = 3, got 2.
+    """
+    import torch
+
+    try:
+        texts.rule(text).init(torch.zeros(1, domains))
+    except ValueError as error:
+        raise ValueError(texts.renamed(str(error), {"weights": flag})) from error
+
+
+class _Loader(yaml.SafeLoader):
+    """Refuses a key that comes twice, of which YAML would take the last one."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        seen: set[object] = set()
+        for key, _ in node.value:
+            name = key.value if isinstance(key, yaml.ScalarNode) else id(key)
+            if name in seen:
+                problem = f"the key {quoted(name)} comes twice"
+                raise yaml.constructor.ConstructorError(None, None, problem, key.start_mark)
+            seen.add(name)
+        return super().construct_mapping(node, deep)
+
+
+def _items(value: object) -> list[object]:
+    """What a list holds, or the one value."""
+    return list(value) if isinstance(value, list) else [value]
+
+
+def _check_words(name: str, words: list[object], file: Path) -> None:
+    """Refuse what a file of settings, which may come from anybody, may not decide for the user."""
+    for word in map(str, words):
+        try:
+            risk = parse(word).risk
+        except ValueError:  # data that is no code; models are refused elsewhere
+            continue
+        if risk and (name in ("models", "model") or risk == "runs code"):
+            raise ValueError(
+                f"`--trust` must be given for {file}: its {name} {word!r} {risk}; name it with --{name}, or "
+                "trust the file if you know where it comes from."
+            )

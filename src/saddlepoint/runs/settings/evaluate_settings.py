@@ -8,16 +8,20 @@ from typing import Annotated, ClassVar, Literal
 from pydantic import BeforeValidator, Field, field_validator
 
 from saddlepoint.runs import texts
+from saddlepoint.runs.plain import quoted
 from saddlepoint.runs.settings.common import (
     Classes,
     Data,
     Device,
     Limit,
+    Mean,
     Names,
+    Precisions,
     Seed,
     Settings,
     Size,
     Split,
+    Std,
     Threats,
 )
 
@@ -40,6 +44,8 @@ class EvaluateSettings(Settings):
     models: Names = Field(
         description="Several models separated by commas, instead of MODEL: each alone, and all of them at once."
     )
+    mean: Mean = None
+    std: Std = None
     data: Data = "mnist-sample"
     threat: Threats = Field(default=[], validate_default=True)
     suite: Literal["quick", "paper", "autoattack", "autoattack+"] = Field(
@@ -71,6 +77,7 @@ class EvaluateSettings(Settings):
         description="Images at a time, and between two saves. [default: what fits into memory, at most 128]",
     )
     device: Device = "cpu"
+    precision: Precisions = Field(default=["float32"])
     seed: Seed = 0
 
     @field_validator("models")
@@ -90,7 +97,9 @@ class EvaluateSettings(Settings):
             )
         for text in value:
             if text.count(":") > 1:
-                raise ValueError(f"`--threat` must be norm:radius for evaluate, got {text!r}.")
+                raise ValueError(
+                    f"`--threat` must be norm:radius for evaluate, got {quoted(text)}."
+                )
         for name, threat in texts.threats(value).items():
             if not float(threat.ball.eps) > 0:
                 raise ValueError(

@@ -7,7 +7,19 @@ from typing import ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
-from saddlepoint.runs.settings.common import Limit, Number, Seed, Settings, Threats
+from saddlepoint.runs import texts
+from saddlepoint.runs.settings.common import (
+    Classes,
+    Limit,
+    Mean,
+    Number,
+    Seed,
+    Settings,
+    Size,
+    Std,
+    Threats,
+    check_weights,
+)
 
 __all__ = ["TrainSettings"]
 
@@ -32,11 +44,28 @@ class TrainSettings(Settings):
     )
     data: str = Field(
         description="mnist, cifar10, fashion-mnist; mnist-sample or cifar10-sample, which train on four fifths "
-        "of the embedded test images and test on the rest."
+        "of the embedded test images and test on the rest; or your own, as in `evaluate`: a folder with one "
+        "folder of images per class, file.npz, file.py:dataset or package.module:dataset."
     )
     model: str = Field(
-        description="Architecture: A to H, mnist_cnn, mnist_cnn_small or preact_resnet18."
+        description="An architecture with new parameters: A to H, mnist_cnn, mnist_cnn_small or "
+        "preact_resnet18; or a network as in `evaluate`, which is trained on from what it is: mnist-a, "
+        "nets.py:factory, package.module:factory, parameters.safetensors:A, timm:NAME, hf:FOLDER."
     )
+    mean: Mean = None
+    std: Std = None
+    init: str | None = Field(
+        default=None,
+        description="Parameters to begin with, to fine-tune them: parameters.safetensors, a state dict .pt, or "
+        "the name of a shipped network, such as mnist-a.",
+    )
+    test_data: str | None = Field(
+        default=None,
+        description="Images to test on, in the words of --data. [default: the test images of a named data set, "
+        "or of code that takes `split`; of other data a fifth, drawn at random]",
+    )
+    classes: Classes = None
+    size: Size = None
     threat: Threats = Field(default=[])
     recipe: Literal["fast", "paper"] = Field(
         default="fast",
@@ -45,6 +74,13 @@ class TrainSettings(Settings):
     seed: Seed = 0
     epochs: int | None = Field(
         default=None, description="Overrides the number of epochs of the recipe."
+    )
+    learning_rate: Number | None = Field(
+        default=None,
+        description="Overrides the highest learning rate of the recipe; fine-tuning wants a lower one.",
+    )
+    batch_size: int | None = Field(
+        default=None, ge=1, description="Overrides the images per step of the recipe."
     )
     steps: int = Field(default=10, description="Steps of the inner attack.")
     rule: str | None = Field(
@@ -72,6 +108,19 @@ class TrainSettings(Settings):
         description="Training images to validate on instead. [default: a fifth, at most 1000; none for clean]",
     )
     limit: Limit = None
+    precision: Literal["float32", "bfloat16", "auto"] = Field(
+        default="float32",
+        description="What the network computes in while it is trained; auto measures what is faster. Its "
+        "parameters, and what is measured of it, are in float32.",
+    )
+
+    test_images: int = Field(
+        default=1000, ge=1, description="Attack the first so many test images in the end."
+    )
+    test_steps: int = Field(default=50, ge=1, description="Steps of these attacks.")
+    test_restarts: int = Field(
+        default=3, ge=1, description="How many of these attacks there are per threat."
+    )
 
     @model_validator(mode="after")
     def _has_threats(self) -> Self:
@@ -82,4 +131,7 @@ class TrainSettings(Settings):
                 f"`--threat` must be given for --method {self.method}, such as --threat linf:0.3 "
                 "--threat l2:2.0, got none; --method clean trains without."
             )
+        texts.threats(self.threat)
+        if self.rule is not None:
+            check_weights(self.rule, len(self.threat))
         return self

@@ -1,0 +1,199 @@
+"""`attack` beside its own ceiling, ten restarts of 200 steps, and beside other weight rules, row by row.
+
+``python -m benchmarks.ceiling`` measures, stores every part of the rows as soon as it is done, and writes
+docs/CEILING.md; called again, it goes on where it was stopped. Images are test images on which no number of
+`attack` was chosen: single images from number 2000 on, groups from number 4000 on.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import saddlepoint as sp
+from saddlepoint.runs import build
+from saddlepoint.runs.ranking import mcnemar
+from saddlepoint.runs.settings import ATTACKS, AttackSettings
+
+from .ceiling_page import Lines, Outcome, render
+from .peers import machine
+from .peers.cells import Store
+from .timing import Figure, at_least
+
+STORE = Path("docs/results/ceiling.json")
+IDEAS = Path("docs/results/ceiling-ideas.json")
+PAGE = Path("docs/CEILING.md")
+PART = 50
+"""Rows that are stored at once."""
+FIRST = {"ensemble": 2000, "universal": 4000, "transform": 2000}
+"""Number of the first test image."""
+
+_PROBLEM = {"kind", "data", "models", "norm", "eps", "transforms", "group_size", "seed"}
+
+TABLES: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
+    "rules": {
+        "default": {},
+        "ceiling": {"steps": 200, "restarts": 10},
+        "worst": {"rule": sp.WorstCase()},
+        "entropic": {"rule": sp.Entropic()},
+    },
+    "budgets": {str(number): {"evaluations": number} for number in (25, 50, 100, 250)},
+}
+"""Options of `attack` by table and by the name of the method."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """One line of every table: a problem with the paper's radius."""
+
+    title: str
+    settings: AttackSettings
+
+    def problem(self, count: int) -> sp.AbstractProblem:
+        settings, first = self.settings, FIRST[self.settings.kind]
+        images = count * getattr(settings, "group_size", 1)
+        x, y = sp.data.load(settings.data, split="test")
+        if first + images > len(x):
+            raise ValueError(
+                f"`rows` must be at most {len(x) - first} images from number {first} on, got {images}."
+            )
+        models = {name: sp.models.load(name) for name in settings.models}
+        few = slice(first, first + images)
+        return build.problem_of(settings, x[few], y[few], models)
+
+    @property
+    def precision(self) -> list[str]:
+        """bfloat16 for network B, the slowest; verdicts are in float32 all the same."""
+        return ["bfloat16" if name.endswith("-b") else "float32" for name in self.settings.models]
+
+
+def _case(kind: str, data: str, networks: str, norm: str = "linf", **more: Any) -> Case:
+    names = [f"{data}-{letter.lower()}" for letter in networks]
+    flags = {"data": data, "models": names, "norm": norm, **more}
+    settings = ATTACKS[kind].load(flags)
+    shown = {"mnist": "MNIST", "cifar10": "CIFAR-10"}[data]
+    size = f"groups of {more['group_size']}, " if "group_size" in more else ""
+    views = "six transformations, " if kind == "transform" else ""
+    title = f"{shown} {{{', '.join(networks)}}}, {size}{views}{norm} {settings.eps:g}"
+    return Case(title, settings)
+
+
+CASES = (
+    _case("ensemble", "mnist", "ACD"),
+    _case("ensemble", "mnist", "ABCD"),
+    *(_case("ensemble", "cifar10", "ABCD", norm) for norm in ("linf", "l2", "l1", "l0")),
+    *(_case("universal", "cifar10", letter, group_size=10, eps=0.05) for letter in "ACD"),
+    _case("universal", "cifar10", "B", group_size=10),
+    *(_case("transform", "cifar10", letter) for letter in "ABCD"),
+)
+
+
+def measure(table: str, case: Case, store: Store, rows: int) -> None:
+    """Add the cells that are missing: every method of the table on the first rows, then on the next."""
+    networks = {name: sp.models.card(name).sha256 for name in case.settings.models}
+    store.content["networks"].update(networks)
+    settings = {
+        "rows": rows,
+        "first": FIRST[case.settings.kind],
+        "problem": case.settings.model_dump(include=_PROBLEM),
+        "precision": case.precision,
+        "networks": networks,
+        "code": machine.code(),
+    }
+    about = {"begun": time.strftime("%Y-%m-%d %H:%M", time.gmtime()), "cpu": machine.cpu()}
+    key = _key(table, case)
+    done = store.open(key, settings, about)
+    missing = [
+        (method, number)
+        for number in range(0, rows, PART)
+        for method in TABLES[table]
+        if f"{method}/{number}" not in done
+    ]
+    if not missing:
+        return
+    problem, ball = case.problem(rows), build.ball_of(case.settings)
+    for method, number in missing:
+        few = torch.arange(number, min(number + PART, rows))
+        began = time.perf_counter()
+        options: dict[str, Any] = {"precision": case.precision, **TABLES[table][method]}
+        result = sp.attack(problem.take(few), ball, **options)
+        cell: dict[str, Any] = {
+            "fooled": "".join("1" if each else "0" for each in result.success.tolist()),
+            "evaluations": " ".join(map(str, result.num_forwards.tolist())),
+            "seconds": round(time.perf_counter() - began, 1),
+        }
+        store.add(key, f"{method}/{number}", cell)
+        count = cell["fooled"].count("1")
+        print(
+            f"{key}, {method}, rows from {number}: {count} fooled, {cell['seconds']} s", flush=True
+        )
+
+
+def outcomes(content: Mapping[str, Any], table: str) -> Lines:
+    """What the methods of a table found in every case, on the rows that all of them have done."""
+    lines: Lines = {}
+    for case in CASES:
+        stored = content["cases"].get(_key(table, case), {"cells": {}, "settings": {"rows": 0}})
+        cells, numbers = stored["cells"], range(0, stored["settings"]["rows"], PART)
+        methods = TABLES[table]
+        whole = [n for n in numbers if all(f"{method}/{n}" in cells for method in methods)]
+        lines[case.title] = {
+            method: Outcome.joined([cells[f"{method}/{n}"] for n in whole])
+            for method in methods
+            if whole
+        }
+    return lines
+
+
+def tables(store: Store) -> dict[str, Lines]:
+    """The content of the page."""
+    return {table: outcomes(store.content, table) for table in TABLES}
+
+
+def _key(table: str, case: Case) -> str:
+    return f"{table}: {case.title}"
+
+
+def figures() -> Iterator[Figure]:
+    """Measure what is not stored yet, write the page, and compare."""
+    main([])
+    for title, found in outcomes(Store(STORE).content, "rules").items():
+        if not found:
+            continue
+        default, ceiling = found["default"], found["ceiling"]
+        yield at_least(f"{title}: share of the ceiling", default.rate / ceiling.rate, 0.95)
+        for rule in ("worst", "entropic"):
+            won, lost = default.beside(found[rule])
+            chance = mcnemar(won, lost) if lost > won else 1.0
+            yield at_least(f"{title}: {won} rows won, {lost} lost to {rule}, p", chance, 0.05)
+
+
+def main(words: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.ceiling")
+    parser.add_argument("--rows", type=int, default=200, help="images per problem; groups are half")
+    parser.add_argument("--only", default="", help="problems whose title has this in it")
+    parser.add_argument("--tables", default=",".join(TABLES), help="which, separated by commas")
+    parser.add_argument("--store", type=Path, default=STORE)
+    parser.add_argument("--out", type=Path, default=PAGE)
+    parser.add_argument("--render", action="store_true", help="write the page again, run nothing")
+    options = parser.parse_args(words)
+    torch.set_num_threads(1)
+    store = Store(options.store)
+    for case in CASES if not options.render else ():
+        if options.only in case.title:
+            rows = options.rows // (2 if case.settings.kind == "universal" else 1)
+            for table in options.tables.split(","):
+                measure(table, case, store, rows)
+    page = render(tables(store), options.store.as_posix(), IDEAS)
+    options.out.write_text(page, encoding="utf-8")
+    print(f"wrote {options.out}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,121 @@
+"""What fewer bits and another memory layout bring on one thread of a CPU that computes in bfloat16.
+
+Times are those of this process alone: on one thread they are what a clock shows on a machine that does nothing
+else.
+"""
+
+from __future__ import annotations
+
+import copy
+import time
+from collections.abc import Iterator
+from statistics import median
+from typing import Any
+
+import torch
+from torch import nn
+
+import saddlepoint as sp
+from saddlepoint.precision import is_native
+
+from .timing import Figure, at_least, at_most, ratio, seconds
+
+IMAGES = 64
+_plain = torch.contiguous_format
+
+
+def figures() -> Iterator[Figure]:
+    if not is_native(torch.device("cpu")):
+        print("skipped: this CPU does not compute in bfloat16 by itself")
+        return
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield from _attack()
+        yield at_least("AMPGD step of VGG16 (E), float32 over bfloat16, time", _training(), 1.6)
+        yield from _formats()
+        yield from _auto()
+    finally:
+        torch.set_num_threads(threads)
+
+
+def _in_plain_layout(name: str) -> nn.Module:
+    """A shipped network as a user would bring it."""
+    network = copy.deepcopy(sp.models.load(name))
+    return network.to(memory_format=_plain)  # type: ignore[call-overload, no-any-return]
+
+
+def _attack() -> Iterator[Figure]:
+    """Network B of MNIST as a user would bring it, end to end: a look, the search and the verdicts."""
+    x, y = sp.data.sample("mnist", IMAGES)
+    problem = sp.Ensemble([_in_plain_layout("mnist-b")], x, y)
+    ways = ("float32", "bfloat16", "bfloat16+channels_last")
+    times: dict[str, list[float]] = {way: [] for way in ways}
+    rates = {}
+    for _ in range(3):
+        for way in ways:
+
+            def run(way: Any = way) -> None:
+                found = sp.attack(problem, sp.linf(0.2), precision=way)
+                rates[way] = sp.success_rates(problem, found.delta).all
+
+            times[way].append(seconds(run, time.process_time))
+    for way in ways[1:]:
+        pairs = zip(times["float32"], times[way], strict=True)
+        gain = median(full / low for full, low in pairs)
+        yield at_least(f"attack on MNIST B, float32 over {way}, time", gain, 1.6)
+        lost = 100 * abs(rates["float32"] - rates[way])
+        yield at_most(f"attack on MNIST B: ASR_all, {way} from float32, points", lost, 1.0)
+
+
+def _training() -> float:
+    x, y = sp.data.sample("cifar10", 16)
+    model = sp.models.build("E", channels=3, size=32).train()
+    optimizer = torch.optim.SGD(model.parameters(), 1e-4)
+    threats = {"linf": sp.linf(8 / 255), "l2": sp.l2(0.5)}
+
+    def step(precision: Any) -> None:
+        sp.ampgd_step(*(model, optimizer, x, y, threats), steps=3, iteration=0, precision=precision)
+
+    return ratio(lambda: step("float32"), lambda: step("bfloat16"), 3, time.process_time)
+
+
+def _formats() -> Iterator[Figure]:
+    """Shipped networks, which live in channels last, against the plain layout: one gradient of the images."""
+    for name, least in (
+        ("mnist-c", 1.1),
+        ("mnist-d", 1.1),
+        ("cifar10-c", 1.15),
+        ("cifar10-d", 1.15),
+    ):
+        x, _ = sp.data.sample(name.partition("-")[0], IMAGES)
+
+        def gradient(network: nn.Module, x: torch.Tensor = x) -> None:
+            leaf = x.clone().requires_grad_()
+            torch.autograd.grad(network(leaf).sum(), leaf)
+
+        plain, shipped = _in_plain_layout(name), sp.models.load(name)
+        gain = ratio(
+            *(lambda n=network: gradient(n) for network in (plain, shipped)),  # type: ignore[misc]
+            9,
+            time.process_time,
+        )
+        yield at_least(f"gradient of {name}, plain layout over channels last, time", gain, least)
+
+
+def _auto() -> Iterator[Figure]:
+    """That "auto" loses nothing: its attack over the model as it is, once it has been measured."""
+    for name in ("mnist-a", "mnist-c", "mnist-d"):
+        x, y = sp.data.sample("mnist", 4 * IMAGES)
+        problem = sp.Ensemble([_in_plain_layout(name)], x, y)
+
+        def run(precision: Any, problem: sp.Ensemble = problem) -> None:
+            sp.attack(problem, sp.l2(0.5), steps=20, precision=precision)
+
+        time_of_auto = ratio(
+            lambda run=run: run("auto"),  # type: ignore[misc]
+            lambda run=run: run("float32"),  # type: ignore[misc]
+            3,
+            time.process_time,
+        )
+        yield at_most(f"attack on {name}: auto over float32, time", time_of_auto, 1.05)

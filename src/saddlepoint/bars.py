@@ -1,0 +1,71 @@
+"""A progress bar for whoever asks for one. rich is imported when it is needed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+__all__ = ["Bar", "bar"]
+
+
+class Bar:
+    """One bar on stderr if that is a terminal; where it is not, also in notebooks, the lines that are said.
+
+    Args:
+        title: What is under way.
+        more: Further columns of rich.
+        quiet: Neither bar nor lines.
+
+    Raises:
+        ImportError: rich is not installed.
+    """
+
+    def __init__(self, title: str, *more: Any, quiet: bool = False) -> None:
+        try:
+            from rich.console import Console
+            from rich.markup import escape
+            from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+        except ImportError as error:
+            raise ImportError(
+                "a progress bar needs rich; install it with pip install 'saddlepoint[show]'",
+                name="rich",
+            ) from error
+        # In notebooks rich would need widgets, which are not always there.
+        console = Console(stderr=True, force_jupyter=False)
+        self.live, self.quiet, self._escape = console.is_terminal and not quiet, quiet, escape
+        self.width = max(5, min(30, console.width // 4))
+        self.shown = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(bar_width=self.width),
+            *more,
+            TextColumn("{task.fields[figures]}"),
+            TimeRemainingColumn(),
+            console=console,
+            disable=not self.live,
+            transient=True,
+            speed_estimate_period=600,  # steps of minutes are slow, and not without a speed
+        )
+        self.task = self.shown.add_task(escape(title), total=None, figures="")
+
+    def move(
+        self, done: float, total: float | None, figures: str = "", title: str | None = None
+    ) -> None:
+        """Show how much is done, and what to say beside it."""
+        named = None if title is None else self._escape(title)
+        self.shown.update(
+            self.task, completed=done, total=total, figures=figures, description=named
+        )
+
+    def say(self, line: str) -> None:
+        """A line that stays."""
+        if not self.quiet:
+            self.shown.console.print(line, highlight=False, markup=False, soft_wrap=True)
+
+
+@contextmanager
+def bar(title: str, *more: Any, quiet: bool = False) -> Iterator[Bar]:
+    """A `Bar` that is gone in the end."""
+    made = Bar(title, *more, quiet=quiet)
+    with made.shown:
+        yield made

@@ -1,0 +1,135 @@
+"""Images and labels batch by batch, from what gives them: a DataLoader, a data set, or pairs one by one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+
+__all__ = ["batches", "collected", "items", "length", "pairs"]
+
+
+def batches(source: Any, size: int = 128) -> Iterator[tuple[Tensor, Tensor]]:
+    """Images and labels in batches of one size; only so many images are in memory at a time.
+
+    Args:
+        source: A DataLoader, a data set of torch, or anything else that gives pairs: images (n, ...) with
+            labels (n,), or one image (...) with its label. Pairs may be tensors, arrays or numbers.
+        size: Images per batch, whatever the size of those that come; the last may be smaller.
+
+    Yields:
+        Images (size, ...) and labels (size,).
+
+    Raises:
+        TypeError: It does not give pairs of images and labels.
+        ValueError: Images have different shapes, or there are not as many labels as images.
+
+    Example:
+        >>> data = [(torch.full((1, 2, 2), k / 10), k) for k in range(5)]
+        >>> [(x.shape, y.tolist()) for x, y in batches(data, 3)]
+        [(torch.Size([3, 1, 2, 2]), [0, 1, 2]), (torch.Size([2, 1, 2, 2]), [3, 4])]
+    """
+    if size < 1:
+        raise ValueError(f"`size` must be >= 1, got {size}.")
+    kept: list[tuple[Tensor, Tensor]] = []
+    count = 0
+    for pair in pairs(source):
+        kept.append(pair)
+        count += len(pair[1])
+        while count >= size:
+            x, y = _together(kept)
+            yield x[:size], y[:size]
+            kept = [(x[size:].clone(), y[size:])] if count > size else []
+            count -= size
+            del x, y  # a copy is kept of the rest alone
+    if kept:
+        yield _together(kept)
+
+
+def collected(source: Any) -> tuple[Tensor, Tensor]:
+    """All images, (N, ...), and labels, (N,), that a loader or a data set gives.
+
+    Raises:
+        TypeError, ValueError: As in `batches`, or there is no image.
+
+    Example:
+        >>> x, y = collected([(torch.rand(2, 3), [0, 1]), (torch.rand(1, 3), [1])])
+        >>> x.shape, y
+        (torch.Size([3, 3]), tensor([0, 1, 1]))
+    """
+    return _together(list(pairs(source)))
+
+
+def length(source: Any) -> int | None:
+    """How many images there are; None if that is not known before they have been seen.
+
+    Example:
+        >>> from torch.utils.data import DataLoader, TensorDataset
+        >>> data = TensorDataset(torch.rand(5, 3), torch.arange(5))
+        >>> length(data), length(DataLoader(data, batch_size=2)), length(iter(data))
+        (5, 5, None)
+    """
+    source = getattr(source, "dataset", source)
+    if isinstance(source, list | tuple):
+        return sum(len(labels) for _, labels in pairs(source))
+    return len(source) if hasattr(source, "__len__") else None
+
+
+def pairs(source: Any) -> Iterator[tuple[Tensor, Tensor]]:
+    """What a loader or a data set gives, piece by piece: images (n, ...) and labels (n,)."""
+    for item in items(source):
+        if not isinstance(item, tuple | list) or len(item) != 2:
+            raise TypeError(
+                f"`x` must give pairs of images and labels, got {type(item).__name__}; let the loader return "
+                "(images, labels), or give `y`."
+            )
+        x, y = (_tensor(name, part) for name, part in zip(("images", "labels"), item, strict=True))
+        if y.dim() == 0:  # one image with its label
+            x, y = x.unsqueeze(0), y.unsqueeze(0)
+        if y.dim() != 1 or x.dim() < 1 or len(x) != len(y):
+            raise ValueError(
+                "`x` must give images (n, ...) with labels (n,), or one image with its label, got shapes "
+                f"{tuple(x.shape)} and {tuple(y.shape)}."
+            )
+        yield x, y
+
+
+def items(source: Any) -> Iterable[Any]:
+    """What a loader or a data set gives, one after the other.
+
+    Raises:
+        TypeError: It is neither.
+    """
+    if isinstance(source, Iterable):
+        return source
+    if hasattr(source, "__getitem__") and hasattr(source, "__len__"):
+        # A data set need not say where it ends, as Python's own iteration over it would need.
+        return (source[index] for index in range(len(source)))
+    raise TypeError(
+        f"`x` must be images, or a DataLoader or data set of images with labels, got {type(source).__name__}."
+    )
+
+
+def _tensor(name: str, value: Any) -> Tensor:
+    try:
+        return value if isinstance(value, Tensor) else torch.as_tensor(value)
+    except (TypeError, ValueError, RuntimeError):
+        raise TypeError(
+            f"`x` must give {name} as tensors or arrays, got {type(value).__name__}; convert them in the data "
+            "set, images to floats in [0, 1]."
+        ) from None
+
+
+def _together(parts: list[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
+    if not parts:
+        raise ValueError("`x` must give at least one batch of images and labels, got none.")
+    shapes = list(dict.fromkeys(tuple(x.shape[1:]) for x, _ in parts))
+    if len(shapes) > 1:
+        raise ValueError(
+            f"`x` must give images of one shape, got {shapes[0]} and {shapes[1]}; resize them in the data set."
+        )
+    if len(parts) == 1:
+        return parts[0]
+    return torch.cat([x for x, _ in parts]), torch.cat([y for _, y in parts])

@@ -1,0 +1,63 @@
+"""The page of a result that was never a run on disk."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+from saddlepoint.files import write_atomically
+from saddlepoint.problems import AbstractProblem
+from saddlepoint.report.page import MAX_BYTES, render
+from saddlepoint.runs.evaluations import Result
+from saddlepoint.runs.unsaved import as_run, evaluation_as_run
+from saddlepoint.solver import AttackResult
+
+__all__ = ["write_result"]
+
+
+def write_result(
+    result: AttackResult | Result,
+    path: str | os.PathLike[str],
+    problem: AbstractProblem | None = None,
+    *,
+    data: str = "own images",
+    classes: Sequence[str] = (),
+    max_bytes: int = MAX_BYTES,
+) -> Path:
+    """Draw the page of an attack or an evaluation from Python: what the command line leaves as `report.html`.
+
+    The models are asked again: about every row of an attack, about the images of the gallery of an evaluation.
+
+    Args:
+        result: Of `attack` or `apgda`, or of `robust_accuracy`.
+        path: The file, such as "attack.html".
+        problem: The images and models of an evaluation, such as `Ensemble([model], x, y, names=["mine"])`; the
+            result of an attack knows its own.
+        data: What the images are called on the page.
+        classes: Names of the classes; numbers if there are none.
+        max_bytes: Size the file must not exceed.
+
+    Returns:
+        The path.
+
+    Raises:
+        ValueError: The problem of an evaluation is missing or is another one; or an attack does not know what
+            was asked, was stopped, knows no true classes, or has domains of a kind of the user's own; or the
+            file is not to be an HTML page.
+    """
+    path = Path(path)
+    if path.suffix.lower() not in (".html", ".htm") or path.is_dir():
+        raise ValueError(f"`path` must be a file such as attack.html, got {str(path)!r}.")
+    if isinstance(result, AttackResult):
+        run, tensors = as_run(result, data=data, classes=classes)
+    elif problem is None:
+        raise ValueError(
+            "`problem` must be given for the page of an evaluation, such as sp.Ensemble([model], x, y), got "
+            "None."
+        )
+    else:
+        run, tensors = evaluation_as_run(result, problem, data=data, classes=classes)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_atomically(path, render(run, tensors, max_bytes=max_bytes).encode())
+    return path

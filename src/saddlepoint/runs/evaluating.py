@@ -1,0 +1,104 @@
+"""What an evaluation needs, made of its settings, and the work itself."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, final
+
+from saddlepoint.evaluation import EvaluationProgress, Ledger
+from saddlepoint.evaluation.domains import domain_models, domains_unchecked
+from saddlepoint.evaluation.failures import OnFailure
+from saddlepoint.evaluation.robust import accuracy_unchecked
+from saddlepoint.evaluation.suites import attacks_for
+from saddlepoint.evaluation.verdicts import clean_answers
+from saddlepoint.precision import Precisions
+from saddlepoint.problems import Ensemble, Product
+from saddlepoint.projections import LpBall
+from saddlepoint.runs import texts
+from saddlepoint.runs.evaluations import Result
+from saddlepoint.runs.settings import EvaluateSettings
+from saddlepoint.solver.inspection import look
+from saddlepoint.training.distributed import World
+
+__all__ = ["EvaluationJob", "evaluation_job", "threats_of"]
+
+
+def threats_of(settings: EvaluateSettings) -> dict[str, LpBall]:
+    """The threats of an evaluation.
+
+    Raises:
+        ValueError: The suite has no attacks for one of them.
+
+    Example:
+        >>> threats_of(EvaluateSettings.load({"models": ["A"], "threat": ["linf:0.2"]}))
+        {'linf': LpBall(p=inf, eps=0.2, unit='entry')}
+    """
+    balls = {name: threat.ball for name, threat in texts.threats(settings.threat).items()}
+    for ball in balls.values():
+        attacks_for(settings.suite, ball.p)
+    return balls
+
+
+@final
+@dataclass(frozen=True)
+class EvaluationJob:
+    """What to evaluate, and how.
+
+    Attributes:
+        settings: With the number of images at a time.
+        problem: The domains.
+        balls: The threats.
+        on_failure: As in `robust_accuracy`.
+        precisions: What the models compute in during our searches.
+        accumulate: As in `attack`.
+        notes: What is odd about the models and the radii.
+    """
+
+    settings: EvaluateSettings
+    problem: Ensemble | Product
+    balls: Mapping[str, LpBall]
+    on_failure: OnFailure
+    precisions: Precisions
+    accumulate: bool
+    notes: tuple[str, ...]
+
+    def run(self, ledger: Ledger, callback: Callable[[EvaluationProgress], None]) -> Result:
+        """Evaluate. Finished batches are kept in the ledger; `callback` is told about progress.
+
+        Raises:
+            AttackFailedError: An attack failed, and `on_failure` is "raise".
+        """
+        names = ("every_attack", "batch_size", "budget", "seed")
+        options: Any = {name: getattr(self.settings, name) for name in names}
+        options |= {"ledger": ledger, "callback": callback, "on_failure": self.on_failure}
+        options["precisions"] = self.precisions
+        right = clean_answers(self.problem, options["batch_size"]).cpu()
+        suite = self.settings.suite
+        if self.problem.num_domains > 1:
+            options |= {"right": right, "accumulate": self.accumulate}
+            return domains_unchecked(self.problem, self.balls, suite, **options)
+        (model,) = domain_models(self.problem).values()
+        truth = self.problem.truth[:, 0]
+        options["correct"] = right[:, 0]
+        return accuracy_unchecked(model, self.problem.x, truth, self.balls, suite, **options)
+
+
+def evaluation_job(
+    settings: EvaluateSettings,
+    problem: Ensemble | Product,
+    precisions: Precisions,
+    on_failure: OnFailure,
+) -> EvaluationJob:
+    """What the settings ask for. The models are looked at here, once for all attacks.
+
+    Raises:
+        ValueError: The models cannot be attacked.
+    """
+    balls, seen = threats_of(settings), look(problem)
+    # What process 0 has memory for is taken by all: batches are divided among them.
+    batch_size = World.current().gather(settings.batch_size or seen.rows(seen.accumulate))[0]
+    settings = settings.model_copy(update={"batch_size": batch_size})
+    doubts = (ball.doubt(problem.x.shape[1:]) for ball in balls.values())
+    notes = (*seen.faults, *filter(None, doubts))
+    return EvaluationJob(settings, problem, balls, on_failure, precisions, seen.accumulate, notes)

@@ -1,0 +1,118 @@
+"""How models are named on the command line and in settings, taken apart without loading anything.
+
+A, mnist-a                                a network that comes with the package
+nets.py:factory, package.module:factory   the user's own code
+timm:NAME, torchvision:NAME, hf:FOLDER    a network of another library; NAME+pretrained downloads
+program.pt2, model.onnx, program.ts       a file that holds network and parameters
+FILE:WORD                                 parameters (.safetensors, .pt) for one of the above, or for A to H
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, final
+
+__all__ = ["HELP", "ModelWord", "parse"]
+
+HELP = (
+    "A,B,C,D (networks of the data set), mnist-a, nets.py:factory or package.module:factory (your code), "
+    "parameters.safetensors:A or parameters.pt:nets.py:factory (a state dict, and what it is for), "
+    "program.pt2, model.onnx, timm:NAME, torchvision:NAME (random parameters; NAME+pretrained downloads), "
+    "hf:FOLDER or hf:OWNER/NAME (which downloads); guide: docs/models.md"
+)
+"""What a model can be, for help texts."""
+
+_PARAMETERS = (".safetensors", ".pt", ".pth")
+_TORCHSCRIPT = (".ts", ".torchscript")
+_PROGRAMS = (".pt2", ".onnx", *_TORCHSCRIPT)
+_ZOOS = ("timm", "torchvision", "hf")
+
+Kind = Literal["shipped", "architecture", "card", "program", "code", "timm", "torchvision", "hf"]
+
+
+@final
+@dataclass(frozen=True)
+class ModelWord:
+    """One model, as it was named.
+
+    Attributes:
+        kind: Where it comes from. "card" is a file of parameters whose card beside it says what it is for.
+        name: Of the network: a letter, an architecture, a file, a factory, or what the library calls it.
+        module: Of the factory, "nets.py" or "package.module".
+        parameters: File of parameters to load into it.
+        pretrained: Whether parameters are to be downloaded.
+    """
+
+    kind: Kind
+    name: str
+    module: str = ""
+    parameters: str = ""
+    pretrained: bool = False
+
+    @property
+    def short(self) -> str:
+        """What the model is called in tables.
+
+        Example:
+            >>> [parse(w).short for w in ("A", "runs/best.pt:nets.py:big", "pkg.nets:small", "hf:runs/vit")]
+            ['A', 'best', 'small', 'vit']
+        """
+        if self.parameters:
+            return Path(self.parameters).stem
+        if self.kind == "program":
+            return Path(self.name).stem
+        return Path(self.name).name if self.kind == "hf" else self.name
+
+    @property
+    def risk(self) -> str:
+        """What happens that a file of settings from somebody else may not decide; empty if nothing.
+
+        Example:
+            >>> parse("w.pt:nets.py:big").risk, parse("timm:resnet18").risk
+            ('runs code', '')
+        """
+        if self.kind == "code" or Path(self.name).suffix in _TORCHSCRIPT:
+            return "runs code"
+        remote = self.kind == "hf" and not Path(self.name).expanduser().is_dir()
+        return "downloads" if self.pretrained or remote else ""
+
+
+def parse(text: str) -> ModelWord:
+    """Takes the name of a model apart.
+
+    Raises:
+        ValueError: It is none.
+
+    Example:
+        >>> parse("best.safetensors:timm:resnet18")
+        ModelWord(kind='timm', name='resnet18', module='', parameters='best.safetensors', pretrained=False)
+    """
+    parameters, word = "", text
+    if Path(text.partition(":")[0]).suffix in _PARAMETERS:
+        parameters, _, word = text.partition(":")
+    head, _, rest = word.partition(":")
+    module, _, factory = word.rpartition(":")
+    if parameters and not word:
+        return ModelWord("card", "", parameters=parameters)
+    if head in _ZOOS and rest:
+        name, plus, option = rest.partition("+")
+        if not name or (plus and (option != "pretrained" or parameters or head == "hf")):
+            raise ValueError(_refusal(text))
+        zoo: Kind = head  # type: ignore[assignment]
+        return ModelWord(zoo, name, parameters=parameters, pretrained=bool(plus))
+    if Path(word).suffix in _PROGRAMS and not parameters:
+        return ModelWord("program", word)
+    if factory and (module.endswith(".py") or _is_dotted(module)) and _is_dotted(factory):
+        return ModelWord("code", factory, module, parameters)
+    if word.replace("-", "_").isidentifier():
+        return ModelWord("architecture" if parameters else "shipped", word, parameters=parameters)
+    raise ValueError(_refusal(text))
+
+
+def _is_dotted(text: str) -> bool:
+    return all(part.isidentifier() for part in text.split("."))
+
+
+def _refusal(text: str) -> str:
+    return f"`--models` must be one of: {HELP}, got {text!r}."

@@ -1,0 +1,46 @@
+"""What JSON and YAML hold: read as the types it was written from, and quoted in complaints."""
+
+from __future__ import annotations
+
+import json
+from typing import TypeVar
+
+__all__ = ["quoted", "read_plain"]
+
+T = TypeVar("T")
+
+
+def quoted(value: object) -> str:
+    """A value as complaints quote it: at most 100 characters of it.
+
+    Example:
+        >>> quoted("A"), quoted("A" * 1000)[-8:], len(quoted([0] * 1000))
+        ("'A'", 'AAAAA...', 100)
+    """
+    text = repr(value)
+    return text if len(text) <= 100 else f"{text[:97]}..."
+
+
+def read_plain(kind: type[T], plain: object, must: str) -> T:
+    """What JSON holds as the type it was written from, without any conversion.
+
+    Args:
+        kind: The type.
+        plain: Dictionaries, lists, numbers and words.
+        must: The requirement, for the complaint.
+
+    Raises:
+        ValueError: A key is missing, unknown, or holds something else.
+    """
+    from pydantic import TypeAdapter, ValidationError
+
+    try:
+        return TypeAdapter(kind).validate_json(json.dumps(plain), strict=True)
+    except ValidationError as error:
+        first = error.errors()[0]
+        key = ".".join(str(part) for part in first["loc"])
+        got = {
+            "missing": f"no `{key}`",
+            "unexpected_keyword_argument": f"an unknown `{key}`",
+        }.get(first["type"], f"{quoted(first['input'])} as `{key}`")
+        raise ValueError(f"{must}, got {got}; repeat the run.") from error

@@ -1,0 +1,195 @@
+"""Finished runs as they are read: every file as it was written, and a record whose parts fit each other."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from torch import Tensor
+
+from saddlepoint.files import read_tensors
+from saddlepoint.runs import texts
+from saddlepoint.runs.metrics import (
+    Accuracies,
+    AttackMetrics,
+    EvaluationMetrics,
+    Metrics,
+    TrainingMetrics,
+)
+from saddlepoint.runs.plain import quoted
+from saddlepoint.runs.record import EVALUATE, RECORD, TENSORS, Run
+from saddlepoint.runs.settings import ATTACKS, EvaluateSettings, Settings, TrainSettings
+
+__all__ = ["digest_of", "finished", "metrics_of", "read_results"]
+
+Finished = AttackMetrics | EvaluationMetrics | TrainingMetrics
+
+_METRICS: Mapping[str, type[Finished]] = {
+    **dict.fromkeys(ATTACKS, AttackMetrics),
+    EVALUATE: EvaluationMetrics,
+    "train": TrainingMetrics,
+}
+_SETTINGS: Mapping[str, type[Settings]] = {
+    **ATTACKS,
+    EVALUATE: EvaluateSettings,
+    "train": TrainSettings,
+}
+# Written only where there are images to validate on.
+_OPTIONAL = frozenset({"best.safetensors"})
+
+Fact = tuple[str, object, object]  # what it is about, what there is, what there must be
+
+
+def finished(folder: Path) -> Run:
+    """The record of a finished run whose results are all there, as they were written.
+
+    Raises:
+        ValueError: Not a run folder, not finished, or a file in it is missing or damaged.
+    """
+    run = Run.read(folder)
+    if run.status != "complete":
+        raise ValueError(
+            f"`{folder}` must be a finished run, got one that is {run.status} after {run.done} of {run.rows} "
+            f"rows; continue it with: {run.line_to_resume(folder)}"
+        )
+    for name, digest in run.digests.items():
+        path = folder / name
+        if not path.is_file():
+            raise ValueError(f"`{folder}` must hold {name}, got none; repeat the run.")
+        if digest_of(path) != digest:
+            raise ValueError(
+                f"`{path}` must hold what was written, got content of another digest: it is damaged or of "
+                "another run; repeat the run with --overwrite."
+            )
+    try:
+        if run.kind != "measure":
+            metrics_of(run)
+    except ValueError as error:
+        raise ValueError(f"`{folder}` must be a readable run: {error}") from error
+    return run
+
+
+def read_results(folder: Path) -> tuple[Run, dict[str, Tensor]]:
+    """The record and the tensors of a finished run; a training or a measurement has none.
+
+    Raises:
+        ValueError: Not a run folder, not finished, or a file in it is damaged or of another run.
+    """
+    run = finished(folder)
+    if TENSORS not in run.results:
+        return run, {}
+    return run, read_tensors(folder / TENSORS).tensors
+
+
+def digest_of(path: Path) -> str:
+    """SHA-256 of a file."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def metrics_of(run: Run) -> Finished:
+    """The results of a finished run, typed, if its record can be what a run has written.
+
+    Raises:
+        ValueError: It is a measurement, which has no report, or parts of the record do not fit each other.
+    """
+    if run.kind not in _METRICS:
+        raise ValueError(
+            f"`{RECORD}` must be of an attack, evaluation or training, got one of kind {run.kind}, which "
+            "`saddlepoint reproduce` shows."
+        )
+    _check_settings(run)
+    metrics = _METRICS[run.kind].read(run.metrics)
+    if not run.domains and run.kind != "train":
+        raise ValueError(f"`{RECORD}` must have domains, got none; repeat the run.")
+    for what, found, expected in _facts(run, metrics):
+        if found != expected:
+            raise ValueError(
+                f"`{RECORD}` must have {what} {_text(expected)}, got {_text(found)}; repeat the run."
+            )
+    return metrics
+
+
+def _check_settings(run: Run) -> None:
+    values = dict(run.settings)
+    if run.kind == "train":  # whose record has the whole schedule in place of its name
+        values.pop("recipe", None)
+    try:
+        full = _SETTINGS[run.kind].load(values).model_dump()
+        lost = [name for name, value in values.items() if value is None and full[name] is not None]
+        if lost:
+            raise ValueError(f"`{lost[0]}` must be given, got None.")
+    except ValueError as error:
+        raise ValueError(
+            f"`{RECORD}` must have settings of a run: {error} Repeat the run."
+        ) from error
+
+
+def _facts(run: Run, metrics: Metrics) -> Iterator[Fact]:
+    yield "`done` of", run.done, run.rows
+    yield "digests of", {*run.digests, *_OPTIONAL}, {*run.results, *_OPTIONAL}
+    if isinstance(metrics, AttackMetrics):
+        yield from _attack_facts(run, metrics)
+    elif isinstance(metrics, EvaluationMetrics):
+        yield from _evaluation_facts(run, metrics)
+    elif isinstance(metrics, TrainingMetrics):
+        yield from _training_facts(run, metrics)
+
+
+def _attack_facts(run: Run, metrics: AttackMetrics) -> Iterator[Fact]:
+    names = set(run.domains)
+    baseline = run.settings.get("baseline") is not None
+    yield "results of a baseline:", metrics.baseline is not None, baseline
+    yield "clean accuracy for", set(metrics.clean_accuracy), names
+    for part in (metrics, metrics.baseline):
+        if part is not None:
+            yield "`rows` of metrics as many as", part.rows, run.rows
+            yield "accuracy for", set(part.accuracy), names
+            yield "weights for", set(part.weights), names
+            yield "intervals for", set(part.intervals.accuracy), names
+
+
+def _evaluation_facts(run: Run, metrics: EvaluationMetrics) -> Iterator[Fact]:
+    names, threats = set(run.domains), set(metrics.radii)
+    several = threats if len(names) > 1 else set()
+    yield "metrics of the domains", set(metrics.domains), names
+    yield "a threat:", bool(threats), True
+    for part in (metrics, *metrics.domains.values()):
+        yield "`rows` of metrics as many as", part.rows, run.rows
+        yield from _accuracy_facts(part, threats)
+    yield "joint accuracy for", set(metrics.joint), several
+    yield "joint intervals for", set(metrics.intervals.joint), several
+    yield "smallest radii for", set(metrics.eps_min), several
+    yield "weights for", set(metrics.weights), several
+    for marks in metrics.eps_min.values():
+        yield "a median of radii:", "median" in marks, True
+    for weights in metrics.weights.values():
+        yield "weights for", set(weights), names
+    for part in metrics.domains.values():
+        yield "no attacks but for", {each.threat for each in part.attacks} | threats, threats
+
+
+def _accuracy_facts(part: Accuracies, threats: set[str]) -> Iterator[Fact]:
+    yield "radii for", set(part.radii), threats
+    yield "accuracy for", set(part.robust), threats
+    yield "intervals for", set(part.intervals.robust), threats
+
+
+def _training_facts(run: Run, metrics: TrainingMetrics) -> Iterator[Fact]:
+    names, robust = {"clean", "union", *run.domains}, set(metrics.robust_accuracy)
+    yield "a history of epochs, as many as", len(metrics.history), run.rows
+    yield "an epoch:", bool(metrics.history), True
+    yield "threats", list(run.domains), list(texts.threats(run.settings["threat"]))
+    yield "accuracy under", robust, names if run.domains else set()
+    yield "attacked rows:", metrics.rows_attacked > 0, bool(robust)
+    yield "test images:", metrics.rows > 0, True
+    first = metrics.history[0]
+    for epoch in metrics.history:
+        yield "a loss:", "loss" in epoch.stats, True
+        yield "statistics", set(epoch.stats), set(first.stats)
+        yield "validation", set(epoch.validation), names if first.validation else set()
+
+
+def _text(value: object) -> str:
+    return quoted(sorted(value) if isinstance(value, set) else value)

@@ -1,0 +1,80 @@
+"""What a folder is refused for: a run that is in the way, foreign files, other settings, models or data."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from saddlepoint.runs.record import RECORD, Run
+
+__all__ = ["check_foreign", "check_free", "check_same"]
+
+
+def check_free(folder: Path, *, resume: bool = False, overwrite: bool = False) -> None:
+    """Refuse a folder with a run that is neither continued nor replaced.
+
+    `opened` does so too, but needs a record, for which images and models have to be loaded.
+
+    Raises:
+        ValueError: There is such a run.
+    """
+    if (folder / RECORD).is_file() and not (resume or overwrite):
+        raise ValueError(
+            f"`--out` must not hold a run yet, got {str(folder)!r}; add --resume to continue it, "
+            "--overwrite to replace it, or choose another folder."
+        )
+
+
+def check_foreign(names: Sequence[str], folder: Path) -> None:
+    """Refuse to write over files that no run has written."""
+    foreign = [name for name in names if (folder / name).exists()]
+    if foreign:
+        raise ValueError(
+            f"`--out` must not hold files that a run would write over, got {foreign[0]!r} in "
+            f"{str(folder)!r}, which no run there has written; choose another folder."
+        )
+
+
+def check_same(old: Run, new: Run, folder: Path) -> None:
+    """Refuse to continue a run of another kind, other settings, models or data."""
+    what, got = "", ""
+    names = sorted(set(old.hashes.models) | set(new.hashes.models))
+    other = [n for n in names if old.hashes.models.get(n) != new.hashes.models.get(n)]
+    unknown = [n for n in names if not new.hashes.models.get(n)]
+    if old.kind != new.kind:
+        what, got = "kind of run", f"{new.kind} for a run of kind {old.kind}"
+    elif old.hashes.settings != new.hashes.settings:
+        told = _differing(old.settings, new.settings).values()
+        what, got = "configuration", "; ".join(told) or "other settings"
+    elif old.hashes.data != new.hashes.data:
+        what, got = "data", "images or labels with another hash"
+    elif unknown:
+        what = "models"
+        got = f"{', '.join(unknown)}, of which nobody can say whether it has changed"
+    elif other:
+        what, got = "models", f"other parameters or code for {', '.join(other)}"
+    remedy = "choose another --out"
+    if what == "configuration" and old.kind == "train" and old.rows != new.rows:
+        # The rows of a training are its epochs.
+        remedy = (
+            "the learning rate of every step depends on how many there will be: resume with --epochs "
+            f"{old.rows}, or train anew into another --out"
+        )
+    if what:
+        raise ValueError(
+            f"`--resume` must continue with the same {what} as the run in {folder}, got {got}; {remedy}."
+        )
+
+
+def _differing(there: Mapping[str, Any], here: Mapping[str, Any]) -> dict[str, str]:
+    """What is not the same in two sets of settings, by name; of settings inside settings only what differs."""
+    inside: dict[str, str] = {}
+    shown: dict[str, str] = {}
+    for name in sorted({*there, *here}):
+        then, now = there.get(name), here.get(name)
+        if isinstance(then, Mapping) and isinstance(now, Mapping):
+            inside |= _differing(then, now)
+        elif then != now:
+            shown[name] = f"{name}: {then} there, {now} here"
+    return shown | inside  # a recipe knows what a setting has left open

@@ -1,0 +1,199 @@
+"""What a training is made of: images to train and to test on, and the network it begins with."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from saddlepoint import data, models
+from saddlepoint.models.loading import fill, parameters
+from saddlepoint.models.own_code import is_code, takes
+from saddlepoint.models.wrapping import Wrapped
+from saddlepoint.runs.devices import device_of
+from saddlepoint.runs.materials import Images, check_classes, load_images, load_models
+from saddlepoint.runs.settings import TrainSettings
+
+__all__ = [
+    "architecture_of",
+    "first_network",
+    "hashes_of_start",
+    "training_images",
+    "unwrapped",
+]
+
+_PARAMETERS = (".safetensors", ".pt", ".pth")
+_PROGRAMS = (".pt2", ".ts", ".torchscript", ".onnx")
+
+
+def training_images(
+    settings: TrainSettings, progress: Callable[[str, int, int], None] | None = None
+) -> tuple[Images, Images]:
+    """Images to train on and to test on.
+
+    Data of one's own is shuffled, the same way in every run, because files often have one class after the
+    other; a fifth of it is for testing unless there is other data for that.
+
+    Args:
+        settings: Of the training.
+        progress: Of downloads, as in `saddlepoint.data.load`.
+
+    Raises:
+        ValueError: Images to test on have other shapes or classes, or there is none.
+    """
+    read = partial(load_images, progress=progress, classes=settings.classes, size=settings.size)
+    spec, limit = settings.data, settings.limit
+    own, sample = spec not in data.NAMES, spec.endswith("-sample")
+    if settings.test_data is not None or not (own or sample) or _has_test_split(spec):
+        train = read(spec, "test" if sample else "train", limit)
+        test = read(settings.test_data or spec, "test")
+        _check_alike(train, test)
+        return (_shuffled(train) if own else train), test
+    # What is set aside comes on top of what is asked for.
+    whole = read(
+        spec, "test" if sample else "train", None if sample or not limit else -(-limit * 5 // 4)
+    )
+    whole = _shuffled(whole) if own else whole
+    split = len(whole.y) * 4 // 5
+    if split == 0:
+        raise ValueError(
+            f"`--data` must have images to train on and to test on, got {len(whole.y)}; name others with "
+            "--test-data."
+        )
+    rows = torch.arange(len(whole.y))
+    return _taken(whole, rows[:split][:limit]), _taken(whole, rows[split:])
+
+
+def first_network(settings: TrainSettings, images: Images, device: str) -> nn.Module:
+    """The network as it is before its first step, on its device, or with a GPU of its own for each process.
+
+    Raises:
+        ValueError: There is no such network, it cannot be trained, or it is for other images.
+    """
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(settings.seed)
+        # Other networks have a dot, a dash or a colon in their names.
+        built = settings.model.isidentifier()
+        network = _built(settings, images) if built else _own(settings, images)
+    if settings.init is not None:
+        _begin_with(settings.init, network, settings.model)
+    own_gpu = dist.is_initialized() and dist.get_backend() == "nccl"
+    return network.to("cuda" if own_gpu else device_of(device))
+
+
+def architecture_of(model: str) -> str:
+    """What a network is built by: the name of an architecture, or the user's code.
+
+    Example:
+        >>> architecture_of("mnist-a"), architecture_of("old.pt:nets.py:small"), architecture_of("C")
+        ('A', 'nets.py:small', 'C')
+    """
+    if model in models.shipped():
+        return models.card(model).architecture
+    file, _, rest = model.partition(":")
+    if Path(file).suffix in _PARAMETERS:
+        beside = Path(file).with_suffix(".json")
+        return rest or models.Card.from_json(beside.read_text()).architecture
+    return model
+
+
+def hashes_of_start(settings: TrainSettings) -> dict[str, str]:
+    """The hash of the file of parameters that a training begins with, by what it is called, if there is one."""
+    if settings.init is None or settings.init in models.shipped():
+        return {}
+    content = Path(settings.init).read_bytes()
+    return {f"--init {Path(settings.init).name}": hashlib.sha256(content).hexdigest()}
+
+
+def unwrapped(network: nn.Module) -> nn.Module:
+    """The network that was made elsewhere, without what prepares images for it."""
+    inner = network.network if isinstance(network, Wrapped) else network
+    return inner if isinstance(inner, nn.Module) else network
+
+
+def _begin_with(init: str, network: nn.Module, name: str) -> None:
+    """Give a network, or what it wraps, the parameters of a file or of a shipped network."""
+    path, shipped = Path(init), init in models.shipped()
+    if not shipped and (path.suffix not in _PARAMETERS or not path.is_file()):
+        raise ValueError(
+            f"`--init` must be a file of parameters that exists, {', '.join(_PARAMETERS)}, or one of "
+            f"{', '.join(models.shipped())}, got {init!r}."
+        )
+    tensors = models.load(init).state_dict() if shipped else parameters(path)
+    try:
+        fill(name, unwrapped(network), tensors)
+    except ValueError as error:
+        reason = str(error).rpartition("got: ")[2]
+        raise ValueError(
+            f"`--init` {init} must hold the parameters of --model {name}, got: {reason}"
+        ) from error
+
+
+def _has_test_split(spec: str) -> bool:
+    return is_code(spec) and not Path(spec).exists() and takes(spec, "split", flag="--data")
+
+
+def _shuffled(images: Images) -> Images:
+    return _taken(images, torch.randperm(len(images.y), generator=torch.Generator().manual_seed(0)))
+
+
+def _taken(images: Images, rows: torch.Tensor) -> Images:
+    return replace(images, x=images.x[rows], y=images.y[rows])
+
+
+def _check_alike(train: Images, test: Images) -> None:
+    """Refuse images to test on that are of another kind."""
+    if train.x.shape[1:] != test.x.shape[1:]:
+        raise ValueError(
+            f"`--test-data` must have images of the shape of --data, {tuple(train.x.shape[1:])}, got "
+            f"{tuple(test.x.shape[1:])}; bring both to one with --size."
+        )
+    if train.classes != test.classes:
+        raise ValueError(
+            f"`--test-data` must have the classes of --data, {', '.join(train.classes[:5])}, got "
+            f"{', '.join(test.classes[:5])}, so that labels would mean other classes; list them with --classes."
+        )
+
+
+def _built(settings: TrainSettings, images: Images) -> nn.Module:
+    if settings.mean is not None or settings.std is not None:
+        raise ValueError(
+            f"`--mean` must be left out for {settings.model}: networks of the package normalise inside."
+        )
+    channels, height, width = images.x.shape[1:]
+    if height != width:
+        raise ValueError(
+            f"`--size` must be given for network {settings.model}, which takes square images, got images of "
+            f"{height} x {width}."
+        )
+    network = models.build(settings.model, channels, height, len(images.classes))
+    return models.channels_last(network)
+
+
+def _own(settings: TrainSettings, images: Images) -> nn.Module:
+    spec = settings.model
+    if Path(spec).suffix in _PROGRAMS:
+        raise ValueError(
+            f"`--model` must be a network that can be trained, got the program {spec}, which is fixed; give "
+            "its code as nets.py:factory and its parameters with --init."
+        )
+    try:
+        loaded = load_models([spec], images, mean=settings.mean, std=settings.std)
+        (network,) = loaded.values()
+    except ValueError as error:
+        raise ValueError(str(error).replace("`--models`", "`--model`")) from error
+    if not isinstance(network, nn.Module):
+        raise ValueError(
+            f"`--model` {spec} must give a torch.nn.Module to be trained, got {type(network).__name__}."
+        )
+    modes = [(module, module.training) for module in network.modules()]
+    check_classes(images, {spec: network.eval()})
+    for module, mode in modes:
+        module.training = mode
+    return network

@@ -1,0 +1,204 @@
+"""A result in memory as a run that was never on disk, so that it can be shown like one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from torch import Tensor
+
+from saddlepoint.evaluation import RobustAccuracy
+from saddlepoint.problems import AbstractProblem, Ensemble, Product, Transformed, Universal
+from saddlepoint.projections import LpBall, norm_name
+from saddlepoint.rules import AbstractWeightRule, Average, Entropic, Fixed, MinMax, WorstCase
+from saddlepoint.runs import texts
+from saddlepoint.runs.counting import summarise
+from saddlepoint.runs.evaluations import Result, evaluation_metrics, evaluation_tensors
+from saddlepoint.runs.hashing import hash_model, hash_settings, hash_tensors
+from saddlepoint.runs.metrics import Metrics
+from saddlepoint.runs.record import EVALUATE, Hashes, Kind, Run
+from saddlepoint.runs.rows import judged_rows
+from saddlepoint.runs.shown import keep_for_gallery
+from saddlepoint.solver import Asked, AttackResult
+
+__all__ = ["as_run", "asked_of", "evaluation_as_run"]
+
+_KINDS: Mapping[type, Kind] = {
+    Ensemble: "ensemble",
+    Universal: "universal",
+    Transformed: "transform",
+    Product: "transform",
+}
+
+_RULES: Mapping[type, str] = {
+    MinMax: "minmax",
+    Average: "average",
+    WorstCase: "worst",
+    Entropic: "entropic",
+}
+
+
+def asked_of(result: AttackResult) -> Asked:
+    """What was asked, for whoever has to ask again.
+
+    Raises:
+        ValueError: The result does not know, or was stopped on the way.
+    """
+    if result.asked is None:
+        raise ValueError(
+            "`result` must know what was asked (`result.asked`), got one without, as after pickling; take what "
+            "`attack` returned."
+        )
+    if result.interrupted:
+        raise ValueError(
+            f"`result` must be of an attack that came to its end, got {int(result.completed.sum())} of "
+            f"{len(result.completed)} rows; attack the others too."
+        )
+    return result.asked
+
+
+def as_run(
+    result: AttackResult, *, data: str = "own images", classes: Sequence[str] = ()
+) -> tuple[Run, dict[str, Tensor]]:
+    """The record and the tensors of an attack from Python, as a run folder would hold them.
+
+    The models are asked again about every row: a run holds what a fresh look says.
+
+    Args:
+        result: Of `attack` or `apgda`.
+        data: What the images are called.
+        classes: Names of the classes; numbers if there are none.
+
+    Raises:
+        ValueError: The result does not know what was asked, was stopped, knows no true classes, or its domains
+            are of a kind of the user's own.
+
+    Example:
+        >>> import torch
+        >>> from saddlepoint import attack, linf
+        >>> model = torch.nn.Linear(4, 3).eval()
+        >>> problem = Ensemble([model], torch.rand(5, 4), torch.zeros(5, dtype=torch.long))
+        >>> run, tensors = as_run(attack(problem, linf(0.1), steps=2))
+        >>> run.kind, run.rows, tensors["delta"].shape
+        ('ensemble', 5, torch.Size([5, 4]))
+    """
+    asked = asked_of(result)
+    problem = asked.problem
+    kind = _KINDS.get(type(problem))
+    if kind is None:
+        raise ValueError(
+            f"`result` must be of an attack on {', '.join(k.__name__ for k in _KINDS)} to be reported, got one "
+            f"on {type(problem).__name__}."
+        )
+    if asked.targeted and not problem.aimed:
+        raise ValueError(
+            "`result` must know the true classes to be reported, got a targeted attack that knows its targets "
+            "only; build the problem with true classes and attack `problem.aim_at(targets)`."
+        )
+    settings: dict[str, Any] = {"kind": kind, "data": data, "models": _model_names(problem)}
+    settings |= {**_ball(asked.ball), "steps": asked.steps}
+    settings |= {"rule": _rule(asked.rule), "baseline": None}
+    settings |= {"quantize": problem.levels, "targeted": "given" if asked.targeted else None}
+    tensors = judged_rows(problem, result)
+    metrics = summarise(problem.names, tensors, baseline=False)
+    tensors |= keep_for_gallery(problem, tensors)
+    told = f"sp.attack(problem, {asked.ball!r}, rule={asked.rule!r}, steps={asked.steps})"
+    run = _run(kind, told, settings, problem, classes, metrics)
+    return run, {name: value.detach().cpu() for name, value in tensors.items()}
+
+
+def evaluation_as_run(
+    result: Result,
+    problem: AbstractProblem,
+    *,
+    data: str = "own images",
+    classes: Sequence[str] = (),
+) -> tuple[Run, dict[str, Tensor]]:
+    """The record and the tensors of an evaluation from Python.
+
+    Args:
+        result: Of one domain, or of several.
+        problem: The images and the domains, such as `Ensemble([model], x, y, names=["mine"])`.
+        data: What the images are called.
+        classes: Names of the classes; numbers if there are none.
+
+    Raises:
+        ValueError: The problem is not the one that was evaluated.
+    """
+    count = 1 if isinstance(result, RobustAccuracy) else len(result.per_domain)
+    if (len(problem), problem.num_domains) != (result.count, count):
+        raise ValueError(
+            f"`problem` must be what was evaluated, {result.count} images and {count} domains, got "
+            f"{len(problem)} and {problem.num_domains}."
+        )
+    parts = [result] if isinstance(result, RobustAccuracy) else result.per_domain.values()
+    names = dict.fromkeys(each.attack for part in parts for each in part.outcomes)
+    settings: dict[str, Any] = {
+        "data": data,
+        "models": list(problem.names),
+        "suite": ", ".join(names),
+    }
+    settings |= {"every_attack": False, "transforms": []}
+    metrics = evaluation_metrics(result, problem.names)
+    told = "sp.robust_accuracy(model, x, y, threats)"
+    run = _run(EVALUATE, told, settings, problem, classes, metrics)
+    tensors = evaluation_tensors(result, problem)
+    return run, {name: value.detach().cpu() for name, value in tensors.items()}
+
+
+def _run(
+    kind: Kind,
+    command: str,
+    settings: Mapping[str, Any],
+    problem: AbstractProblem,
+    classes: Sequence[str],
+    metrics: Metrics,
+) -> Run:
+    models = [hash_model(model) or "" for model in problem.models]
+    return Run(
+        kind=kind,
+        command=command,
+        settings=settings,
+        seed=problem.seed,
+        domains=problem.names,
+        classes=tuple(classes),
+        rows=len(problem),
+        done=len(problem),
+        hashes=Hashes(
+            hash_settings(settings),
+            dict(zip(_model_names(problem), models, strict=True)),
+            hash_tensors({"x": problem.images(problem.zeros()), "y": problem.truth}),
+        ),
+        status="complete",
+        metrics=metrics.plain(),
+    )
+
+
+def _model_names(problem: AbstractProblem) -> list[str]:
+    """Of the models: the domains have them where each is one model."""
+    models = len(problem.models)
+    own = (
+        problem.names
+        if models == problem.num_domains
+        else map("model {}".format, range(1, 1 + models))
+    )
+    return list(own)
+
+
+def _rule(rule: AbstractWeightRule) -> str:
+    """A rule as settings write it; one of the user's own by the name of its class."""
+    if isinstance(rule, Fixed):
+        return texts.fixed(rule.weights)
+    if type(rule) not in _RULES:
+        return type(rule).__name__
+    numbers = {name: value for name, value in vars(rule).items() if value is not None}
+    given = ",".join(f"{name}={texts.written(float(value))}" for name, value in numbers.items())
+    return texts.full_rule(f"{_RULES[type(rule)]}{':' if given else ''}{given}", {})
+
+
+def _ball(ball: LpBall) -> dict[str, Any]:
+    """Norm and radius as settings; of many radii there is none to name."""
+    eps: object = ball.eps
+    if isinstance(eps, Tensor):
+        eps = float(eps) if eps.numel() == 1 else f"{float(eps.min()):g} to {float(eps.max()):g}"
+    return {"norm": norm_name(ball.p), "eps": eps}

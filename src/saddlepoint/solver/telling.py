@@ -1,0 +1,43 @@
+"""Who is told how far an attack has come: the user's function, a bar, or both."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from saddlepoint.bars import bar
+from saddlepoint.solver.result import Callback, Progress
+
+__all__ = ["telling"]
+
+
+@contextmanager
+def telling(progress: bool, callback: Callback | None) -> Iterator[Callback | None]:
+    """The callback of an attack.
+
+    Args:
+        progress: Whether to show a bar.
+        callback: The user's own, or None.
+
+    Example:
+        >>> with telling(False, None) as told:
+        ...     print(told)
+        None
+    """
+    if not progress:
+        yield callback
+        return
+    said = 0
+    with bar("attack") as shown:
+
+        def tell(state: Progress) -> None:
+            nonlocal said
+            figures = f"{state.done}/{state.rows} rows done, {state.fooled} fooled"
+            shown.move(state.fraction, 1.0, figures)
+            if not shown.live and int(10 * state.fraction) > said:  # a line per tenth of the work
+                said = int(10 * state.fraction)
+                shown.say(f"attack: {figures}")
+            if callback is not None:
+                callback(state)
+
+        yield tell

@@ -1,0 +1,86 @@
+"""Progress on the terminal and off it: what stays to be read, and that `quiet` is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from saddlepoint.cli import progress
+from saddlepoint.evaluation import EvaluationProgress
+from saddlepoint.experiments import Step
+from saddlepoint.runs import RunProgress
+from saddlepoint.training import TrainingProgress
+
+
+def attack(quiet: bool) -> None:
+    with progress.attacking("ensemble toy", "images", quiet=quiet) as report:
+        for done in range(21):
+            report(RunProgress(20, done, done // 2, done / 20))
+
+
+def evaluation(quiet: bool) -> None:
+    state = {"domain": "A", "threat": "linf", "attacks": 2, "images": 8, "total": 8}
+    with progress.evaluating("evaluate toy", quiet=quiet) as report:
+        report(EvaluationProgress(**state, attack="fgsm", index=0, done=4, not_fooled=6))
+        report(EvaluationProgress(**state, attack="fgsm", index=0, done=8, not_fooled=5))
+        report(EvaluationProgress(**state, attack="[pgd]", index=1, done=8, not_fooled=3))
+
+
+def reproduction(quiet: bool) -> None:
+    with progress.reproducing("cost apgda", quiet=quiet) as (report, download):
+        download("digits", 0, 10)
+        download("digits", 10, 10)
+        report(Step("A, [avg]", 0, 2, 0.5))
+        report(Step("A, [avg]", 1, 2, 0.0))
+        report(Step("A, min-max", 2, 2, 0.0))
+
+
+def training(quiet: bool) -> None:
+    with progress.training("toy A", quiet=quiet) as report:
+        for step in (1, 2):
+            report(TrainingProgress(1, 1, step, 2, {"loss": 0.25}, {}))
+
+
+SAID = {
+    attack: ["ensemble toy: 2/20 images, 1 fooled that were right", "20/20 images, 10 fooled"],
+    evaluation: [
+        "evaluate toy: A linf fgsm (1/2): 5/8 not fooled yet",
+        "evaluate toy: A linf [pgd] (2/2): 3/8 not fooled yet",
+    ],
+    reproduction: ["downloading digits", "cost apgda [1/2] A, [avg]: ", "[2/2] A, min-max: "],
+    training: ["toy A  epoch 1/1  loss 0.2500"],
+}
+
+
+@pytest.mark.parametrize("work", SAID)
+def test_plain_lines_off_a_terminal(
+    work: Callable[[bool], None], capfd: pytest.CaptureFixture[str]
+) -> None:
+    work(False)
+    out, err = capfd.readouterr()
+    assert out == ""
+    assert all(line in err for line in SAID[work])
+    assert "\033" not in err
+    assert len(err.splitlines()) == {attack: 11, evaluation: 2, reproduction: 3, training: 1}[work]
+
+
+@pytest.mark.parametrize("work", SAID)
+def test_quiet_is_quiet(work: Callable[[bool], None], capfd: pytest.CaptureFixture[str]) -> None:
+    work(True)
+    assert capfd.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize("work", [reproduction, training])
+def test_on_a_terminal_finished_rows_and_epochs_stay(
+    work: Callable[[bool], None],
+    capfd: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("COLUMNS", "200")
+    work(False)
+    out, err = capfd.readouterr()
+    assert out == ""
+    assert all(line in err for line in SAID[work])
+    assert "━" in err  # the bar itself

@@ -1,0 +1,194 @@
+"""What a newcomer types: names that are nearly right, words without a flag, a GPU that is not there."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+import saddlepoint as sp
+from commands import inside
+from saddlepoint.cli.errors import with_suggestion
+from saddlepoint.runs.devices import device_of
+
+
+@pytest.mark.parametrize(
+    ("words", "name"),
+    [
+        (["attack", "ensemble", "--models", "A", "--eps", "0.1", "--data", "minst"], "mnist"),
+        (["attack", "ensemble", "--models", "minst-a", "--eps", "0.1"], "mnist-a"),
+        (["attack", "ensemble", "--models", "A", "--eps", "0.1", "--rule", "minmx"], "minmax"),
+        (["attack", "ensemble", "--models", "A", "--rule", "MinMax"], "minmax"),
+        (["attack", "ensemble", "--models", "A", "--loss", "crossentropy"], "cross-entropy"),
+        (["attack", "ensemble", "--models", "A", "--norm", "inf", "--eps", "0.1"], "linf"),
+        (["attack", "ensemble", "--models", "A", "--method", "atack"], "attack"),
+        (
+            ["attack", "transform", "--models", "A", "--eps", "1", "--transforms", "rotat:3"],
+            "rotate",
+        ),
+        (["attack", "ensemble", "--models", "A", "--eps", "0.1", "--device", "cpuu"], "cpu"),
+        (["evaluate", "A", "--threat", "lnf:0.1"], "linf"),
+        (["evaluate", "A", "--threat", "linf:0.1", "--suite", "quik"], "quick"),
+        (["evaluate", "A", "--threat", "linf:0.1", "--on-failure", "rase"], "raise"),
+        (["reproduce", "ensemble-minst"], "ensemble-mnist"),
+        (["data", "fetch", "fashion-minst"], "fashion-mnist"),
+        (["models", "check", "minst-a"], "mnist-a"),
+        (["doctor", "mnist-aa"], "mnist-a"),
+    ],
+)
+def test_a_name_that_is_nearly_right_is_suggested(
+    words: list[str], name: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    assert inside(*words) == 2
+    said = capsys.readouterr().err.lower()
+    assert f"did you mean {name}?" in said.replace('"', "")
+    assert said.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "`--eps` must be a number such as 0.2 or 8/255, got '0.2x'.",
+        "`--models` must name a file that exists, got 'nets.pt'.",
+        "`--data` must be one of mnist, cifar10, got 'photos/of/cats'.",
+        "`--suite` must be 'quick' or 'paper', got 'linear'.",
+        "`--limit` must be at least 1, got 0.",
+    ],
+)
+def test_nothing_is_suggested_where_nothing_is_near(text: str) -> None:
+    assert with_suggestion(text) == text
+
+
+def test_the_setting_of_a_file_is_suggested(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "mine.yaml").write_text("model: [A]\neps: 0.2\n")
+    assert inside("attack", "ensemble", "--config", tmp_path / "mine.yaml") == 2
+    assert "did you mean models?" in capsys.readouterr().err
+
+
+def test_words_without_a_flag_point_to_models(capsys: pytest.CaptureFixture[str]) -> None:
+    assert inside("evaluate", "A", "C", "--threat", "linf:0.1") == 2
+    assert "one MODEL, got A and C; write --models A,C" in capsys.readouterr().err
+    assert inside("evaluate", "A", "--models", "C", "--threat", "linf:0.1") == 2
+    assert "got both" in capsys.readouterr().err
+    assert inside("evaluate", "--threat", "linf:0.1") == 2
+    assert "got neither" in capsys.readouterr().err
+    assert inside("attack", "ensemble", "A", "C", "--eps", "0.1") == 2
+    assert "got A and C; models are named by --models A,C" in capsys.readouterr().err
+    assert inside("demo", "A") == 2
+    assert "got A; see --help" in capsys.readouterr().err
+
+
+def test_gpu_means_the_one_that_is_there(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    assert device_of("GPU") == torch.device("cuda")
+    assert device_of("gpu:1") == torch.device("cuda:1")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(torch.backends.mps, "is_available", lambda: True)
+    assert device_of("gpu") == torch.device("mps")
+    monkeypatch.setattr(torch.backends.mps, "is_available", lambda: False)
+    assert device_of("CPU") == torch.device("cpu")
+    assert inside("attack", "ensemble", "--models", "A", "--eps", "0.1", "--device", "gpu") == 2
+    assert "got 'gpu', and torch finds no GPU; use cpu." in capsys.readouterr().err
+    assert inside("attack", "ensemble", "--models", "A", "--eps", "0.1", "--device", "tpuu:1") == 2
+    said = capsys.readouterr().err
+    assert "must be cpu, gpu, cuda, mps or xpu" in said
+    assert len(said) < 200
+
+
+def test_capital_norms_are_understood(tmp_path: Path) -> None:
+    words = ["--models", "A", "--limit", "1", "--steps", "1", "--quiet"]
+    line = ["attack", "ensemble", *words, "--norm", "L2", "--eps", "1", "--out", tmp_path / "a"]
+    assert inside(*line) == 0
+    assert '"norm": "l2"' in (tmp_path / "a" / "run.json").read_text()
+
+
+def test_the_error_of_a_model_says_whose_it_is(capsys: pytest.CaptureFixture[str]) -> None:
+    flat = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(28 * 28, 10)).eval()
+    wide = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(32 * 32, 10)).eval()
+    x, y = sp.data.sample("mnist", 4)
+    problem = sp.Ensemble([flat, wide], x, y, names=["flat", "wide"])
+    with pytest.raises(RuntimeError) as caught:
+        sp.attack(problem, sp.linf(0.1))
+    (told,) = caught.value.__notes__
+    assert told == "raised by domain 1 (wide), for images of shape (4, 1, 28, 28)"
+    with pytest.raises(RuntimeError) as caught:
+        sp.success_rates(problem, problem.zeros())
+    assert "domain 1 (wide)" in caught.value.__notes__[0]
+
+
+def test_other_numbers_of_classes_name_the_models() -> None:
+    models = [torch.nn.Linear(4, count).eval() for count in (10, 7, 10)]
+    problem = sp.Ensemble(models, torch.rand(3, 4), torch.tensor([0, 1, 2]), names=["A", "B", "C"])
+    with pytest.raises(ValueError, match="same classes, got 10 for A and 7 for B"):
+        sp.attack(problem, sp.linf(0.1))
+
+
+def test_the_command_line_says_whose_error_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "small_nets.py").write_text(
+        "import torch\n"
+        "def wide():\n"
+        "    return torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(1024, 10)).eval()\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    words = ["--models", "A,small_nets:wide", "--eps", "0.1", "--limit", "4"]
+    assert inside("attack", "ensemble", *words) in (1, 2)
+    said = capsys.readouterr().err
+    assert "domain 1 (wide), for images of shape (4, 1, 28, 28)" in said
+
+
+def test_doctor_takes_a_device(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["doctor", "mnist-c", "--limit", "8", "--steps", "2", "--json", "--device"]
+    assert inside(*words, "cpu") in (0, 1)
+    assert "mnist-c" in json.loads(capsys.readouterr().out)
+    assert inside(*words, "cuda:7") == 2
+    assert "`--device` must be one that is there" in capsys.readouterr().err
+
+
+def test_a_key_of_a_file_that_is_nearly_right_is_suggested_and_others_are_not_listed(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    path = tmp_path / "bad.yaml"
+    for key, meant in (("stepz", "did you mean steps?"), ("xyzzy", "--help name them.")):
+        path.write_text(f"models: [A]\n{key}: 3\n")
+        assert inside("attack", "ensemble", "--config", path) == 2
+        (line,) = capsys.readouterr().err.splitlines()
+        assert line.startswith(f"saddlepoint: `{key}` must be a known setting (in {path}); ")
+        assert line.endswith(meant)
+        assert "quantize" not in line
+
+
+def test_the_file_of_a_wrong_value_is_named_inside_the_sentence(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    path = tmp_path / "bad.yaml"
+    path.write_text("models: [A]\neps: big\n")
+    assert inside("attack", "ensemble", "--config", path) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.endswith(f"got 'big' (in {path}).")
+
+
+def test_the_list_of_data_says_what_is_there(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    (tmp_path / "saddlepoint").mkdir()
+    (tmp_path / "saddlepoint" / "mnist-test.npz").write_bytes(b"")
+    assert inside("data", "list") == 0
+    words = dict(line.split(maxsplit=1) for line in capsys.readouterr().out.splitlines())
+    assert words["mnist"] == "present: test"
+    assert words["cifar10"] == "fetched on first use"
+    assert words["mnist-sample"] == "embedded"
+
+
+def test_help_says_what_is_required(capsys: pytest.CaptureFixture[str]) -> None:
+    assert inside("train", "--help") == 0
+    text = " ".join(capsys.readouterr().out.replace("│", " ").split())
+    assert text.count("[required]") == 2  # --data and --model

@@ -1,0 +1,97 @@
+"""The line that a stopped run prints, and the one of `report`, continue the run as they are."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from children import Nursery
+from commands import inside
+from saddlepoint import runs, training
+
+COMMANDS = {
+    "attack": (
+        *("attack", "transform", "--models", "C", "--eps", 0.15, "--steps", 2, "--limit", 4),
+        *("--batch-size", 2, "--transforms", "identity,rotate:30", "--baseline", "average"),
+        *("--seed", 3, "--loss", "cross-entropy", "--restarts", 2, "--device", "cpu", "--trust"),
+    ),
+    "evaluate": (
+        *("evaluate", "C", "--threat", "linf:0.1/2", "--threat", "l2:1", "--limit", 2, "--seed", 3),
+        *("--batch-size", 1, "--no-doctor", "--on-failure", "note", "--every-attack"),
+    ),
+    "train": (
+        *("train", "--data", "mnist-sample", "--model", "C", "--threat", "linf:0.1/2:0.01"),
+        *("--limit", 40, "--held-out", 8, "--epochs", 2, "--steps", 1, "--checkpoint-every", 1),
+        *("--test-images", 4, "--test-steps", 1, "--test-restarts", 2, "--device", "cpu:0"),
+        *("--mix", 0.5, "--ramp", 1, "--start", "random", "--rule", "minmax:step_size=0.5"),
+    ),
+}
+
+
+def after(calls: int, what: Callable[..., object]) -> Callable[..., object]:
+    """The same function, which Ctrl-C stops when it has been called so often."""
+    left = [calls]
+
+    def stopping(*values: object, **options: object) -> object:
+        left[0] -= 1
+        if left[0] < 0:
+            raise KeyboardInterrupt
+        return what(*values, **options)
+
+    return stopping
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_the_line_of_a_stopped_run_continues_it(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    out = Path("my runs") / name
+    with monkeypatch.context() as patch:
+        patch.setattr(runs.Store, "put", after(2, runs.Store.put))
+        patch.setattr(training, "validate", after(0, training.validate))
+        assert inside(*COMMANDS[name], "--out", out) == 130
+    line = capsys.readouterr().err.splitlines()[-1].removeprefix("continue with: ")
+    assert runs.Run.read(out).status == "interrupted"
+    assert inside("report", out) == 2
+    assert capsys.readouterr().err.rstrip().endswith(f"continue it with: {line}")
+    assert line.count("--out") == 1
+    given = [word for word in COMMANDS[name] if str(word).startswith("--")]
+    assert {*given} - {"--device"} <= {*shlex.split(line)} | {"--data"}
+    assert ("--device cpu:0" in line) == (name == "train")
+    assert inside(*shlex.split(line)[1:]) == 0
+    assert "starting" not in capsys.readouterr().err
+    assert runs.finished(out).warnings == ()
+
+
+def test_the_line_of_a_stopped_run_saves_the_images_that_were_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "my images"
+    words = (*COMMANDS["evaluate"], "--out", tmp_path / "run", "--save-images", folder)
+    with monkeypatch.context() as patch:
+        patch.setattr(runs.Store, "put", after(2, runs.Store.put))
+        assert inside(*words) == 130
+    line = capsys.readouterr().err.splitlines()[-1].removeprefix("continue with: ")
+    assert shlex.split(line)[-3:] == ["--save-images", str(folder), "--resume"]
+
+
+def test_a_part_of_an_experiment_is_continued_with_the_experiment(
+    nursery: Nursery, tmp_path: Path
+) -> None:
+    words = ("reproduce", "ensemble-mnist", "--only", "linf, eps 0.2", "--limit", 3)
+    (killed,) = nursery.run(*words, "--out", "my runs", cwd=tmp_path, die_at=4)
+    assert killed.code == -9
+    (record,) = (tmp_path / "my runs").rglob(runs.RECORD)
+    part, whole = record.parent, str(tmp_path / "my runs")
+    for cwd, place, out in ((tmp_path, part.relative_to(tmp_path), "my runs"), (part, ".", whole)):
+        (said,) = nursery.run("report", place, cwd=cwd)
+        assert said.code == 2
+        line = shlex.split(said.err.rpartition("continue it with: ")[2])
+        assert line[-3:] == ["--out", out, "--resume"]
+    (again,) = nursery.run(*line[1:], "--only", "linf, eps 0.2", cwd=tmp_path)
+    assert again.code == 0, again.err
+    assert runs.finished(record.parent).done == 3

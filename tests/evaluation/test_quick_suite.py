@@ -1,0 +1,125 @@
+"""Suite `quick`: its restarts and its search find what fewer leave; the table that holds it to that."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import math
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+from benchmarks import quick
+from torch import Tensor
+
+import saddlepoint as sp
+from saddlepoint.evaluation import OurAttack, robust_accuracy
+from saddlepoint.evaluation.suites import attacks_for
+from saddlepoint.solver.search import random_search
+
+ROOT = Path(__file__).parent.parent.parent
+NETWORK = pytest.mark.skipif(
+    importlib.util.find_spec("pyautoattack") is None or importlib.util.find_spec("h5py") is None,
+    reason="the network is inside pyautoattack, stored as HDF5",
+)
+
+
+def test_rows_whose_margin_does_not_halve_are_given_up() -> None:
+    """The margin is the mean of the image: within 0.1 that of 0.12 can fall by half, that of 0.8 cannot."""
+    asked: list[list[float]] = []
+
+    def brightness(images: Tensor) -> Tensor:
+        mean = images.flatten(1).mean(dim=1)
+        asked.append(mean.tolist())
+        return torch.stack([mean, torch.zeros_like(mean)], dim=1)
+
+    x = torch.stack([torch.full((1, 8, 8), 0.8), torch.full((1, 8, 8), 0.12)])
+    y, rows = torch.tensor([0, 0]), torch.arange(2)
+    found = random_search(brightness, x, y, 0.1, queries=90, seed=1, rows=rows, patience=60)
+    assert [len(means) for means in asked] == [2] * 60 + [1] * 30
+    assert all(means[0] < 0.3 for means in asked[60:])  # the one that was bright is not asked again
+    assert found[1].mean() < 0.06
+    asked.clear()
+    random_search(brightness, x, y, 0.1, queries=90, seed=1, rows=rows)
+    assert [len(means) for means in asked] == [2] * 90
+
+
+@pytest.mark.parametrize(
+    ("p", "entropy", "margin"), [(1, 4, 13), (2, 4, 13), (math.inf, 2, 3), (0, 2, 3)]
+)
+def test_restarts_of_l1_and_l2_go_round_the_sizes_of_balls(
+    p: float, entropy: int, margin: int
+) -> None:
+    ours = [each for each in attacks_for("quick", p) if isinstance(each, OurAttack)]
+    assert [each.restarts for each in ours] == [entropy, margin]
+
+
+@NETWORK
+def test_quick_breaks_what_two_rounds_leave() -> None:
+    """An image that often withstood 2 + 7 restarts, five times: every row has random starts of its own."""
+    from examples.pyautoattack_networks import mnist
+
+    x, y = sp.data.sample("mnist")
+    rows, threat = torch.tensor([13]).repeat(5), {"l2": sp.l2(2.0)}
+    before = [
+        OurAttack("attack-ce", sp.neg_cross_entropy, restarts=2),
+        OurAttack("attack", restarts=7),
+    ]
+    model = mnist()
+    old = robust_accuracy(model, x[rows], y[rows], threat, {2: before})
+    new = robust_accuracy(model, x[rows], y[rows], threat)
+    assert old.union >= 0.2
+    assert new.union <= old.union / 2
+
+
+# --------------------------------------------------------------------------------- the table
+
+
+def cell(left: int, other: int, seconds: float) -> dict[str, object]:
+    one = {"seconds": seconds, "queries": 10, "broken": {}, "left": left, "only": 1}
+    two = {"seconds": 10.0, "queries": 40, "broken": {}, "left": other, "only": 2}
+    return {"images": 50, "clean": 49, "quick": one, "autoattack": two}
+
+
+def test_the_table_adds_parts_and_leaves_out_what_is_unfinished() -> None:
+    cells = {"part 0": cell(20, 19, 1.0), "part 1": cell(22, 20, 2.0)}
+    unfinished = {"wanted": 2, "cells": {"part 0": cells["part 0"]}}
+    cases = {"net, l1 10": {"wanted": 2, "cells": cells}, "other, l2 2": unfinished}
+    (line,) = quick.lines(cases)
+    assert (line.images, line.clean, line.behind) == (100, 98, 3.0)
+    assert line.time_ratio == pytest.approx(0.15)
+    row = "| net, l1 10 | 100 | 98.0 | 42.0 | 39.0 | +3.0 | 2 | 4 | 0.15 | 0.25 |\n"
+    assert quick.render({"cases": cases}).endswith(row)
+
+
+def test_the_suites_are_compared_image_by_image(monkeypatch: pytest.MonkeyPatch) -> None:
+    # Five images, the last one wrong from the start; the first attack of AutoAttack breaks two, the second one.
+    broken = {"quick": ["10010"], "autoattack": ["01010", "00100"]}
+    asked = []
+
+    def suite_of(model: object, x: Tensor, y: Tensor, threats: object, suite: str, seed: int):  # type: ignore[no-untyped-def]
+        asked.append((suite, seed))
+        masks = [torch.tensor([mark == "1" for mark in marks]) for marks in broken[suite]]
+        outcomes = [
+            SimpleNamespace(attack=str(number), broken=mask, queries=7)
+            for number, mask in enumerate(masks)
+        ]
+        correct = torch.tensor([True, True, True, True, False])
+        return SimpleNamespace(correct=correct, outcomes=outcomes)
+
+    monkeypatch.setattr(quick, "robust_accuracy", suite_of)
+    x, y = torch.rand(5, 2), torch.zeros(5, dtype=torch.long)
+    found = quick.measure(torch.nn.Identity(), x, y, sp.linf(0.1), 3, turned=True)
+    assert asked == [("autoattack", 3), ("quick", 3)]
+    assert (found["images"], found["clean"]) == (5, 4)
+    ours, theirs = found["quick"], found["autoattack"]
+    assert (ours["left"], ours["only"], ours["queries"]) == (2, 1, 7)
+    assert (theirs["left"], theirs["only"], theirs["queries"]) == (1, 2, 14)
+    assert theirs["broken"] == {"0": 2, "1": 1}
+
+
+def test_the_results_have_the_table_of_the_store() -> None:
+    content = json.loads((ROOT / quick.STORE).read_text(encoding="utf-8"))
+    text = (ROOT / quick.PAGE).read_text(encoding="utf-8")
+    assert quick.render(content) in text, "write it again: python -m benchmarks.quick --render"

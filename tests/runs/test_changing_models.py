@@ -1,0 +1,91 @@
+"""Models that ask the outside world, which no hash sees: what they said is not mixed with what they say now."""
+
+from __future__ import annotations
+
+import textwrap
+from pathlib import Path
+
+import pytest
+import torch
+
+import saddlepoint as sp
+from commands import inside
+from saddlepoint import runs
+from saddlepoint.runs import rows
+from saddlepoint.runs.hashing import answers, same_answers
+
+NETS = """
+    import torch
+    from saddlepoint import models
+
+    class Reads(torch.nn.Module):
+        def __init__(self, name):
+            super().__init__()
+            self.inner, self.name = models.load("mnist-a"), name
+
+        def forward(self, x):
+            with open(self.name) as file:
+                return self.inner(x) * float(file.read())
+
+    def reads():
+        return Reads("scale.txt").eval()
+"""
+ATTACK = "attack ensemble --models {}:reads --eps 0.1 --limit 6 --batch-size 2 --steps 2 --quiet"
+EVALUATE = "evaluate {}:reads --threat linf:0.1 --limit 6 --batch-size 2 --no-doctor --quiet"
+
+
+def _stop_at(count: int, monkeypatch: pytest.MonkeyPatch, room: object, name: str) -> None:
+    function, calls = getattr(room, name), []
+
+    def stopping(*args: object, **kwargs: object) -> object:
+        calls.append(None)
+        if len(calls) == count:
+            raise KeyboardInterrupt
+        return function(*args, **kwargs)
+
+    monkeypatch.setattr(room, name, stopping)
+
+
+@pytest.mark.parametrize("command", ["attack", "evaluate"])
+def test_a_model_that_answers_otherwise_is_not_continued(
+    command: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    nets = f"nets_{command}"
+    (tmp_path / f"{nets}.py").write_text(textwrap.dedent(NETS))
+    (tmp_path / "scale.txt").write_text("1.0")
+    line = [*{"attack": ATTACK, "evaluate": EVALUATE}[command].format(nets).split(), "--out", "run"]
+    with monkeypatch.context() as patch:
+        if command == "attack":
+            _stop_at(2, patch, rows, "_page")
+        else:
+            _stop_at(3, patch, runs.Store, "put")
+        assert inside(*line) == 130
+    record = (tmp_path / "run" / "run.json").read_bytes()
+    (tmp_path / "scale.txt").write_text("0.9")  # the same class for every image, other logits
+    capsys.readouterr()
+    assert inside(*line, "--resume") == 2
+    said = capsys.readouterr().err
+    assert "`--resume` must continue with models that answer as they did" in said
+    assert said.count("\n") == 1
+    assert (tmp_path / "run" / "run.json").read_bytes() == record
+    (tmp_path / "scale.txt").write_text("1.00000001")
+    assert inside(*line, "--resume") == 0
+    assert runs.Run.read(tmp_path / "run").status == "complete"
+    assert not (tmp_path / "run" / "pages").exists()
+
+
+def test_answers_are_the_logits_of_the_first_images_and_none_if_they_are_random() -> None:
+    x, y = sp.data.sample("mnist", 40)
+    model = sp.models.load("mnist-a")
+    found = answers(sp.Ensemble([model], x, y))
+    assert found is not None
+    with torch.no_grad():
+        assert torch.allclose(found[:, 0], model(x[:32]))
+    assert same_answers(found, found * (1 + 1e-6))
+    assert not same_answers(found, found * 1.01)
+    assert not same_answers(found, found[:, :, :5])
+    assert answers(sp.Ensemble([lambda z: model(z + torch.rand_like(z))], x, y)) is None

@@ -1,0 +1,111 @@
+"""`attack(..., evaluations=)`: a budget of evaluations, divided into steps and restarts, never exceeded."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+import saddlepoint as sp
+from saddlepoint.solver.schedule import divided
+from saddlepoint.transforms import random_rotate
+
+
+@pytest.fixture(scope="module")
+def problem() -> sp.Ensemble:
+    x, y = sp.data.sample("mnist", 4)
+    return sp.Ensemble([sp.models.load("mnist-a"), sp.models.load("mnist-c")], x, y)
+
+
+def same(one: sp.AttackResult, other: sp.AttackResult) -> bool:
+    return torch.equal(one.delta, other.delta) and torch.equal(one.num_forwards, other.num_forwards)
+
+
+@pytest.mark.parametrize("evaluations", [1, 2, 7, 49, 50, 99, 100, 101, 250, 999, 1000])
+@pytest.mark.parametrize("draws", [1, 3])
+@pytest.mark.parametrize("confirmed", [False, True])
+def test_a_division_takes_what_there_is_and_no_more(
+    evaluations: int, draws: int, confirmed: bool
+) -> None:
+    reserve = 2 if confirmed else 0
+    if evaluations < draws * (1 + reserve):
+        with pytest.raises(ValueError, match="`evaluations` must be >= "):
+            divided(evaluations, draws, confirmed=confirmed)
+        return
+    steps, restarts = divided(evaluations, draws, confirmed=confirmed)
+    spent = restarts * (steps + 1 + reserve) * draws
+    assert evaluations - restarts * draws < spent <= evaluations
+
+
+def test_the_budget_of_the_default_is_one_restart(problem: sp.Ensemble) -> None:
+    ball = sp.linf(0.12)
+    assert same(sp.attack(problem, ball, evaluations=51), sp.attack(problem, ball))
+
+
+def test_a_budget_is_the_steps_and_restarts_that_follow_from_it(problem: sp.Ensemble) -> None:
+    ball = sp.linf(0.05)
+    steps, restarts = divided(110)
+    assert (steps, restarts) == (54, 2)
+    given = sp.attack(problem, ball, steps=steps, restarts=restarts)
+    result = sp.attack(problem, ball, evaluations=110)
+    assert same(result, given)
+    assert int(result.num_forwards.max()) == 110  # rows that are never fooled take all of it
+
+
+def test_the_budget_holds_where_successes_are_confirmed(problem: sp.Ensemble) -> None:
+    for eps in (0.01, 0.1, 0.2):
+        result = sp.attack(problem, sp.linf(eps), evaluations=12, precision="bfloat16")
+        assert int(result.num_forwards.max()) <= 12
+    assert int(sp.attack(problem, sp.linf(1e-3), evaluations=12).num_forwards.min()) == 12
+
+
+def test_doubtful_successes_end_a_row_at_the_limit() -> None:
+    """A network that looks fooled in bfloat16 alone would be asked twice at every iterate."""
+
+    class Doubtful(torch.nn.Module):
+        def forward(self, images: torch.Tensor) -> torch.Tensor:
+            score = images.flatten(1).sum(dim=1, keepdim=True) * 1e-3
+            right = -1.0 if torch.is_autocast_enabled("cpu") else 1.0
+            return torch.cat((score + right, -score), dim=1)
+
+    x = torch.full((3, 1, 2, 2), 0.5)
+    problem = sp.Ensemble([Doubtful().eval()], x, torch.zeros(3, dtype=torch.long))
+    result = sp.attack(problem, sp.linf(0.1), evaluations=9, precision="bfloat16")
+    assert not result.success.any()
+    assert result.num_forwards.tolist() == [8, 8, 8]  # a ninth might have to be confirmed
+
+
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+def test_random_transforms_take_their_draws_from_the_budget(precision: Any) -> None:
+    x, y = sp.data.sample("mnist", 3)
+    model = sp.models.load("mnist-a")
+    problem = sp.Transformed(model, [random_rotate(-20, 20)], x, y, samples=2)
+    result = sp.attack(problem, sp.linf(0.3), evaluations=20, precision=precision)
+    assert 12 <= int(result.num_forwards.min()) <= int(result.num_forwards.max()) <= 20
+
+
+def test_the_last_iterate_of_a_random_problem_is_offered_within_the_budget() -> None:
+    x, y = sp.data.sample("mnist", 3)
+    problem = sp.Transformed(sp.models.load("mnist-a"), [random_rotate(-20, 20)], x, y)
+    result = sp.attack(problem, sp.linf(0.3), evaluations=20, precision="bfloat16")
+    assert result.delta.flatten(1).abs().amax(dim=1).gt(0.2).all()  # not the start
+
+
+@pytest.mark.parametrize(("name", "value"), [("steps", 50), ("restarts", 1), ("steps", 0)])
+def test_a_budget_beside_steps_or_restarts_is_refused(
+    problem: sp.Ensemble, name: str, value: int
+) -> None:
+    message = rf"`{name}` must be left out where `evaluations` is given, got {value}; steps and"
+    options: dict[str, Any] = {name: value}
+    with pytest.raises(ValueError, match=message):
+        sp.attack(problem, sp.linf(0.1), evaluations=50, **options)
+
+
+def test_a_budget_is_a_whole_number_from_one_on(problem: sp.Ensemble) -> None:
+    with pytest.raises(ValueError, match="`evaluations` must be >= 1, got 0"):
+        sp.attack(problem, sp.linf(0.1), evaluations=0)
+    with pytest.raises(TypeError, match="`evaluations` must be a whole number, got float"):
+        sp.attack(problem, sp.linf(0.1), evaluations=50.0)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="`evaluations` must be >= 3, what one iterate takes here"):
+        sp.attack(problem, sp.linf(0.1), evaluations=2, precision="bfloat16")

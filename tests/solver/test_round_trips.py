@@ -1,0 +1,103 @@
+"""How often an attack asks the device for a value: every question makes an accelerator wait."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
+
+import saddlepoint as sp
+from saddlepoint.projections import solvers
+from saddlepoint.solver import watch
+
+ATEN = torch.ops.aten
+QUESTIONS = {
+    ATEN._local_scalar_dense.default,  # item(), bool(), int(), float()
+    ATEN.nonzero.default,
+    ATEN.equal.default,
+    ATEN.masked_select.default,
+}
+COPIES = {
+    Tensor.tolist,
+    Tensor.cpu,
+    Tensor.numpy,
+}  # no operation of their own where a tensor is at home
+MASKED = {ATEN.index.Tensor, ATEN.index_put.default, ATEN.index_put_.default}
+BALLS = {"linf": sp.linf(0.001), "l2": sp.l2(0.01), "l1": sp.l1(0.01), "l0": sp.l0(1)}
+
+
+class Questions(TorchDispatchMode):
+    """Counts the operations whose result, or the size of it, only the device knows."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.count = 0
+
+    def __torch_dispatch__(
+        self,
+        function: Callable[..., Any],
+        types: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        by_mask = function in MASKED and any(
+            index is not None and index.dtype == torch.bool for index in args[1]
+        )
+        self.count += function in QUESTIONS or by_mask
+        return function(*args, **(kwargs or {}))
+
+
+class Copies(TorchFunctionMode):
+    """Counts the calls that bring a whole tensor to the host."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.count = 0
+
+    def __torch_function__(
+        self,
+        function: Callable[..., Any],
+        types: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        self.count += function in COPIES
+        return function(*args, **(kwargs or {}))
+
+
+def questions(domains: int, ball: sp.LpBall, steps: int) -> int:
+    x, y = sp.data.sample("mnist", limit=3)
+    networks = [sp.models.load(f"mnist-{letter}") for letter in "aca"[:domains]]
+    with Questions() as asked, Copies() as copied:
+        result = sp.attack(sp.Ensemble(networks, x, y), ball, steps=steps)
+    assert not result.success.any()  # every row took every step
+    return asked.count + copied.count
+
+
+def test_the_counter_counts() -> None:
+    x = torch.tensor([1.0, 2.0])
+    with Questions() as asked, Copies() as copied:
+        bool(x.any())
+        x[x > 1]
+        x.nonzero()
+        x.tolist()
+        x + 1
+    assert (asked.count, copied.count) == (3, 1)
+
+
+@pytest.mark.parametrize("domains", [1, 3])
+@pytest.mark.parametrize("ball", BALLS.values(), ids=BALLS)
+def test_a_step_asks_at_most_twice(
+    ball: sp.LpBall, domains: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # What an accelerator would see: on a CPU a question costs nothing, and more of them are asked.
+    monkeypatch.setattr(watch, "_PATIENCE", {})
+    monkeypatch.setattr(solvers, "_PASSES", {})
+    few, many = (questions(domains, ball, steps) for steps in (16, 48))
+    assert few > 0
+    assert (many - few) / 32 <= 2

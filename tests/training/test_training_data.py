@@ -1,0 +1,54 @@
+"""What `train` takes in place of a loader of tensors."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch.utils.data import DataLoader, IterableDataset, TensorDataset
+
+import saddlepoint as sp
+from small_training import assert_equal_bits, bits, network
+
+X, Y = (part[:48] for part in sp.data.sample("mnist", 60))
+HELD_OUT = tuple(part[48:] for part in sp.data.sample("mnist", 60))
+RECIPE = sp.Recipe("mine", "adamw", 0.01, 1, batch_size=16)
+
+
+def trained(loader, **options):
+    model = network()
+    history = sp.train(model, loader, recipe=RECIPE, seed=3, **options)
+    return bits(model), history
+
+
+def test_a_data_set_is_shuffled_into_batches_of_the_recipe():
+    data = TensorDataset(X, Y)
+    found, history = trained(data)
+    expected, _ = trained(DataLoader(data, batch_size=16, shuffle=True))
+    assert_equal_bits(found, expected)
+    assert history[0].steps == 3
+
+
+def test_arrays_are_batches():
+    found, _ = trained([(X.numpy()[:24], Y.numpy()[:24]), (X.numpy()[24:], Y.numpy()[24:])])
+    expected, _ = trained([(X[:24], Y[:24]), (X[24:], Y[24:])])
+    assert_equal_bits(found, expected)
+
+
+def test_held_out_images_come_from_a_loader_or_a_data_set():
+    data = TensorDataset(*HELD_OUT)
+    scores = [
+        trained(TensorDataset(X, Y), validation=given)[1][0].validation
+        for given in (HELD_OUT, data, DataLoader(data, batch_size=5))
+    ]
+    assert scores[0] == scores[1] == scores[2]
+    assert 0 < scores[0]["clean"] <= 1
+
+
+def test_a_stream_cannot_be_shuffled():
+    class Stream(IterableDataset):
+        def __iter__(self):
+            return iter([(X[0], Y[0])])
+
+    with pytest.raises(TypeError, match="a data set that can be shuffled, got an IterableDataset"):
+        sp.train(network(), Stream())
+    assert torch.equal(X, sp.data.sample("mnist", 48)[0])
