@@ -168,6 +168,11 @@ def train(
     path = folder / CHECKPOINT if folder is not None else None
     if precision == "auto":
         precision = _decided(model, loader, path if resume else None)
+    if recipe.sides and method != "clean":
+        raise ValueError(
+            f"`recipe` must have no `sides` for method {method!r}, got {recipe.sides}: radii are "
+            "those of whole images."
+        )
     chosen = _method(method, named, held_out, precision, options)
     session = Session(
         model,
