@@ -17,10 +17,10 @@ from torch import Tensor, nn
 from saddlepoint.files import write_atomically
 from saddlepoint.solver.schedule import SIZES
 
+from .abstract_method import AbstractMethod, Moment
 from .batches import Batch, Loader, TrainingProgress, as_batch
 from .checkpoints import read_checkpoint, read_model, write_checkpoint
 from .distributed import World
-from .methods import AbstractMethod, Moment
 from .recipes import Recipe
 from .threats import Threat
 from .validation import validate
