@@ -106,12 +106,17 @@ def summary(run: "Run") -> None:
         names.insert(0, words.rule_text(str(run.settings["baseline"])).partition(" (")[0])
         shown.insert(0, metrics.baseline)
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    for heading in (words.NOUNS[run.kind].domain, "clean", *names, "mean weight"):
+    grouped = run.kind == "universal"  # the place of an image in its group means nothing
+    ends = [] if grouped else ["mean weight"]
+    for heading in ("" if grouped else words.NOUNS[run.kind].domain, "clean", *names, *ends):
         table.add_column(heading, justify="left" if not table.columns else "right")
-    for name in run.domains:
-        cells = [metrics.clean_accuracy[name], *(part.accuracy[name] for part in shown)]
+    tables = [metrics.clean_accuracy, *(part.accuracy for part in shown)]
+    for name in () if grouped else run.domains:
         weight = f"{metrics.weights[name]:.2f}"
-        table.add_row(escape(name), *(f"{cell:.1f}" for cell in cells), weight)
+        table.add_row(escape(name), *(f"{cells[name]:.1f}" for cells in tables), weight)
+    if grouped:
+        means = (sum(cells.values()) / len(cells) for cells in tables)
+        table.add_row("images right", *(f"{mean:.1f}" for mean in means))
     table.add_section()
     for label, numbers in (
         ("ASR among correct", [part.asr_all_among_correct for part in shown]),
@@ -120,7 +125,7 @@ def summary(run: "Run") -> None:
         ("evaluations", [part.evaluations.per_row for part in shown]),
     ):
         texts = ("-" if number is None else f"{number:.1f}" for number in numbers)
-        table.add_row(label, "", *texts, "")
+        table.add_row(label, "", *texts, *("" for _ in ends))
     console.print("Accuracy under attack and success rates (ASR), percent:", table, sep="\n")
     for line in words.headline(run, metrics):
         console.print(escape(line))

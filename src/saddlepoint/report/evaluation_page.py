@@ -208,7 +208,8 @@ def _broke(part: DomainMetrics) -> dict[str, Any]:
     for threat, robust in part.robust.items():
         pieces = [
             (
-                f"bar d{attacks.index(each.attack) % charts.PALETTE}",
+                # All of them are fooled, and have its colour: shades tell attacks apart.
+                f"broke s{min(attacks.index(each.attack), 7)}",
                 f"broken by {each.attack}",
                 each.first,
             )

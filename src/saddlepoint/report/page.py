@@ -10,12 +10,13 @@ from markupsafe import Markup
 from torch import Tensor
 
 from saddlepoint.files import write_atomically
-from saddlepoint.report import charts, words
+from saddlepoint.report import charts, weight_charts, words
 from saddlepoint.report.evaluation_page import render_evaluation
 from saddlepoint.report.gallery import picture_row, scales
 from saddlepoint.report.tables import evaluation_table, write_table
 from saddlepoint.report.template import render_template
 from saddlepoint.report.training_page import render_training
+from saddlepoint.report.universal_page import spread_of
 from saddlepoint.runs import EVALUATE, AttackMetrics, Run, metrics_of, read_results
 
 __all__ = ["MAX_BYTES", "render", "write_report"]
@@ -44,7 +45,9 @@ def write_report(folder: Path, *, max_bytes: int = MAX_BYTES) -> Path:
     run, tensors = read_results(folder)
     metrics_of(run)  # a measurement has no page
     html = (
-        render_training(run) if run.kind == "train" else render(run, tensors, max_bytes=max_bytes)
+        render_training(run, folder)
+        if run.kind == "train"
+        else render(run, tensors, max_bytes=max_bytes)
     )
     path = folder / "report.html"
     write_atomically(path, html.encode())
@@ -64,7 +67,9 @@ def render(run: Run, tensors: Mapping[str, Tensor], *, max_bytes: int = MAX_BYTE
     if run.kind == EVALUATE:
         return render_evaluation(run, tensors, max_bytes=max_bytes)
     nouns, metrics = words.NOUNS[run.kind], AttackMetrics.of(run)
-    rows = _rows(run, tensors, max_bytes)
+    # Pictures of hard and easy images of groups have a share of their own.
+    share = max_bytes // 4 if run.kind == "universal" else 0
+    rows = _rows(run, tensors, max_bytes - share)
     return render_template(
         "report.html",
         run=run,
@@ -79,8 +84,8 @@ def render(run: Run, tensors: Mapping[str, Tensor], *, max_bytes: int = MAX_BYTE
         hardest=words.hardest_name(run, metrics),
         bars=_bars(run, metrics),
         table=_table(run, metrics),
-        weights_chart=charts.weights_chart(tensors["history.weights"], run.domains),
-        boxplot=charts.boxplot(tensors["weights"], run.domains),
+        spread=spread_of(metrics, tensors, rows, share) if run.kind == "universal" else None,
+        weights=_weights(run, tensors),
         rows=rows,
         total=len(tensors["weights"]),
         classes=sorted({name for row in rows for name in row["classes"]}),
@@ -112,7 +117,19 @@ def _bars(run: Run, metrics: AttackMetrics) -> Markup | None:
         for key, rate in shown.items()
         if rate is not None
     ]
-    return charts.interval_bars(rows) if rows else None
+    return charts.interval_bars(rows, ["", "other"][: len(rows)]) if rows else None
+
+
+def _weights(run: Run, tensors: Mapping[str, Tensor]) -> dict[str, Any] | None:
+    """How the weights of the domains moved, in one chart or in one for each, and where they ended."""
+    if run.kind == "universal":
+        return None
+    moved, many = tensors["history.weights"], len(run.domains) > weight_charts.TOGETHER
+    return {
+        "chart": None if many else weight_charts.weights_chart(moved, run.domains),
+        "panels": weight_charts.weights_panels(moved, run.domains) if many else [],
+        "boxplot": weight_charts.boxplot(tensors["weights"], run.domains),
+    }
 
 
 def _table(run: Run, metrics: AttackMetrics) -> list[dict[str, Any]]:

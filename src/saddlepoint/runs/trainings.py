@@ -197,6 +197,7 @@ def train_and_test(
         accuracy=card.accuracy,
         fgsm_accuracy=card.fgsm_accuracy,
         robust_accuracy=robust,
+        rows_held_out=None if work.held_out is None else len(work.held_out[1]),
         history=tuple(
             Epoch(stats=each.stats, validation=each.validation or {}) for each in history
         ),
