@@ -12,7 +12,8 @@ from saddlepoint.runs.settings import (
     UniversalSettings,
 )
 
-from .flags import ImagesRunning, given, takes
+from .errors import data_taken
+from .flags import ImagesRunning, check_models, given, takes
 
 if TYPE_CHECKING:
     from saddlepoint.problems import AbstractProblem
@@ -76,6 +77,7 @@ def _go(kind: str, flags: Any, running: ImagesRunning | None) -> int:
     from .errors import UsageError
 
     running = running or ImagesRunning()
+    check_models(given(flags))
     with show.warnings_as_notes(quiet=running.quiet):
         settings = ATTACKS[kind].load(given(flags), running.config, trust=running.trust)
     if running.print_config:
@@ -83,7 +85,8 @@ def _go(kind: str, flags: Any, running: ImagesRunning | None) -> int:
         return 0
     if running.out is None and processes() > 1:
         raise UsageError("`--out` must be given where several processes share the work, got none.")
-    with joined() as rank:
+    named = running.config is not None or given(flags).get("data") is not None
+    with joined() as rank, data_taken(settings.data, given=named):
         return run_attack(settings, running, rank=rank)
 
 

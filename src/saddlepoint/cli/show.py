@@ -106,12 +106,16 @@ def summary(run: "Run") -> None:
         names.insert(0, words.rule_text(str(run.settings["baseline"])).partition(" (")[0])
         shown.insert(0, metrics.baseline)
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    for heading in (words.NOUNS[run.kind].domain, "clean", *names, "mean weight"):
-        table.add_column(heading, justify="left" if not table.columns else "right")
+    several = len(run.domains) > 1
+    reached = [f"answers {words.target_text(run)}"] if metrics.reached else []
+    ends = [*reached, *(["mean weight"] if several else [])]
+    for heading in (words.NOUNS[run.kind].domain, "clean", *names, *ends):
+        table.add_column(escape(heading), justify="left" if not table.columns else "right")
     for name in run.domains:
         cells = [metrics.clean_accuracy[name], *(part.accuracy[name] for part in shown)]
-        weight = f"{metrics.weights[name]:.2f}"
-        table.add_row(escape(name), *(f"{cell:.1f}" for cell in cells), weight)
+        cells += [metrics.reached[name]] if reached else []
+        weight = [f"{metrics.weights[name]:.2f}"] if several else []
+        table.add_row(escape(name), *(f"{cell:.1f}" for cell in cells), *weight)
     table.add_section()
     for label, numbers in (
         ("ASR among correct", [part.asr_all_among_correct for part in shown]),
@@ -120,7 +124,7 @@ def summary(run: "Run") -> None:
         ("evaluations", [part.evaluations.per_row for part in shown]),
     ):
         texts = ("-" if number is None else f"{number:.1f}" for number in numbers)
-        table.add_row(label, "", *texts, "")
+        table.add_row(label, "", *texts, *("" for _ in ends))
     console.print("Accuracy under attack and success rates (ASR), percent:", table, sep="\n")
     for line in words.headline(run, metrics):
         console.print(escape(line))

@@ -59,7 +59,7 @@ def write_comparison(board: Board, path: Path) -> Path:
         rankings=[_ranking(ranking) for ranking in board.rankings],
         alone=[
             {"entry": each.entry, "score": score_text(each.entry), "about": about(each.entry)}
-            | {"reason": each.reason}
+            | {"reason": each.reason, "notes": _notes(each.entry)}
             for each in board.alone
         ],
         left_out=board.left_out,
@@ -198,13 +198,14 @@ def _ranking(ranking: Ranking) -> dict[str, Any]:
         "pairs": ranking.pairs,
         "paired": any(pair.rows for pair in ranking.pairs),
         "accuracy": _accuracy(ranking.entries),
-        "notes": [
-            (e.name, note)
-            for e in ranking.entries
-            if isinstance(e.metrics, EvaluationMetrics)
-            for note in e.metrics.notes
-        ],
+        "notes": [(e.name, note) for e in ranking.entries for note in _notes(e)],
     }
+
+
+def _notes(entry: Entry) -> tuple[str, ...]:
+    """What a reader has to know of a run before believing its numbers."""
+    noted = entry.metrics.notes if isinstance(entry.metrics, EvaluationMetrics) else ()
+    return (*entry.run.warnings, *noted)
 
 
 def _accuracy(entries: Sequence[Entry]) -> list[tuple[str, str]]:

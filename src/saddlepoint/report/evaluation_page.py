@@ -57,6 +57,7 @@ def render_evaluation(run: Run, tensors: Mapping[str, Tensor], *, max_bytes: int
         tables=[{"name": name, **attack_table(part)} for name, part in parts.items()],
         broke=[{"name": name, **_broke(part)} for name, part in parts.items()],
         gallery=_gallery(run, tensors, threats, max_bytes),
+        streamed="labels" not in tensors,
         doctor={
             name: {"findings": findings, "state": worst(findings)}
             for name, findings in doctor.items()

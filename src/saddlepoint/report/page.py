@@ -77,6 +77,7 @@ def render(run: Run, tensors: Mapping[str, Tensor], *, max_bytes: int = MAX_BYTE
         rule=words.rule_text(str(run.settings.get("rule", ""))).partition(" (")[0],
         baseline=words.rule_text(str(run.settings.get("baseline") or "")).partition(" (")[0],
         hardest=words.hardest_name(run, metrics),
+        target=words.target_text(run),
         bars=_bars(run, metrics),
         table=_table(run, metrics),
         weights_chart=charts.weights_chart(tensors["history.weights"], run.domains),
@@ -123,6 +124,7 @@ def _table(run: Run, metrics: AttackMetrics) -> list[dict[str, Any]]:
             "clean": metrics.clean_accuracy[name],
             "baseline": metrics.baseline and metrics.baseline.accuracy[name],
             "accuracy": metrics.accuracy[name],
+            "reached": metrics.reached.get(name),
             "interval": metrics.intervals.accuracy[name],
             "weight": metrics.weights[name],
         }

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from saddlepoint.data.classes import CLASSES
 from saddlepoint.data.pixels import read_picture, unit
+from saddlepoint.extras import install
 from saddlepoint.files import write_atomically
 from saddlepoint.losses import fooled as is_fooled
 from saddlepoint.problems import AbstractProblem
@@ -189,7 +190,7 @@ def save_perturbed(
     """`save_images` for perturbations from anywhere, (B, ...), inside ball and box; it warns of nothing."""
     if find_spec("PIL") is None:
         raise ImportError(
-            "saved images are read back with pillow; install it with pip install 'saddlepoint[show]'",
+            f"saved images are read back with pillow; install it with {install('show')}",
             name="PIL",
         )
     truth, seen = problem.truth, problem.on_grid(LEVELS)

@@ -35,8 +35,8 @@ _SETTINGS: Mapping[str, type[Settings]] = {
     EVALUATE: EvaluateSettings,
     "train": TrainSettings,
 }
-# Written only where there are images to validate on.
-_OPTIONAL = frozenset({"best.safetensors"})
+# Written only where there are images to validate on, and by newer releases.
+_OPTIONAL = frozenset({"best.safetensors", "seen.safetensors"})
 
 Fact = tuple[str, object, object]  # what it is about, what there is, what there must be
 
@@ -148,6 +148,7 @@ def _attack_facts(run: Run, metrics: AttackMetrics) -> Iterator[Fact]:
             yield "accuracy for", set(part.accuracy), names
             yield "weights for", set(part.weights), names
             yield "intervals for", set(part.intervals.accuracy), names
+            yield "answers of the class to reach for", {*part.reached} or names, names
 
 
 def _evaluation_facts(run: Run, metrics: EvaluationMetrics) -> Iterator[Fact]:

@@ -130,14 +130,14 @@ class AttackResult:
         note = "" if hard is None else f"hardest: {names[hard]}"
         return html_table(("domain", "fooled", "mean weight"), lines, note)
 
-    def plot(self, axes: Sequence[Any] | None = None) -> tuple[Any, ...]:
+    def plot(self, axes: Sequence[Any] | None = None) -> Any:
         """Draw mean weights and mean losses of every domain over the steps (needs matplotlib).
 
         Args:
             axes: Two of matplotlib, for weights and losses; new ones if None.
 
         Returns:
-            The two axes.
+            The figure of matplotlib: `result.plot().savefig("weights.png")`; its two panels are `figure.axes`.
         """
         curves = {"mean weight": self.history.weights, "mean loss": self.history.losses}
         return plot_steps(curves, self._names, axes)

@@ -28,6 +28,7 @@ from saddlepoint.runs.settings.common import (
     Split,
     Std,
     check_weights,
+    with_data,
 )
 from saddlepoint.runs.settings.paper_numbers import (
     check_radius_of_file,
@@ -59,6 +60,7 @@ class AttackSettings(Settings):
 
     always: ClassVar[tuple[str, ...]] = ("data", "models", "norm", "eps", "rule")
     examples: ClassVar[Mapping[str, str]] = {"models": "such as --models A,C,D"}
+    demanded: ClassVar[Mapping[str, bool]] = {"eps": False}
 
     kind: Literal["ensemble", "universal", "transform"]
     data: Data = "mnist-sample"
@@ -76,7 +78,7 @@ class AttackSettings(Settings):
     eps: Number = Field(
         gt=0,
         description="Radius, such as 0.2 or 8/255. [default: the paper's for this attack, MNIST or CIFAR-10, "
-        "and norm, if it has one]",
+        "and norm; required where it has none]",
     )
     rule: str = Field(
         default="minmax",
@@ -130,7 +132,7 @@ class AttackSettings(Settings):
         ge=2,
         description="256 keeps adversarial images 8-bit, so that they survive saving.",
     )
-    split: Split = "test"
+    split: Split = None
     limit: Limit = None
     batch_size: int = Field(default=64, ge=1, description="Rows between two saves.")
     device: Device = "cpu"
@@ -147,7 +149,7 @@ class AttackSettings(Settings):
         """
         if not isinstance(values, dict):
             return values
-        given = {name: value for name, value in values.items() if value is not None}
+        given = with_data({name: value for name, value in values.items() if value is not None})
         known = {**{name: field.default for name, field in cls.model_fields.items()}, **given}
         found = parameters(known)
         if found is not None:
@@ -215,6 +217,8 @@ class AttackSettings(Settings):
     ) -> Self:
         """As in `Settings.load`; a flag beside --evaluations is refused even where it says the default."""
         _check_alone(flags.get("evaluations"), flags)
+        if file is None:
+            _check_radius_given(cls, flags)
         return super().load(flags, file, trust=trust)
 
     @classmethod
@@ -318,6 +322,15 @@ ATTACKS: Mapping[str, type[AttackSettings]] = {
     "transform": TransformSettings,
 }
 """The settings of every kind of attack."""
+
+
+def _check_radius_given(settings: type[AttackSettings], flags: Mapping[str, Any]) -> None:
+    """Say at once, before torch is loaded, that images of the user's own need a radius."""
+    data = str(flags.get("data") or "")
+    if flags.get("eps") is None and (Path(data).suffix == ".npz" or (data and Path(data).is_dir())):
+        norm = str(flags.get("norm") or settings.model_fields["norm"].default)
+        why = not_in_paper(settings.words[-1], data, norm)
+        raise ValueError(f"`--eps` must be given, such as --eps 8/255: {why}.")
 
 
 def _check_alone(evaluations: object, given: Mapping[str, Any]) -> None:
