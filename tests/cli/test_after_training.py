@@ -6,6 +6,7 @@ import json
 import shlex
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from PIL import Image
@@ -146,3 +147,36 @@ class TestImagesSetAside:
         assert torch.equal(load_images("mnist-sample", "test").x, x[800:])
         assert torch.equal(load_images("mnist-sample", "train", 7).x, x[:7])
         assert torch.equal(load_images("mnist-sample").x, x)
+
+
+class TestSavedImages:
+    ATTACK = "attack {} --models photonets.py:small --data photos --eps 8/255 --steps 2 --limit 6"
+
+    @pytest.mark.parametrize("kind", ["ensemble", "universal --group-size 2"])
+    def test_they_keep_the_names_of_classes_and_files(self, kind, capsys):
+        words = self.ATTACK.format(kind).split()
+        assert inside(*words, "--out", "o", "--save-images", "images") == 0
+        told = json.loads(Path("images/verdicts.json").read_text())
+        assert Path("images/classes.txt").read_text() == "a\nb\nc\n"
+        for each in told:
+            assert len(each["sources"]) == len(each["files"])
+            for saved, source in zip(each["files"], each["sources"], strict=True):
+                pixels = [
+                    np.asarray(Image.open(f)).astype(int) for f in (f"images/{saved}", source)
+                ]
+                assert Path(saved).parent.name == Path(source).parent.name
+                assert abs(pixels[0] - pixels[1]).max() <= 9
+        assert load_images("images").classes == ("a", "b", "c")
+        said = capsys.readouterr().err
+        assert ("--quantize 256" in said) == ("8 bits undo" in said)
+
+    def test_of_an_evaluation_too(self):
+        words = (
+            "evaluate photonets.py:small --data photos --threat linf:8/255 --no-doctor --limit 6"
+        )
+        assert inside(*words.split(), "--out", "e", "--save-images", "images") == 0
+        told = json.loads(Path("images/linf/verdicts.json").read_text())
+        assert told
+        for each in told:
+            (saved,), (source,) = each["files"], each["sources"]
+            assert Path(saved).parent.name == Path(source).parent.name

@@ -17,6 +17,7 @@ from .flags import ImagesRunning, check_models, given, takes
 
 if TYPE_CHECKING:
     from saddlepoint.problems import AbstractProblem
+    from saddlepoint.report.saved_images import Origin
     from saddlepoint.runs import Run
     from saddlepoint.runs.settings import AttackSettings
 
@@ -102,6 +103,7 @@ def run_attack(
         command: The line that repeats the run, if it is not the one of the settings.
     """
     from saddlepoint import runs
+    from saddlepoint.report.saved_images import Origin
     from saddlepoint.runs import build, materials, precisions, targets
     from saddlepoint.training.distributed import World
 
@@ -148,7 +150,8 @@ def run_attack(
     if rank:
         return 0
     if running.save_images is not None:
-        _save_images(settings, job.problem, folder, running.save_images, quiet=quiet)
+        origin = Origin(images.classes, build.files_of_rows(settings, images))
+        _save_images(settings, job.problem, folder, running.save_images, origin, quiet=quiet)
     return _finish(run, folder, quiet=quiet, as_json=running.json)
 
 
@@ -157,6 +160,7 @@ def _save_images(
     problem: "AbstractProblem",
     folder: Path,
     images: Path,
+    origin: "Origin",
     *,
     quiet: bool,
 ) -> None:
@@ -171,8 +175,9 @@ def _save_images(
     with library():
         delta = runs.read_results(folder)[1]["delta"].to(problem.lower)
         ball, aimed = build.ball_of(settings), settings.targeted is not None
-        saved = save_perturbed(problem, delta, ball, images, targeted=aimed)
-    show.saved("", saved, quiet=quiet)
+        saved = save_perturbed(problem, delta, ball, images, targeted=aimed, origin=origin)
+    remedy = "--quantize 256 finds images that 8 bits hold" if settings.quantize is None else ""
+    show.saved("", saved, quiet=quiet, remedy=remedy)
 
 
 def _finish(run: "Run", folder: Path, *, quiet: bool, as_json: bool) -> int:

@@ -114,11 +114,16 @@ def _prepared(loaded: EvaluateSettings, running: "EvaluateRunning", rank: int) -
             return folders.stopped("nothing is saved yet", run, folder, running)
         _refuse(findings)
         run = run.but(metrics=Examined(doctor=findings).plain())
-    return _run(job, run, folder, running, rank)
+    return _run(job, run, folder, running, rank, images)
 
 
 def _run(
-    job: "EvaluationJob", run: "Run", folder: Path, running: EvaluateRunning, rank: int
+    job: "EvaluationJob",
+    run: "Run",
+    folder: Path,
+    running: EvaluateRunning,
+    rank: int,
+    images: "Images",
 ) -> int:
     """Evaluate into the folder, and show what came out."""
     from saddlepoint import runs
@@ -145,13 +150,16 @@ def _run(
     if rank:
         return 0
     if running.save_images is not None:
-        _save_images(job, found, running.save_images, quiet=running.quiet)
+        _save_images(job, found, running.save_images, images, quiet=running.quiet)
     return finish(run, folder, quiet=running.quiet, as_json=running.json)
 
 
-def _save_images(job: "EvaluationJob", found: "list[Result]", folder: Path, *, quiet: bool) -> None:
+def _save_images(
+    job: "EvaluationJob", found: "list[Result]", folder: Path, images: "Images", *, quiet: bool
+) -> None:
     """Save the nearest wrong images of every threat, and say what is left when they are read back."""
     from saddlepoint import report
+    from saddlepoint.report.saved_images import Origin
 
     from . import show
 
@@ -161,7 +169,8 @@ def _save_images(job: "EvaluationJob", found: "list[Result]", folder: Path, *, q
             "images only; repeat it with --overwrite."
         )
     with library():
-        saved = report.save_nearest(job.problem, job.balls, found[0].nearest, folder)
+        origin = Origin(images.classes, [(file,) for file in images.files])
+        saved = report.save_nearest(job.problem, job.balls, found[0].nearest, folder, origin)
     for name in job.balls:
         if name in saved:
             show.saved(f"{name}: ", saved[name], quiet=quiet)

@@ -45,8 +45,8 @@ def note(text: str, *, quiet: bool) -> None:
         print(text, file=sys.stderr, flush=True)
 
 
-def saved(what: str, images: "SavedImages", *, quiet: bool) -> None:
-    """Where images were saved, and how many of them still do what they did before."""
+def saved(what: str, images: "SavedImages", *, quiet: bool, remedy: str = "") -> None:
+    """Where images were saved, how many of them still do what they did before, and what to do about others."""
     rows, count = len(images.files), sum(map(len, images.files))
     now, before = (int(table.all(dim=1).sum()) for table in (images.fooled, images.before))
     lost = int((images.before & ~images.fooled).any(dim=1).sum())
@@ -58,7 +58,8 @@ def saved(what: str, images: "SavedImages", *, quiet: bool) -> None:
     if lost:
         out = int((images.outside & images.before.any(dim=1)).sum())
         moved = f", {out} of them because rounding has moved them out of the ball" if out else ""
-        note(f"saddlepoint: warning: 8 bits undo {lost} of them{moved}", quiet=quiet)
+        told = f"8 bits undo {lost} of them{moved}{f'; {remedy}' if remedy else ''}"
+        note(f"saddlepoint: warning: {told}", quiet=quiet)
 
 
 def limit_used(limit: int | None, count: int, *, quiet: bool) -> int | None:

@@ -25,6 +25,7 @@ __all__ = [
     "Classes",
     "LabelledImages",
     "check_positive",
+    "files_of",
     "folder",
     "names_of",
     "npz",
@@ -101,13 +102,7 @@ def folder(
     root = Path(path)
     if not root.is_dir():
         raise ValueError(f"`path` must be a folder that exists, got {str(path)!r}.")
-    names, folders = class_folders(root, classes)
-    whole = None if split is not None else limit
-    chosen = _spread([_image_files(f) if f is not None else [] for f in folders], whole)
-    if split is not None:
-        chosen = [chosen[row] for row in rows_of(len(chosen), split)[:limit].tolist()]
-    if not chosen:
-        raise ValueError(_no_image(root, sum(f is not None for f in folders)))
+    names, chosen = _chosen(root, classes, limit, split)
     pictures = [_read(file, size) for _, file in chosen]
     sides = list(dict.fromkeys(f"{p.shape[2]}x{p.shape[1]}" for p in pictures))
     if len(sides) > 1:
@@ -119,6 +114,17 @@ def folder(
     images = torch.stack([unit(p).expand(channels, -1, -1) for p in pictures])
     warn_if_black(images, f"the images in {root}")
     return LabelledImages(images, torch.tensor([label for label, _ in chosen]), names)
+
+
+def files_of(
+    path: str | os.PathLike[str],
+    classes: Classes | None = None,
+    *,
+    limit: int | None = None,
+    split: str | None = None,
+) -> list[Path]:
+    """The files that `folder` reads, in the order of its images."""
+    return [file for _, file in _chosen(Path(path), classes, limit, split)[1]]
 
 
 def npz(
@@ -204,6 +210,20 @@ def names_of(what: str, names: tuple[str, ...] | None, count: int) -> tuple[str,
 
 
 # ------------------------------------------------------------------------------------------ folders
+
+
+def _chosen(
+    root: Path, classes: Classes | None, limit: int | None, split: str | None
+) -> tuple[tuple[str, ...], list[tuple[int, Path]]]:
+    """Names of the classes, and labels and files of the images that are meant, in order."""
+    names, folders = class_folders(root, classes)
+    whole = None if split is not None else limit
+    chosen = _spread([_image_files(f) if f is not None else [] for f in folders], whole)
+    if split is not None and chosen:
+        chosen = [chosen[row] for row in rows_of(len(chosen), split)[:limit].tolist()]
+    if not chosen:
+        raise ValueError(_no_image(root, sum(f is not None for f in folders)))
+    return names, chosen
 
 
 def _image_files(place: Path) -> list[Path]:

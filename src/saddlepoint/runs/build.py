@@ -37,6 +37,7 @@ from saddlepoint.transforms import Transform
 __all__ = [
     "ball_of",
     "evaluated_problem",
+    "files_of_rows",
     "hashes_of",
     "images_of",
     "job_of",
@@ -146,6 +147,19 @@ def problem_of(
         options: Any = {"seed": settings.seed, "names": names, "labels": settings.labels}
         return Product(list(models.values()), family, x, y, settings.samples, **options)
     return Ensemble(list(models.values()), x, y, names=list(models), labels=settings.labels)
+
+
+def files_of_rows(settings: AttackSettings, images: Images) -> list[tuple[str, ...]]:
+    """For every row of the problem the files its images come from; empty where images are no files."""
+    if not images.files:
+        return []
+    if not isinstance(settings, UniversalSettings):
+        return [(file,) for file in images.files]
+    rows, seed = torch.arange(len(images.y)), settings.seed
+    groups, _ = data.group(
+        rows, images.y, settings.group_size, seed=seed, by_class=settings.by_class
+    )
+    return [tuple(images.files[row] for row in group) for group in groups.tolist()]
 
 
 def evaluated_problem(

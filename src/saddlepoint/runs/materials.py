@@ -53,6 +53,7 @@ class Images:
         family: The data set whose networks are meant by A, B, ...; empty for the user's own data.
         places: What labels are places among, "folders" or "listed classes", so that one too few would shift
             them; empty where labels are numbers to begin with.
+        files: Where each image comes from, N paths; empty where that is no file of its own.
     """
 
     x: Tensor
@@ -60,6 +61,7 @@ class Images:
     classes: tuple[str, ...]
     family: str
     places: str = ""
+    files: tuple[str, ...] = ()
 
 
 def load_images(
@@ -106,8 +108,10 @@ def load_images(
         if not Path(spec).is_dir():
             return _images_of_code(spec, split, limit, listed, size)
         found = own.folder(spec, size, listed, limit=limit, split=split)
+        files = own.files_of(spec, listed, limit=limit, split=split)
     is_listed = listed is not None or (Path(spec) / own.CLASSES).is_file()
-    return Images(*found, "", places="listed classes" if is_listed else "folders")
+    places = "listed classes" if is_listed else "folders"
+    return Images(*found, "", places, tuple(file.as_posix() for file in files))
 
 
 def usual_radius(images: Images) -> float:
