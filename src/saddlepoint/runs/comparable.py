@@ -118,14 +118,6 @@ QUESTIONS = (
         models=False,
     ),
     Question(
-        "Which attack fools these victims, which it never asked, more often?",
-        "Success rate among rows that every victim had right before the attack: higher transfers better.",
-        _ATTACKS,
-        True,
-        _SOURCE | _IDLE | _ATTACK | {"labels", "transforms", "samples"},
-        transfer=True,
-    ),
-    Question(
         "Which model is more robust?",
         "Accuracy under every attack of every threat: higher is a more robust model.",
         (EVALUATE,),
@@ -138,6 +130,14 @@ QUESTIONS = (
         ("train",),
         True,
         frozenset(),
+    ),
+    Question(
+        "Which attack fools these victims, which it never asked, more often?",
+        "Success rate among rows that every victim had right before the attack: higher transfers better.",
+        _ATTACKS,
+        True,
+        _SOURCE | _IDLE | _ATTACK | {"labels", "transforms", "samples"},
+        transfer=True,
     ),
 )
 
