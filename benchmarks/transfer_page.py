@@ -207,13 +207,14 @@ def _verdict(own: Mapping[str, Mapping[str, Outcome]]) -> str:
     """Which method has the highest rate on each victim, and how many are not separable from it."""
     told = []
     for letter, methods in own.items():
-        name, first = max(methods.items(), key=lambda item: item[1].rate)
-        others = [each for other, each in methods.items() if other != name]
+        first = max(methods.values(), key=lambda each: each.rate)
+        name = " and ".join(n for n, each in methods.items() if each.rate == first.rate)
+        others = [each for each in methods.values() if each is not first]
         tests = [(first.beside(each), each) for each in others]
         near = sum(mcnemar(*pair) * len(others) > LEVEL for pair, _ in tests)
         told.append(
             f"* Victim {letter}: highest is {name}; {near} of the {len(others)} others are not separable from "
-            f"it (McNemar, 5 % for all {len(others)} together)."
+            f"the first (McNemar, 5 % for all {len(others)} together)."
         )
     return "\n".join([*told, ""])
 
