@@ -73,7 +73,7 @@ def check_models(flags: Mapping[str, Any], *named: str) -> None:
     from saddlepoint.runs.model_words import check_there
     from saddlepoint.runs.texts import split
 
-    words = flags.get("models") or flags.get("model") or ""
+    words = ",".join(filter(None, (flags.get(name) for name in ("models", "model", "victims"))))
     try:
         check_there([*named, *split(words)])
     except ValueError as error:

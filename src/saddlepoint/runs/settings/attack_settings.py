@@ -31,6 +31,7 @@ from saddlepoint.runs.settings.common import (
     with_data,
 )
 from saddlepoint.runs.settings.paper_numbers import (
+    check_radius_given,
     check_radius_of_file,
     not_in_paper,
     parameters,
@@ -69,6 +70,11 @@ class AttackSettings(Settings):
     models: Names = Field(
         min_length=1,
         description=f"Separated by commas: {HELP}.",
+    )
+    victims: Names = Field(
+        default=[],
+        description="Models that the attack never asks, in the words of --models: when it is done, they are "
+        "shown the perturbed images, and success on them is counted on its own; guide: docs/transfer.md.",
     )
     mean: Mean = None
     std: Std = None
@@ -120,6 +126,11 @@ class AttackSettings(Settings):
         ge=1,
         description="The most evaluations of all domains that a row may take with --method attack, in place of "
         "--steps and --restarts, which then follow from it.",
+    )
+    keep_going: bool = Field(
+        default=False,
+        description="Go on to the last step with images that fool every model already, which may help against "
+        "--victims; with --method attack, which stops there otherwise.",
     )
     step_size: Number | None = Field(
         default=None,
@@ -195,10 +206,10 @@ class AttackSettings(Settings):
             raise ValueError(
                 "`step_size` must be left out with --method attack, which has none to tune."
             )
-        kept = (self.restarts, self.quantize, self.evaluations)
-        if self.method == "apgda" and kept != (1, None, None):
+        kept = (self.restarts, self.quantize, self.evaluations, self.keep_going)
+        if self.method == "apgda" and kept != (1, None, None, False):
             raise ValueError(
-                "`restarts`, `quantize` and `evaluations` must be left out with --method apgda."
+                "`restarts`, `quantize`, `evaluations` and `keep_going` must be left out with --method apgda."
             )
         if self.evaluations is not None:
             fields = type(self).model_fields
@@ -218,7 +229,7 @@ class AttackSettings(Settings):
         """As in `Settings.load`; a flag beside --evaluations is refused even where it says the default."""
         _check_alone(flags.get("evaluations"), flags)
         if file is None:
-            _check_radius_given(cls, flags)
+            check_radius_given(cls.words[-1], flags, cls.model_fields["norm"].default)
         return super().load(flags, file, trust=trust)
 
     @classmethod
@@ -322,15 +333,6 @@ ATTACKS: Mapping[str, type[AttackSettings]] = {
     "transform": TransformSettings,
 }
 """The settings of every kind of attack."""
-
-
-def _check_radius_given(settings: type[AttackSettings], flags: Mapping[str, Any]) -> None:
-    """Say at once, before torch is loaded, that images of the user's own need a radius."""
-    data = str(flags.get("data") or "")
-    if flags.get("eps") is None and (Path(data).suffix == ".npz" or (data and Path(data).is_dir())):
-        norm = str(flags.get("norm") or settings.model_fields["norm"].default)
-        why = not_in_paper(settings.words[-1], data, norm)
-        raise ValueError(f"`--eps` must be given, such as --eps 8/255: {why}.")
 
 
 def _check_alone(evaluations: object, given: Mapping[str, Any]) -> None:
