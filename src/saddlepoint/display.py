@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 __all__ = [
     "Brief",
+    "distance_text",
     "hardest",
     "html_table",
     "names_text",
@@ -102,16 +103,26 @@ def percents(ends: tuple[float, float]) -> str:
 
 
 def radius_text(value: float) -> str:
-    """A radius or a distance as people write it: in steps of 8-bit pixels where it is a whole number of them.
+    """A radius as people write it: in steps of 8-bit pixels where it is a whole number of them.
 
     Example:
         >>> radius_text(8 / 255), radius_text(0.2), radius_text(0.0078431377), radius_text(1 / 3)
-        ('8/255', '0.2', '2/255', '0.3333')
+        ('8/255', '0.2', '2/255', '0.333333')
     """
     steps = value * 255
     if 0 < value < 0.2 and round(steps) > 0 and abs(steps - round(steps)) < 1e-4:
         return f"{round(steps)}/255"
-    return f"{value:.4g}"
+    return f"{value:g}"
+
+
+def distance_text(value: float, radius: float) -> str:
+    """A distance in the unit in which the radius beside it is written.
+
+    Example:
+        >>> distance_text(6.13e-5, 2 / 255), distance_text(0.12345, 0.3)
+        ('0.016/255', '0.123')
+    """
+    return f"{255 * value:.2g}/255" if radius_text(radius).endswith("/255") else f"{value:.3g}"
 
 
 def hardest(kept: Sequence[float]) -> int | None:

@@ -209,7 +209,7 @@ def evaluation(run: "Run") -> None:
         found = attack_table(only)
         for attack in found["attacks"]:
             cells = [_cell(cell) for cell in found["cells"][attack].values()]
-            table.add_row(escape(attack), *cells, "")
+            table.add_row(escape(words.attack_text(attack)), *cells, "")
         table.add_section()
         table.add_row("accuracy", *shares(metrics))
         intervals = (*metrics.intervals.robust.values(), metrics.intervals.union)
@@ -249,6 +249,7 @@ def board(found: "Board") -> None:
     """Rankings, runs on their own and runs left out, on stdout."""
     from saddlepoint.report.compare import (
         about_alone,
+        in_order,
         outcome,
         ranking_about,
         ranking_table,
@@ -256,13 +257,14 @@ def board(found: "Board") -> None:
     )
 
     console = Console(width=None if sys.stdout.isatty() else 120, highlight=False)
-    for ranking in found.rankings:
+    for ranking in in_order(found):
         console.print(escape(f"{ranking.question.title} {ranking.question.key}"))
         console.print(escape(ranking_about(ranking)))
         headings, lines = ranking_table(ranking)
         table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
         for index, heading in enumerate(headings):
-            table.add_column(heading, justify="left" if index in (1, 2) else "right")
+            side: Any = "left" if index in (1, 2) else "right"
+            table.add_column(heading, justify=side, overflow="fold")
         for line in lines:
             table.add_row(*(escape(cell) for cell in line))
         console.print(table)

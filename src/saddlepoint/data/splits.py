@@ -25,7 +25,7 @@ def rows_of(count: int, split: str | None, *, shuffle: bool = True) -> Tensor:
 
     Example:
         >>> rows_of(5, "test"), rows_of(5, "train"), rows_of(3, None)
-        (tensor([3]), tensor([4, 0, 2, 1]), tensor([0, 1, 2]))
+        (tensor([2]), tensor([4, 0, 1, 3]), tensor([0, 1, 2]))
     """
     if split is None:
         return torch.arange(count)

@@ -45,7 +45,9 @@ def write_report(folder: Path, *, max_bytes: int = MAX_BYTES) -> Path:
     run, tensors = read_results(folder)
     metrics_of(run)  # a measurement has no page
     html = (
-        render_training(run) if run.kind == "train" else render(run, tensors, max_bytes=max_bytes)
+        render_training(run, folder)
+        if run.kind == "train"
+        else render(run, tensors, max_bytes=max_bytes)
     )
     path = folder / "report.html"
     write_atomically(path, html.encode())
@@ -113,7 +115,7 @@ def _bars(run: Run, metrics: AttackMetrics) -> Markup | None:
     if metrics.baseline is not None:
         shown["baseline"] = metrics.baseline.rate
     rows = [
-        (words.rule_text(str(run.settings[key])), *rate)
+        (words.rule_text(str(run.settings[key])).partition(" (")[0], *rate)
         for key, rate in shown.items()
         if rate is not None
     ]

@@ -104,8 +104,8 @@ def save_images(
     """Save the adversarial images of an attack as 8-bit PNG, read them back, and ask the models again.
 
     There is one folder per class, named by it or by its number, with a file per row (and place in its group),
-    and `classes.txt`, so that `sp.data.folder` and `--data` can read them; `verdicts.json` says what every domain
-    makes of each. Attack with `quantize=256` and nothing is lost.
+    and `classes.txt`, so that `sp.data.folder` and `--data` can read them; `verdicts.json` says what every
+    domain makes of each. Attack with `quantize=256` and nothing is lost.
 
     Args:
         result: Of `attack` or `apgda`.

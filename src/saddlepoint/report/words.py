@@ -13,6 +13,7 @@ from saddlepoint.runs import AttackMetrics, Run, TrainingMetrics
 __all__ = [
     "NOUNS",
     "Nouns",
+    "attack_text",
     "ball_text",
     "class_name",
     "figure",
@@ -75,6 +76,16 @@ def ball_text(config: Mapping[str, Any]) -> str:
     if not isinstance(eps, int | float):
         return _NORMS.get(norm, norm)
     return f"{_NORMS.get(norm, norm)} ≤ {radius_text(float(eps))}"
+
+
+def attack_text(name: str) -> str:
+    """What an attack is called in tables: ours by the loss that they descend.
+
+    Example:
+        >>> attack_text("attack-ce"), attack_text("attack"), attack_text("apgd-t")
+        ('ours, cross-entropy', 'ours, margin', 'apgd-t')
+    """
+    return {"attack": "ours, margin", "attack-ce": "ours, cross-entropy"}.get(name, name)
 
 
 def class_name(run: Run, index: int) -> str:

@@ -13,6 +13,7 @@ import torch.distributed as dist
 from torch import nn
 
 from saddlepoint import data, models
+from saddlepoint.data.sources import DATASETS
 from saddlepoint.models.loading import fill, parameters
 from saddlepoint.models.wrapping import Wrapped
 from saddlepoint.runs.devices import device_of
@@ -103,9 +104,14 @@ def prepared_as(settings: TrainSettings) -> tuple[str | None, str | None]:
 
 
 def line_to_evaluate(settings: TrainSettings, folder: Path) -> str:
-    """The line that evaluates the network of a finished training on images that it was not trained on."""
-    model, network = str(folder / "model.safetensors"), architecture_of(settings.model)
-    divided = settings.test_data is None and not has_splits(settings.data)
+    """The line that evaluates the network of a finished training on images that it was not trained on.
+
+    Nothing of the user's is run or looked for: reports have this line too.
+    """
+    model = str(folder / "model.safetensors")
+    network = models.Card.from_json((folder / "model.json").read_text()).architecture
+    # Code that takes `split` takes this one by itself.
+    divided = settings.test_data is None and settings.data not in DATASETS
     given = EvaluateSettings(
         models=[model if network in models.ARCHITECTURES else f"{model}:{network}"],
         data=settings.test_data or settings.data,

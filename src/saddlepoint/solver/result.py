@@ -108,8 +108,9 @@ class AttackResult:
         every, spent = int(self.success.sum()), self.num_forwards.double().mean().item()
         left = int((~self.completed).sum())
         stopped = f", stopped with {left} rows to do" if left else ""
+        whom = "the domain" if domains == 1 else f"all {domains} domains"
         return (
-            f"AttackResult({every} of {rows} rows fool all {domains} domains, "
+            f"AttackResult({every} of {rows} rows fool {whom}, "
             f"{spent:.1f} evaluations per row{stopped})"
         )
 
@@ -217,7 +218,7 @@ def keep_partial(stop: KeyboardInterrupt, result: AttackResult) -> None:
         ... except KeyboardInterrupt as stop:
         ...     result = stop.result
         >>> result
-        AttackResult(0 of 3 rows fool all 1 domains, 1.0 evaluations per row, stopped with 3 rows to do)
+        AttackResult(0 of 3 rows fool the domain, 1.0 evaluations per row, stopped with 3 rows to do)
     """
     stop.result = result  # type: ignore[attr-defined]
 
