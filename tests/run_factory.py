@@ -213,5 +213,6 @@ def make_training(
         metrics=metrics.plain(),
     )
     folder.mkdir(parents=True, exist_ok=True)
+    (folder / "model.json").write_text(sp.models.card("mnist-a").to_json())
     (folder / "report.html").write_text(render_training(run, folder))
     return run

@@ -70,9 +70,19 @@ class TestNumbers:
         for told in ("mix 0.8", "mean cifar10", "recipe name fast, epochs 2"):
             assert told in text
 
-    def test_names_the_parameters(self, tmp_path):
+    def test_names_the_parameters_and_what_to_do_with_them(self, tmp_path):
         make_training(tmp_path)
-        assert str(tmp_path / "model.safetensors") in drawn(tmp_path)
+        network = str(tmp_path / "model.safetensors")
+        section = plain(drawn(tmp_path).partition('<section id="network">')[2])
+        assert f"Its parameters are in {network}" in section
+        (line,) = [each for each in section.split("saddlepoint ") if each.startswith("evaluate")]
+        for part in (
+            f"--models {network}",
+            "--data mnist-sample",
+            "--split test",
+            "--threat linf:0.1",
+        ):
+            assert part in line
 
 
 class TestLines:

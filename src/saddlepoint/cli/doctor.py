@@ -14,9 +14,8 @@ if TYPE_CHECKING:
     from saddlepoint.doctor import Finding
     from saddlepoint.runs.materials import Images
 
-__all__ = ["default_radius", "doctor", "examine", "lines", "references", "verdict"]
+__all__ = ["doctor", "examine", "lines", "references", "verdict"]
 
-_EPS = {"mnist": 0.2}
 _MARKS = {"ok": ("✓", "32"), "warn": ("!", "33"), "fail": ("✗", "31")}
 _VERDICTS = {
     "ok": "fit to be evaluated",
@@ -45,7 +44,7 @@ def doctor(
     Args:
         models: As in `attack`: A, mnist-a, nets.py:factory, parameters.pt:nets.py:factory, program.pt2,
             model.onnx, timm:NAME ... Several are also tried against each other.
-        data: As in `attack`. [default: the sample of the model's own data set, else mnist-sample]
+        data: As in `attack`.
         classes: As in `attack`.
         size: As in `attack`.
         mean: As in `attack`.
@@ -59,7 +58,9 @@ def doctor(
         device: cpu, gpu, cuda, cuda:1, mps.
         json: Print the findings as JSON.
     """
+    from saddlepoint.display import radius_text
     from saddlepoint.runs import build, materials, texts
+    from saddlepoint.runs.model_words import check_there, default_data
 
     from . import progress, show
 
@@ -68,23 +69,26 @@ def doctor(
     for name, value in (("limit", limit), ("steps", steps)):
         if value < 1:
             raise UsageError(f"`--{name}` must be at least 1, got {value}.")
-    data = data or ("cifar10-sample" if models[0].startswith("cifar10-") else "mnist-sample")
-    with usage(), show.warnings_as_notes():
+    names = [part for each in models for part in texts.split(each)]
+    with usage(**{"--models": "MODEL"}), show.warnings_as_notes():
+        check_there(names)
+        given, data = data is not None, data or default_data(names)
         with progress.downloads() as downloading:
             images = materials.load_images(
-                data, "test", limit, downloading, classes=classes, size=size
+                data, None, limit, downloading, classes=classes, size=size
             )
-        radius = texts.number(default_radius(images) if eps is None else eps, "--eps")
+        radius = texts.number(materials.usual_radius(images) if eps is None else eps, "--eps")
         if not 0 < radius <= 1:
             raise UsageError(f"`--eps` must be in (0, 1], got {eps}.")
-        names = [part for each in models for part in texts.split(each)]
         there = materials.load_models(names, images, mean=mean, std=std, trust=trust)
         x, y, loaded = build.placed(device, images, there)
         images = replace(images, x=x, y=y)
     everything: dict[str, list[Finding]] = {}
+    if not (given or json):
+        show.note(f"--data was not given, so {data} was taken", quiet=False)
     for name, model in loaded.items():
         if not json:
-            print(f"{name}, {len(images.x)} images of {data}, linf {radius:.4g}")
+            print(f"{name}, {len(images.x)} images of {data}, linf {radius_text(radius)}")
         everything[name] = examine(
             model,
             images,
@@ -95,11 +99,6 @@ def doctor(
             callback=None if json else _print,
         )
     return _conclude(everything, json)
-
-
-def default_radius(images: "Images") -> float:
-    """An linf radius at which attacks should work on these images."""
-    return _EPS.get(images.family, 8 / 255)
 
 
 def examine(

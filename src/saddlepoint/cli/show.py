@@ -15,7 +15,7 @@ from rich.table import Table
 if TYPE_CHECKING:
     from saddlepoint.report import SavedImages
     from saddlepoint.report.tables import Table as Results
-    from saddlepoint.runs import Accuracies, AttackOutcome, Board, Rates, Run
+    from saddlepoint.runs import Accuracies, AttackMetrics, AttackOutcome, Board, Rates, Run
 
 __all__ = [
     "board",
@@ -45,8 +45,8 @@ def note(text: str, *, quiet: bool) -> None:
         print(text, file=sys.stderr, flush=True)
 
 
-def saved(what: str, images: "SavedImages", *, quiet: bool) -> None:
-    """Where images were saved, and how many of them still do what they did before."""
+def saved(what: str, images: "SavedImages", *, quiet: bool, remedy: str = "") -> None:
+    """Where images were saved, how many of them still do what they did before, and what to do about others."""
     rows, count = len(images.files), sum(map(len, images.files))
     now, before = (int(table.all(dim=1).sum()) for table in (images.fooled, images.before))
     lost = int((images.before & ~images.fooled).any(dim=1).sum())
@@ -58,7 +58,8 @@ def saved(what: str, images: "SavedImages", *, quiet: bool) -> None:
     if lost:
         out = int((images.outside & images.before.any(dim=1)).sum())
         moved = f", {out} of them because rounding has moved them out of the ball" if out else ""
-        note(f"saddlepoint: warning: 8 bits undo {lost} of them{moved}", quiet=quiet)
+        told = f"8 bits undo {lost} of them{moved}{f'; {remedy}' if remedy else ''}"
+        note(f"saddlepoint: warning: {told}", quiet=quiet)
 
 
 def limit_used(limit: int | None, count: int, *, quiet: bool) -> int | None:
@@ -107,13 +108,15 @@ def summary(run: "Run") -> None:
         shown.insert(0, metrics.baseline)
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     grouped = run.kind == "universal"  # the place of an image in its group means nothing
-    ends = [] if grouped else ["mean weight"]
+    reached = [f"answers {words.target_text(run)}"] if metrics.reached else []
+    ends = [*reached, *(["mean weight"] if len(run.domains) > 1 and not grouped else [])]
     for heading in ("" if grouped else words.NOUNS[run.kind].domain, "clean", *names, *ends):
-        table.add_column(heading, justify="left" if not table.columns else "right")
+        table.add_column(escape(heading), justify="left" if not table.columns else "right")
     tables = [metrics.clean_accuracy, *(part.accuracy for part in shown)]
+    tables += [metrics.reached] if reached else []
     for name in () if grouped else run.domains:
-        weight = f"{metrics.weights[name]:.2f}"
-        table.add_row(escape(name), *(f"{cells[name]:.1f}" for cells in tables), weight)
+        weight = [f"{metrics.weights[name]:.2f}"] if "mean weight" in ends else []
+        table.add_row(escape(name), *(f"{cells[name]:.1f}" for cells in tables), *weight)
     if grouped:
         means = (sum(cells.values()) / len(cells) for cells in tables)
         table.add_row("images right", *(f"{mean:.1f}" for mean in means))
@@ -129,6 +132,43 @@ def summary(run: "Run") -> None:
     console.print("Accuracy under attack and success rates (ASR), percent:", table, sep="\n")
     for line in words.headline(run, metrics):
         console.print(escape(line))
+    if metrics.transfer is not None:
+        _victims(run, metrics, names, shown, console)
+
+
+def _victims(
+    run: "Run",
+    metrics: "AttackMetrics",
+    names: Sequence[str],
+    shown: "Sequence[Rates]",
+    console: Console,
+) -> None:
+    """Models that the attack never asked, in a table of their own."""
+    from saddlepoint.report import words
+
+    tables = [part.transfer for part in shown if part.transfer is not None]
+    assert metrics.transfer is not None
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for heading in ("victim", "clean", "had right", *(f"success, {name}" for name in names)):
+        table.add_column(heading, justify="left" if not table.columns else "right")
+    for name, victim in metrics.transfer.victims.items():
+        rates = (each.victims[name] for each in tables)
+        cells = [_rate(each.asr_among_correct, each.interval) for each in rates]
+        clean = f"{victim.clean_accuracy:.1f}"
+        table.add_row(escape(name), clean, str(victim.rows_correct), *cells)
+    if len(metrics.transfer.victims) > 1:
+        table.add_section()
+        cells = [_rate(each.asr_all_among_correct, each.interval) for each in tables]
+        table.add_row("all at once", "", str(metrics.transfer.rows_correct), *cells)
+    console.print("\nTransfer to models that the attack never asked, percent:", table, sep="\n")
+    for line in words.transfer_lines(run, metrics):
+        console.print(escape(line))
+
+
+def _rate(value: float | None, ends: tuple[float, float] | None) -> str:
+    if value is None or ends is None:
+        return "-"
+    return f"{value:.1f} ({ends[0]:.1f} to {ends[1]:.1f})"
 
 
 def evaluation(run: "Run") -> None:
@@ -172,7 +212,7 @@ def evaluation(run: "Run") -> None:
         found = attack_table(only)
         for attack in found["attacks"]:
             cells = [_cell(cell) for cell in found["cells"][attack].values()]
-            table.add_row(escape(attack), *cells, "")
+            table.add_row(escape(words.attack_text(attack)), *cells, "")
         table.add_section()
         table.add_row("accuracy", *shares(metrics))
         intervals = (*metrics.intervals.robust.values(), metrics.intervals.union)
@@ -211,7 +251,8 @@ def _cell(outcome: "AttackOutcome | None") -> str:
 def board(found: "Board") -> None:
     """Rankings, runs on their own and runs left out, on stdout."""
     from saddlepoint.report.compare import (
-        about,
+        about_alone,
+        in_order,
         outcome,
         ranking_about,
         ranking_table,
@@ -219,19 +260,22 @@ def board(found: "Board") -> None:
     )
 
     console = Console(width=None if sys.stdout.isatty() else 120, highlight=False)
-    for ranking in found.rankings:
+    for ranking in in_order(found):
         console.print(escape(f"{ranking.question.title} {ranking.question.key}"))
         console.print(escape(ranking_about(ranking)))
         headings, lines = ranking_table(ranking)
         table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
         for index, heading in enumerate(headings):
-            table.add_column(heading, justify="left" if index in (1, 2) else "right")
+            side: Any = "left" if index in (1, 2) else "right"
+            table.add_column(heading, justify=side, overflow="fold")
         for line in lines:
             table.add_row(*(escape(cell) for cell in line))
         console.print(table)
         console.print(escape(outcome(ranking)), end="\n\n")
     for each in found.alone:
-        told = f"{each.entry.name}: {score_text(each.entry)}; {about(each.entry)}. {each.reason}"
+        told = (
+            f"{each.entry.name}: {score_text(each.entry)}; {about_alone(each.entry)}. {each.reason}"
+        )
         console.print(escape(told))
     for left in found.left_out:
         note(f"saddlepoint: note: left out: {left.reason}", quiet=False)

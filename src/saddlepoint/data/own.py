@@ -18,12 +18,14 @@ from torch import Tensor
 from .classes import CLASSES, Classes, class_folders, is_aside, listed, stored_names
 from .formats import check_npz
 from .pixels import from_array, read_picture, resized, unit
+from .splits import rows_of
 
 __all__ = [
     "CLASSES",
     "Classes",
     "LabelledImages",
     "check_positive",
+    "files_of",
     "folder",
     "names_of",
     "npz",
@@ -50,6 +52,7 @@ def folder(
     classes: Classes | None = None,
     *,
     limit: int | None = None,
+    split: str | None = None,
 ) -> LabelledImages:
     """Reads a folder that holds one folder of images per class.
 
@@ -68,7 +71,9 @@ def folder(
         size: Bring all images to size x size: the shorter side is resized, averaging over pixels, and the
             centre kept. None leaves them alone; they must then be of one size.
         classes: All classes in the order of the model's logits, as a list or as a file with one per line.
-        limit: Read so many images only, taken from the classes in turn; None reads all.
+        limit: Read so many images only, taken from the classes in turn; None reads all. Of a split the first.
+        split: "test" is the fifth that `saddlepoint train` sets aside, drawn at random, the same for everybody,
+            and "train" the others; None is all.
 
     Returns:
         `images` (N, C, H, W), float32 in [0, 1], `labels` (N,), int64, and `classes`. C is 1 if all images are
@@ -97,10 +102,7 @@ def folder(
     root = Path(path)
     if not root.is_dir():
         raise ValueError(f"`path` must be a folder that exists, got {str(path)!r}.")
-    names, folders = class_folders(root, classes)
-    chosen = _spread([_image_files(f) if f is not None else [] for f in folders], limit)
-    if not chosen:
-        raise ValueError(_no_image(root, sum(f is not None for f in folders)))
+    names, chosen = _chosen(root, classes, limit, split)
     pictures = [_read(file, size) for _, file in chosen]
     sides = list(dict.fromkeys(f"{p.shape[2]}x{p.shape[1]}" for p in pictures))
     if len(sides) > 1:
@@ -114,11 +116,23 @@ def folder(
     return LabelledImages(images, torch.tensor([label for label, _ in chosen]), names)
 
 
+def files_of(
+    path: str | os.PathLike[str],
+    classes: Classes | None = None,
+    *,
+    limit: int | None = None,
+    split: str | None = None,
+) -> list[Path]:
+    """The files that `folder` reads, in the order of its images."""
+    return [file for _, file in _chosen(Path(path), classes, limit, split)[1]]
+
+
 def npz(
     path: str | os.PathLike[str],
     classes: Classes | None = None,
     *,
     limit: int | None = None,
+    split: str | None = None,
 ) -> LabelledImages:
     """Reads `images` and `labels` (or x, y, or x_test, y_test), and `classes` if it is there.
 
@@ -126,6 +140,7 @@ def npz(
         path: A file that numpy's `savez` wrote. Nothing in it is unpickled.
         classes: Names of the labels, as in `folder`, in place of those in the file.
         limit: Keep the first so many images.
+        split: As in `folder`.
 
     Raises:
         ValueError: Not such a file, or arrays that cannot be read rightly, see `pixels.from_array`.
@@ -166,7 +181,8 @@ def npz(
     names = names_of(str(path), stored, int(labels.max()) + 1)
     x, y = _channels_first(from_array(images)), torch.from_numpy(labels.astype(np.int64))
     warn_if_black(x, f"the images in {path}")
-    return LabelledImages(x[:limit].contiguous(), y[:limit], names)
+    rows = slice(limit) if split is None else rows_of(len(y), split)[:limit]
+    return LabelledImages(x[rows].contiguous(), y[rows], names)
 
 
 def names_of(what: str, names: tuple[str, ...] | None, count: int) -> tuple[str, ...]:
@@ -194,6 +210,20 @@ def names_of(what: str, names: tuple[str, ...] | None, count: int) -> tuple[str,
 
 
 # ------------------------------------------------------------------------------------------ folders
+
+
+def _chosen(
+    root: Path, classes: Classes | None, limit: int | None, split: str | None
+) -> tuple[tuple[str, ...], list[tuple[int, Path]]]:
+    """Names of the classes, and labels and files of the images that are meant, in order."""
+    names, folders = class_folders(root, classes)
+    whole = None if split is not None else limit
+    chosen = _spread([_image_files(f) if f is not None else [] for f in folders], whole)
+    if split is not None and chosen:
+        chosen = [chosen[row] for row in rows_of(len(chosen), split)[:limit].tolist()]
+    if not chosen:
+        raise ValueError(_no_image(root, sum(f is not None for f in folders)))
+    return names, chosen
 
 
 def _image_files(place: Path) -> list[Path]:

@@ -8,7 +8,8 @@ from saddlepoint.display import hardest, html_table, percent, percents
 from saddlepoint.evaluation.rates import share, wilson
 
 if TYPE_CHECKING:
-    from saddlepoint.evaluation.results import DomainAccuracy, RobustAccuracy
+    from saddlepoint.evaluation.domain_results import DomainAccuracy
+    from saddlepoint.evaluation.results import RobustAccuracy
 
 __all__ = ["domains_table", "threats_table"]
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import torch
 from markupsafe import Markup
 from torch import Tensor
 
+from saddlepoint.display import distance_text, radius_text
 from saddlepoint.report.svg import PALETTE, Frame, group, shortened, svg, tag, text
 
 __all__ = ["Bar", "interval_bars", "share_bars", "survival_chart"]
@@ -77,11 +79,14 @@ def survival_chart(
             x = frame.x(grid[index + 1].item())
             path += f"H{x:.1f}V{frame.y(share[index + 1].item(), 1):.1f}"
         style = f"line d{k % PALETTE}" + (" dashed" if dashed else "")
-        spoken.append(f"{name}: {share[0]:.2f} without attack, {at:.2f} at {radius:g}")
+        where = radius_text(radius)
+        spoken.append(f"{name}: {share[0]:.2f} without attack, {at:.2f} at {where}")
         lines.append(group(spoken[-1], tag("path", style, d=f"{path}H{frame.end}")))
-    marks = [0.0, radius] + ([frame.last] if frame.last > 1.25 * radius else [])
     parts = [frame.levels(1.0)]
-    parts += [text(frame.x(mark), frame.base + 18, f"{mark:.3g}", "middle") for mark in marks]
+    parts += [
+        text(frame.x(mark), frame.base + 18, distance_text(mark, radius), "middle")
+        for mark in _radius_ticks(radius, frame.last)
+    ]
     parts.append(tag("path", "zero", d=f"M{frame.x(radius):.1f} {frame.top}V{frame.base}"))
     parts.append(text((frame.left + frame.end) / 2, frame.height - 5, "radius", "middle"))
     label = f"Share of images still right over the radius. {'; '.join(spoken)}."
@@ -119,3 +124,25 @@ def share_bars(
         said = ", ".join(f"{count} {what}" for _, what, count in pieces if count)
         spoken.append(f"{name}: {said}")
     return svg("; ".join(spoken) + ".", parts, _FRAME.width, step * len(rows) + 10)
+
+
+def _radius_ticks(radius: float, until: float) -> list[float]:
+    """Where an axis of radii is labelled: whole steps of pixels where the radius is written in them.
+
+    Example:
+        >>> [round(255 * tick) for tick in _radius_ticks(8 / 255, 17 / 255)]
+        [0, 4, 8, 12, 16]
+        >>> _radius_ticks(0.3, 0.6)
+        [0.0, 0.15, 0.3, 0.45, 0.6]
+    """
+    step = radius / 2
+    if radius_text(radius).endswith("/255"):
+        whole = round(255 * radius)
+        step = (
+            next((n for n in range(whole // 2, 1, -1) if whole % n == 0), 1 if whole > 1 else 0)
+            / 255
+        )
+        step = step or radius
+        while until / step > 8:
+            step *= 2
+    return [round(step * k, 10) for k in range(math.floor(until / step + 1e-6) + 1)]

@@ -25,10 +25,12 @@ from saddlepoint.runs import (
     Ranking,
     TrainingMetrics,
 )
-from saddlepoint.runs.comparable import differing
+from saddlepoint.runs.comparable import differing, readable
+from saddlepoint.runs.record import EVALUATE
 
 __all__ = [
-    "about",
+    "about_alone",
+    "in_order",
     "outcome",
     "ranking_about",
     "ranking_table",
@@ -58,10 +60,10 @@ def write_comparison(board: Board, path: Path) -> Path:
         "compare.html",
         title=f"{count} run{'' if count == 1 else 's'} compared",
         heading=_heading(board),
-        rankings=[_ranking(ranking) for ranking in board.rankings],
+        rankings=[_ranking(ranking) for ranking in in_order(board)],
         alone=[
-            {"entry": each.entry, "score": score_text(each.entry), "about": about(each.entry)}
-            | {"reason": each.reason}
+            {"entry": each.entry, "score": score_text(each.entry), "about": about_alone(each.entry)}
+            | {"reason": each.reason, "notes": _notes(each.entry)}
             for each in board.alone
         ],
         left_out=board.left_out,
@@ -93,9 +95,22 @@ def about(entry: Entry) -> str:
     return " · ".join(parts)
 
 
+def about_alone(entry: Entry) -> str:
+    """The same for a run in no ranking, with its transfer, which nothing else would say."""
+    seen = entry.transfer
+    told = (
+        ""
+        if seen is None
+        else f" · transfer to {', '.join(entry.run.hashes.victims)}: {score_text(seen)}"
+    )
+    return f"{about(entry)}{told}"
+
+
 def ranking_about(ranking: Ranking) -> str:
     """What is the same in all runs of a ranking."""
     first, parts = ranking.entries[0], [about(ranking.entries[0])]
+    if ranking.question.transfer:  # asked through views or not: victims see the image as it is
+        parts = [f"victims {', '.join(first.run.hashes.victims)}", *parts[0].split(" · ")[1:]]
     if ranking.question.models is True:
         parts.append(f"models {', '.join(first.run.hashes.models)}")
     elif ranking.question.models is False:
@@ -104,13 +119,49 @@ def ranking_about(ranking: Ranking) -> str:
     return " · ".join(parts)
 
 
+def in_order(board: Board) -> list[Ranking]:
+    """The rankings, those of models before those of trainings, and attacks last."""
+    order = (EVALUATE, "train")
+    return sorted(
+        board.rankings,
+        key=lambda each: (*order, each.entries[0].run.kind).index(each.entries[0].run.kind),
+    )
+
+
 def outcome(ranking: Ranking) -> str:
-    """Who comes first, or that nobody does."""
+    """Who comes first, by how much and at what cost, or that nobody does."""
     names = [entry.name for entry in ranking.first]
     if len(names) == 1:
-        return f"{names[0]} comes first: {score_text(ranking.first[0])}."
+        first, second = ranking.entries[:2]
+        return f"{names[0]} comes first: {score_text(first)}{_ahead(ranking, first, second)}."
     listed = f"{', '.join(names[:-1])} and {names[-1]}"
+    tied = [pair for pair in ranking.pairs if {pair.first.name, pair.second.name} <= set(names)]
+    if tied and all(pair.rows is not None and pair.rows[1] == pair.rows[2] == 0 for pair in tied):
+        return f"Same result: {listed} agree on every row, {score_text(ranking.first[0])}."
     return f"Not separable: {listed} may each be first."
+
+
+def _ahead(ranking: Ranking, first: Entry, second: Entry) -> str:
+    """By how many points the first is better, and what it has without attack compared with the next."""
+    if first.score is None or second.score is None:
+        return ""
+    points = abs(first.score[0] - second.score[0])
+    which = "more" if ranking.question.higher else "less"
+    told = f", {points:.1f} points {which} than {second.name}"
+    clean, other = (_clean(each) for each in (first, second))
+    if clean is None or other is None:
+        return told
+    cost = clean - other
+    than = f"{abs(cost):.1f} points {'more' if cost > 0 else 'less'}" if cost else "the same"
+    return f"{told}; without attack it has {clean:.1f} % right, {than}"
+
+
+def _clean(entry: Entry) -> float | None:
+    """Accuracy without attack, where a ranking is about accuracy under attack."""
+    if isinstance(entry.metrics, EvaluationMetrics):
+        return entry.metrics.clean
+    robust = entry.metrics.robust_accuracy if isinstance(entry.metrics, TrainingMetrics) else {}
+    return robust.get("clean")
 
 
 def score_text(entry: Entry) -> str:
@@ -123,10 +174,11 @@ def score_text(entry: Entry) -> str:
 
 def ranking_table(ranking: Ranking) -> tuple[list[str], list[list[str]]]:
     """Headings and one line per run: rank, run, what is its own, score, interval, and other numbers."""
-    others = [_numbers(entry) for entry in ranking.entries]
+    transfer = ranking.question.transfer
+    others = [_on_victims(e) if transfer else _numbers(e) for e in ranking.entries]
     names = list(dict.fromkeys(name for each in others for name in each))
     own = {"ensemble": "success", "universal": "success", "transform": "success"}
-    score = own.get(ranking.entries[0].run.kind, "union")
+    score = "transfer" if transfer else own.get(ranking.entries[0].run.kind, "union")
     own_settings = differing(ranking.entries)
     lines = []
     for place, numbers in zip(ranking.places, others, strict=True):
@@ -136,6 +188,23 @@ def ranking_table(ranking: Ranking) -> tuple[list[str], list[list[str]]]:
         cells += [f"{'at most ' if entry.bound else ''}{value:.1f}", f"{low:.1f} to {high:.1f}"]
         lines.append([*cells, *(numbers.get(name, "-") for name in names)])
     return ["rank", "run", "", f"{score}, %", "95 %", *names], lines
+
+
+def _on_victims(entry: Entry) -> dict[str, str]:
+    """What is shown beside the transfer rate: each victim alone, and the models that were asked."""
+    metrics = entry.metrics
+    assert isinstance(metrics, AttackMetrics)
+    assert metrics.transfer is not None  # else it is in no such ranking
+    shares = {
+        f"victim {name}": _share(each.asr_among_correct)
+        for name, each in metrics.transfer.victims.items()
+    }
+    own = {"asked models": _share(metrics.asr_all_among_correct)}
+    return shares | own | {"evaluations": f"{metrics.evaluations.per_row:.1f}"}
+
+
+def _share(value: float | None) -> str:
+    return "-" if value is None else f"{value:.1f}"
 
 
 def _numbers(entry: Entry) -> dict[str, str]:
@@ -164,21 +233,22 @@ def _own(ranking: Ranking, entry: Entry, names: Sequence[str]) -> str:
     settings, base = entry.run.settings, ", ".join(entry.run.hashes.models)
     if ranking.question.models:
         base = words.rule_text(str(settings["rule"]))
+    elif ranking.question.transfer:
+        base = f"{base}, {words.rule_text(str(settings['rule']))}"
     elif entry.run.kind == "train":
         base = f"{settings['method']}, network {settings['model']}"
     said = ("rule", "method", "model") if entry.run.kind == "train" else ("rule",)
-    more = [f"{name} {settings.get(name)}" for name in names if name not in said]
+    more = [f"{name} {readable(settings.get(name))}" for name in names if name not in said]
     return " · ".join([base, *(text for text in more if len(text) < 60)])
 
 
 def _heading(board: Board) -> str:
-    if len(board.rankings) == 1 and not board.alone:
-        return outcome(board.rankings[0])
     if not board.rankings:
         return "No two runs are comparable, so none is better than another"
-    count = len(board.rankings)
-    many = "One ranking" if count == 1 else f"{count} rankings"
-    return f"{many} of comparable runs, and no winner between others"
+    first = in_order(board)[0]
+    return (
+        outcome(first) if len(board.rankings) == 1 else f"{first.question.title} {outcome(first)}"
+    )
 
 
 def _ranking(ranking: Ranking) -> dict[str, Any]:
@@ -200,23 +270,30 @@ def _ranking(ranking: Ranking) -> dict[str, Any]:
         "curves": _curves(ranking.entries),
         "pairs": ranking.pairs,
         "paired": any(pair.rows for pair in ranking.pairs),
-        "accuracy": _accuracy(ranking.entries),
-        "notes": [
-            (e.name, note)
-            for e in ranking.entries
-            if isinstance(e.metrics, EvaluationMetrics)
-            for note in e.metrics.notes
-        ],
+        "accuracy": _accuracy(ranking),
+        "notes": [(e.name, note) for e in ranking.entries for note in _notes(e)],
     }
 
 
-def _accuracy(entries: Sequence[Entry]) -> list[tuple[str, str]]:
-    """Domain by domain, for attacks whose domains have names of their own."""
-    return [
-        (e.name, ", ".join(f"{name} {value:.1f}" for name, value in e.metrics.accuracy.items()))
-        for e in entries
-        if isinstance(e.metrics, AttackMetrics) and e.run.kind != "universal"
-    ]
+def _notes(entry: Entry) -> tuple[str, ...]:
+    """What a reader has to know of a run before believing its numbers."""
+    noted = entry.metrics.notes if isinstance(entry.metrics, EvaluationMetrics) else ()
+    return (*entry.run.warnings, *noted)
+
+
+def _accuracy(ranking: Ranking) -> list[tuple[str, str]]:
+    """Domain by domain, for attacks whose domains have names of their own; of victims, victim by victim."""
+    shown: list[tuple[str, str]] = []
+    for entry in ranking.entries:
+        metrics, found = entry.metrics, {}
+        if isinstance(metrics, AttackMetrics) and entry.run.kind != "universal":
+            found = dict(metrics.accuracy)
+        if ranking.question.transfer and isinstance(metrics, AttackMetrics) and metrics.transfer:
+            found = {name: each.accuracy for name, each in metrics.transfer.victims.items()}
+        if found:
+            told = ", ".join(f"{name} {value:.1f}" for name, value in found.items())
+            shown.append((entry.name, told))
+    return shown
 
 
 def _curves(entries: Sequence[Entry]) -> Markup | None:

@@ -1,4 +1,4 @@
-"""Percentages over the epochs of trainings, drawn so that lines at the same place are all seen."""
+"""Numbers over the epochs of trainings, drawn so that lines at the same place are all seen."""
 
 from __future__ import annotations
 
@@ -26,18 +26,20 @@ def epoch_chart(
     styles: Sequence[str] = (),
     kept: int | None = None,
     band: tuple[Tensor, Tensor] | None = None,
+    highest: float | None = None,
 ) -> Markup:
-    """Percentages over epochs, one line per name, on an axis from 0 to 100 %.
+    """Numbers over epochs, one line per name; fractions on an axis from 0 to 100 %, unless told otherwise.
 
     Where lines run together, each is drawn in dashes that leave room for those of the others.
 
     Args:
-        series: K tensors of fractions, (T,) for epochs 1 to T; each may have a T of its own.
+        series: K tensors, (T,) for epochs 1 to T; each may have a T of its own.
         names: K names.
         label: What the chart shows, for readers who do not see it.
         styles: The class of each line; colours of their own in order if there are none.
         kept: The epoch whose parameters were kept, which is marked.
         band: The ends of the intervals of the last line, (T,) each.
+        highest: Where the axis ends, for numbers that are no fractions.
 
     Example:
         >>> import torch
@@ -50,10 +52,11 @@ def epoch_chart(
     frame = Frame(left=48, top=22, first=1.0, last=float(count))
     kinds = list(styles) or [coloured(k, "") for k in range(len(series))]
     lines = [
-        [(frame.x(t + 1), frame.y(v, 1.0)) for t, v in enumerate(values.tolist())]
+        [(frame.x(t + 1), frame.y(v, highest or 1.0)) for t, v in enumerate(values.tolist())]
         for values in series
     ]
-    parts = [frame.levels(100.0, unit=" %"), frame.steps(whole_ticks(1, count), "epoch")]
+    levels = frame.levels(highest) if highest else frame.levels(100.0, unit=" %")
+    parts = [levels, frame.steps(whole_ticks(1, count), "epoch")]
     if kept is not None:
         x = frame.x(kept)
         parts.append(tag("path", "zero", d=f"M{x:.1f} {frame.top}V{frame.base}"))
@@ -65,7 +68,9 @@ def epoch_chart(
         parts.append(tag("polygon", f"band {kinds[-1]}", points=edge))
     spoken = []
     for k, (values, name) in enumerate(zip(series, names, strict=True)):
-        spoken.append(f"{name}: {100 * values[0]:.1f} % to {100 * values[-1]:.1f} %")
+        ends = values[0].item(), values[-1].item()
+        said = [f"{end:.3g}" if highest else f"{100 * end:.1f} %" for end in ends]
+        spoken.append(f"{name}: {said[0]} to {said[1]}")
         drawn = [
             *_segments(lines, k, kinds[k]),
             *(_dots(lines, k, kinds[k]) if count <= _MARKED else ()),

@@ -16,6 +16,7 @@ from saddlepoint.report.gallery import picture_row, scales
 from saddlepoint.report.tables import evaluation_table, write_table
 from saddlepoint.report.template import render_template
 from saddlepoint.report.training_page import render_training
+from saddlepoint.report.transfer_part import attack_table, transfer_part
 from saddlepoint.report.universal_page import spread_of
 from saddlepoint.runs import EVALUATE, AttackMetrics, Run, metrics_of, read_results
 
@@ -30,7 +31,7 @@ _OVERHEAD = 90_000  # style, script, charts and text
 def write_report(folder: Path, *, max_bytes: int = MAX_BYTES) -> Path:
     """Draw `report.html` of a finished run of any kind from its `run.json` and `tensors.safetensors`.
 
-    Of an evaluation `table.md`, `table.csv` and `table.tex` are written too.
+    Of an evaluation, and of an attack with victims, `table.md`, `table.csv` and `table.tex` are written too.
 
     Args:
         folder: The run directory.
@@ -53,6 +54,8 @@ def write_report(folder: Path, *, max_bytes: int = MAX_BYTES) -> Path:
     write_atomically(path, html.encode())
     if run.kind == EVALUATE:
         write_table(evaluation_table(run), folder / "table")
+    if run.hashes.victims:
+        write_table(attack_table(run), folder / "table")
     return path
 
 
@@ -76,12 +79,14 @@ def render(run: Run, tensors: Mapping[str, Tensor], *, max_bytes: int = MAX_BYTE
         metrics=metrics,
         nouns=nouns,
         lines=words.headline(run, metrics),
+        transfer=transfer_part(run, metrics),
         figure=words.figure(run, metrics),
         title=f"{nouns.title} on {run.settings.get('data', 'data')}",
         ball=words.ball_text(run.settings),
         rule=words.rule_text(str(run.settings.get("rule", ""))).partition(" (")[0],
         baseline=words.rule_text(str(run.settings.get("baseline") or "")).partition(" (")[0],
         hardest=words.hardest_name(run, metrics),
+        target=words.target_text(run),
         bars=_bars(run, metrics),
         table=_table(run, metrics),
         spread=spread_of(metrics, tensors, rows, share) if run.kind == "universal" else None,
@@ -113,7 +118,7 @@ def _bars(run: Run, metrics: AttackMetrics) -> Markup | None:
     if metrics.baseline is not None:
         shown["baseline"] = metrics.baseline.rate
     rows = [
-        (words.rule_text(str(run.settings[key])), *rate)
+        (words.rule_text(str(run.settings[key])).partition(" (")[0], *rate)
         for key, rate in shown.items()
         if rate is not None
     ]
@@ -140,6 +145,7 @@ def _table(run: Run, metrics: AttackMetrics) -> list[dict[str, Any]]:
             "clean": metrics.clean_accuracy[name],
             "baseline": metrics.baseline and metrics.baseline.accuracy[name],
             "accuracy": metrics.accuracy[name],
+            "reached": metrics.reached.get(name),
             "interval": metrics.intervals.accuracy[name],
             "weight": metrics.weights[name],
         }

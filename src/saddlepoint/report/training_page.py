@@ -9,11 +9,14 @@ from typing import Any
 import torch
 from markupsafe import Markup
 
+from saddlepoint.display import radius_text
 from saddlepoint.evaluation import wilson
 from saddlepoint.report.epoch_chart import epoch_chart
-from saddlepoint.report.svg import coloured
+from saddlepoint.report.svg import ceiling, coloured
 from saddlepoint.report.template import render_template
 from saddlepoint.runs import Epoch, Run, TrainingMetrics
+from saddlepoint.runs.settings import TrainSettings
+from saddlepoint.runs.training_parts import line_to_evaluate
 
 __all__ = ["render_training"]
 
@@ -35,6 +38,7 @@ def render_training(run: Run, folder: Path) -> str:
     weighted = [name for name in threats if f"weight/{name}" in epochs[0].stats]
     weighted = weighted if len(weighted) > 1 else []  # the only one has all the weight
     best = _kept(epochs)
+    plain = {name: value for name, value in settings.items() if name != "recipe"}
     return render_template(
         "training.html",
         run=run,
@@ -46,6 +50,7 @@ def render_training(run: Run, folder: Path) -> str:
         names=shown,
         styles=dict(zip(shown, styles, strict=True)),
         accuracy_chart=_accuracy(metrics, shown, styles, best),
+        loss_chart=_losses(epochs),
         weighted=weighted,
         weights_chart=_weights(epochs, weighted, best),
         best=best,
@@ -53,6 +58,7 @@ def render_training(run: Run, folder: Path) -> str:
         kept=[_share(name, epochs[best - 1].validation[name], metrics) for name in shown],
         rows=[_row(index, each, shown, weighted, metrics) for index, each in enumerate(epochs)],
         network=str(folder / "model.safetensors"),
+        evaluate=line_to_evaluate(TrainSettings.model_validate(plain), folder),
     )
 
 
@@ -83,9 +89,11 @@ def _figure(metrics: TrainingMetrics) -> dict[str, Any]:
 def _tests(metrics: TrainingMetrics) -> list[dict[str, Any]]:
     """The tests of the network that was kept, one line each."""
     every = f"all {metrics.rows} test images"
+    eps = metrics.fgsm_eps
+    fgsm = "FGSM" if eps is None else f"FGSM, linf {radius_text(eps)}"
     lines = [
         {"what": every, **_counted("clean", metrics.accuracy / 100, metrics.rows)},
-        {"what": every, **_counted("FGSM", metrics.fgsm_accuracy / 100, metrics.rows)},
+        {"what": every, **_counted(fgsm, metrics.fgsm_accuracy / 100, metrics.rows)},
     ]
     few = f"the first {metrics.rows_attacked}, longer attacks"
     for name, value in metrics.robust_accuracy.items():
@@ -142,3 +150,9 @@ def _weights(epochs: Sequence[Epoch], weighted: Sequence[str], best: int) -> Mar
         return None
     series = [torch.tensor([each.stats[f"weight/{n}"] for each in epochs]) for n in weighted]
     return epoch_chart(series, weighted, "Mean weight of each threat", kept=best)
+
+
+def _losses(epochs: Sequence[Epoch]) -> Markup:
+    losses = torch.tensor([each.stats["loss"] for each in epochs])
+    highest = ceiling(losses.max().item())
+    return epoch_chart([losses], ["loss"], "Training loss", styles=["every"], highest=highest)

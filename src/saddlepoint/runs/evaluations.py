@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from saddlepoint.evaluation import Ledger, RobustAccuracy, wilson
+from saddlepoint.evaluation.domain_results import DomainAccuracy
 from saddlepoint.evaluation.rates import share
-from saddlepoint.evaluation.results import DomainAccuracy
 from saddlepoint.losses import fooled
 from saddlepoint.problems import AbstractProblem
 from saddlepoint.runs.counting import percent, percents
@@ -126,8 +126,8 @@ def _accuracies(result: Result) -> dict[str, Any]:
     }
 
 
-def evaluation_tensors(result: Result, problem: AbstractProblem) -> dict[str, Tensor]:
-    """What happened to every image, and the images of the gallery.
+def evaluation_tensors(result: Result, problem: AbstractProblem | None) -> dict[str, Tensor]:
+    """What happened to every image, and the images of the gallery, of which there are none without a problem.
 
     Returns:
         `labels`, `correct` (N,); `THREAT/distance` and `THREAT/ATTACK/attacked`, `broken`, `distance` (N,).
@@ -137,7 +137,9 @@ def evaluation_tensors(result: Result, problem: AbstractProblem) -> dict[str, Te
         -1 for logits that are not numbers) and `gallery.fooled` (G, K), `gallery.clean` and `gallery.delta`
         (G, ...).
     """
-    tensors: dict[str, Tensor] = {"labels": problem.truth[:, 0], "correct": result.correct}
+    tensors: dict[str, Tensor] = {"correct": result.correct}
+    if problem is not None:
+        tensors["labels"] = problem.truth[:, 0]
     if isinstance(result, RobustAccuracy):
         tensors |= _tables(result, "")
         closest = {name: result.distance(name) for name in result.balls}
@@ -155,6 +157,8 @@ def evaluation_tensors(result: Result, problem: AbstractProblem) -> dict[str, Te
             name: torch.where(result.fooled[name], radii, math.inf)
             for name, radii in result.eps_min.items()
         }
+    if problem is None:
+        return tensors | {"gallery.threat": torch.zeros(0, dtype=torch.long)}
     return tensors | _gallery(problem, closest, result.nearest)
 
 
@@ -183,6 +187,8 @@ def _gallery(
     """For every threat the images that took the smallest perturbation, nearest first."""
     threats, rows, distances, deltas = [], [], [], []
     for number, (name, distance) in enumerate(closest.items()):
+        if name not in nearest:  # of images that were read once and are gone
+            nearest = {**nearest, name: torch.zeros_like(problem.lower)}
         found = nearest[name].flatten(1).any(dim=1) & distance.isfinite() & (distance > 0)
         order = distance.argsort(stable=True)
         chosen = order[found[order]][:CLOSEST]

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from saddlepoint.runs import texts
 from saddlepoint.runs.record import RECORD, Run
 
 __all__ = ["check_foreign", "check_free", "check_same"]
@@ -39,9 +40,10 @@ def check_foreign(names: Sequence[str], folder: Path) -> None:
 def check_same(old: Run, new: Run, folder: Path) -> None:
     """Refuse to continue a run of another kind, other settings, models or data."""
     what, got = "", ""
-    names = sorted(set(old.hashes.models) | set(new.hashes.models))
-    other = [n for n in names if old.hashes.models.get(n) != new.hashes.models.get(n)]
-    unknown = [n for n in names if not new.hashes.models.get(n)]
+    there, here = ({**run.hashes.models, **run.hashes.victims} for run in (old, new))
+    names = sorted(there.keys() | here.keys())
+    other = [n for n in names if there.get(n) != here.get(n)]
+    unknown = [n for n in names if not here.get(n)]
     if old.kind != new.kind:
         what, got = "kind of run", f"{new.kind} for a run of kind {old.kind}"
     elif old.hashes.settings != new.hashes.settings:
@@ -76,5 +78,12 @@ def _differing(there: Mapping[str, Any], here: Mapping[str, Any]) -> dict[str, s
         if isinstance(then, Mapping) and isinstance(now, Mapping):
             inside |= _differing(then, now)
         elif then != now:
-            shown[name] = f"{name}: {then} there, {now} here"
+            shown[name] = f"{name}: {_text(then)} there, {_text(now)} here"
     return shown | inside  # a recipe knows what a setting has left open
+
+
+def _text(value: object) -> str:
+    """A setting as the user would write it."""
+    if isinstance(value, list):
+        return ",".join(map(_text, value))
+    return "none" if value is None else texts.written(value)

@@ -109,7 +109,7 @@ def as_run(
 
 def evaluation_as_run(
     result: Result,
-    problem: AbstractProblem,
+    problem: AbstractProblem | None,
     *,
     data: str = "own images",
     classes: Sequence[str] = (),
@@ -118,30 +118,33 @@ def evaluation_as_run(
 
     Args:
         result: Of one domain, or of several.
-        problem: The images and the domains, such as `Ensemble([model], x, y, names=["mine"])`.
+        problem: The images and the domains, such as `Ensemble([model], x, y, names=["mine"])`; without them
+            there are no images to show.
         data: What the images are called.
         classes: Names of the classes; numbers if there are none.
 
     Raises:
         ValueError: The problem is not the one that was evaluated.
     """
-    count = 1 if isinstance(result, RobustAccuracy) else len(result.per_domain)
-    if (len(problem), problem.num_domains) != (result.count, count):
+    names = ("model",) if isinstance(result, RobustAccuracy) else tuple(result.per_domain)
+    count, domains = len(names), names if problem is None else problem.names
+    if problem is not None and (len(problem), problem.num_domains) != (result.count, count):
         raise ValueError(
             f"`problem` must be what was evaluated, {result.count} images and {count} domains, got "
             f"{len(problem)} and {problem.num_domains}."
         )
     parts = [result] if isinstance(result, RobustAccuracy) else result.per_domain.values()
-    names = dict.fromkeys(each.attack for part in parts for each in part.outcomes)
+    attacks = dict.fromkeys(each.attack for part in parts for each in part.outcomes)
     settings: dict[str, Any] = {
         "data": data,
-        "models": list(problem.names),
-        "suite": ", ".join(names),
+        "models": list(domains),
+        "suite": ", ".join(attacks),
     }
     settings |= {"every_attack": False, "transforms": []}
-    metrics = evaluation_metrics(result, problem.names)
+    metrics = evaluation_metrics(result, domains)
     told = "sp.robust_accuracy(model, x, y, threats)"
     run = _run(EVALUATE, told, settings, problem, classes, metrics)
+    run = run.but(domains=domains, rows=result.count, done=result.count)
     tensors = evaluation_tensors(result, problem)
     return run, {name: value.detach().cpu() for name, value in tensors.items()}
 
@@ -150,25 +153,26 @@ def _run(
     kind: Kind,
     command: str,
     settings: Mapping[str, Any],
-    problem: AbstractProblem,
+    problem: AbstractProblem | None,
     classes: Sequence[str],
     metrics: Metrics,
 ) -> Run:
-    models = [hash_model(model) or "" for model in problem.models]
+    """The record; of what is not there any more nothing is hashed."""
+    models, images, rows = dict.fromkeys(settings["models"], ""), "", 0
+    if problem is not None:
+        hashes = [hash_model(model) or "" for model in problem.models]
+        models, rows = dict(zip(_model_names(problem), hashes, strict=True)), len(problem)
+        images = hash_tensors({"x": problem.images(problem.zeros()), "y": problem.truth})
     return Run(
         kind=kind,
         command=command,
         settings=settings,
-        seed=problem.seed,
-        domains=problem.names,
+        seed=0 if problem is None else problem.seed,
+        domains=() if problem is None else problem.names,
         classes=tuple(classes),
-        rows=len(problem),
-        done=len(problem),
-        hashes=Hashes(
-            hash_settings(settings),
-            dict(zip(_model_names(problem), models, strict=True)),
-            hash_tensors({"x": problem.images(problem.zeros()), "y": problem.truth}),
-        ),
+        rows=rows,
+        done=rows,
+        hashes=Hashes(hash_settings(settings), models, images),
         status="complete",
         metrics=metrics.plain(),
     )

@@ -28,8 +28,10 @@ from saddlepoint.runs.settings.common import (
     Split,
     Std,
     check_weights,
+    with_data,
 )
 from saddlepoint.runs.settings.paper_numbers import (
+    check_radius_given,
     check_radius_of_file,
     not_in_paper,
     parameters,
@@ -59,6 +61,7 @@ class AttackSettings(Settings):
 
     always: ClassVar[tuple[str, ...]] = ("data", "models", "norm", "eps", "rule")
     examples: ClassVar[Mapping[str, str]] = {"models": "such as --models A,C,D"}
+    demanded: ClassVar[Mapping[str, bool]] = {"eps": False}
 
     kind: Literal["ensemble", "universal", "transform"]
     data: Data = "mnist-sample"
@@ -68,6 +71,11 @@ class AttackSettings(Settings):
         min_length=1,
         description=f"Separated by commas: {HELP}.",
     )
+    victims: Names = Field(
+        default=[],
+        description="Models that the attack never asks, in the words of --models: when it is done, they are "
+        "shown the perturbed images, and success on them is counted on its own; guide: docs/transfer.md.",
+    )
     mean: Mean = None
     std: Std = None
     norm: Annotated[Literal["linf", "l2", "l1", "l0"], BeforeValidator(_lower)] = Field(
@@ -76,7 +84,7 @@ class AttackSettings(Settings):
     eps: Number = Field(
         gt=0,
         description="Radius, such as 0.2 or 8/255. [default: the paper's for this attack, MNIST or CIFAR-10, "
-        "and norm, if it has one]",
+        "and norm; required where it has none]",
     )
     rule: str = Field(
         default="minmax",
@@ -119,6 +127,11 @@ class AttackSettings(Settings):
         description="The most evaluations of all domains that a row may take with --method attack, in place of "
         "--steps and --restarts, which then follow from it.",
     )
+    keep_going: bool = Field(
+        default=False,
+        description="Go on to the last step with images that fool every model already, which may help against "
+        "--victims; with --method attack, which stops there otherwise.",
+    )
     step_size: Number | None = Field(
         default=None,
         gt=0,
@@ -130,7 +143,7 @@ class AttackSettings(Settings):
         ge=2,
         description="256 keeps adversarial images 8-bit, so that they survive saving.",
     )
-    split: Split = "test"
+    split: Split = None
     limit: Limit = None
     batch_size: int = Field(default=64, ge=1, description="Rows between two saves.")
     device: Device = "cpu"
@@ -147,7 +160,7 @@ class AttackSettings(Settings):
         """
         if not isinstance(values, dict):
             return values
-        given = {name: value for name, value in values.items() if value is not None}
+        given = with_data({name: value for name, value in values.items() if value is not None})
         known = {**{name: field.default for name, field in cls.model_fields.items()}, **given}
         found = parameters(known)
         if found is not None:
@@ -193,10 +206,10 @@ class AttackSettings(Settings):
             raise ValueError(
                 "`step_size` must be left out with --method attack, which has none to tune."
             )
-        kept = (self.restarts, self.quantize, self.evaluations)
-        if self.method == "apgda" and kept != (1, None, None):
+        kept = (self.restarts, self.quantize, self.evaluations, self.keep_going)
+        if self.method == "apgda" and kept != (1, None, None, False):
             raise ValueError(
-                "`restarts`, `quantize` and `evaluations` must be left out with --method apgda."
+                "`restarts`, `quantize`, `evaluations` and `keep_going` must be left out with --method apgda."
             )
         if self.evaluations is not None:
             fields = type(self).model_fields
@@ -215,6 +228,8 @@ class AttackSettings(Settings):
     ) -> Self:
         """As in `Settings.load`; a flag beside --evaluations is refused even where it says the default."""
         _check_alone(flags.get("evaluations"), flags)
+        if file is None:
+            check_radius_given(cls.words[-1], flags, cls.model_fields["norm"].default)
         return super().load(flags, file, trust=trust)
 
     @classmethod
