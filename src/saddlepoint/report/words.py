@@ -128,15 +128,14 @@ def figure(run: Run, metrics: AttackMetrics) -> str:
     every = "both" if len(run.domains) == 2 else "all"
     if run.kind == "universal":
         return f"{start} are {f'answered with {target}' if target else 'fooled'} as a whole"
-    if target:
-        whom = (
-            (f" by {every} of them" if run.kind == "ensemble" else f" in {every} of them")
-            if several
-            else ""
-        )
-        return f"{start} are made to be answered with {target}{whom}"
-    whom = f"them {every}" if run.kind == "ensemble" else f"it in {every} of them"
-    return f"{start} {'fools' if count == 1 else 'fool'} {whom if several else 'it'}"
+    whom = f"them {every}" if several and run.kind == "ensemble" else "it"
+    where = f" in {every} of them" if several and run.kind == "transform" else ""
+    s = "s" if count == 1 else ""
+    return (
+        f"{start} make{s} {whom} answer {target}{where}"
+        if target
+        else f"{start} fool{s} {whom}{where}"
+    )
 
 
 def headline(run: Run, metrics: AttackMetrics) -> list[str]:
