@@ -189,7 +189,7 @@ def attack_unchecked(
                 if len(rows) == 0:
                     break
         except KeyboardInterrupt as stop:
-            if bool(best.num_forwards.any()):
+            if best.begun:
                 watch.check()
                 best.completed[best.left(setup.most(part))] = False
                 keep_partial(stop, best.result(part))
