@@ -10,7 +10,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from saddlepoint import data, directions, doctor, models, report, transforms
+    from saddlepoint import data, directions, doctor, models, report, runs, transforms
     from saddlepoint.calls import Model
     from saddlepoint.evaluation import (
         AbstractAttack,
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
         DomainAccuracy,
         EvaluationProgress,
         Failure,
+        HasBall,
         Ledger,
         Outcome,
         Page,
@@ -41,7 +42,7 @@ if TYPE_CHECKING:
     from saddlepoint.projections import LpBall, l0, l1, l2, linf, project_lp_box, project_simplex
     from saddlepoint.report import SavedImages, save_images
     from saddlepoint.rules import AbstractWeightRule, Average, Entropic, Fixed, MinMax, WorstCase
-    from saddlepoint.solver import Asked, AttackResult, History, Progress
+    from saddlepoint.solver import Asked, AttackResult, History, Progress, Schedule
     from saddlepoint.solver.apgda import apgda
     from saddlepoint.solver.attack import attack
     from saddlepoint.training import (
@@ -86,6 +87,7 @@ __all__ = [
     "EvaluationProgress",
     "Failure",
     "Fixed",
+    "HasBall",
     "History",
     "Ledger",
     "Loader",
@@ -105,6 +107,7 @@ __all__ = [
     "RobustAccuracy",
     "RunningErrors",
     "SavedImages",
+    "Schedule",
     "StepOptions",
     "StepStats",
     "SuccessRates",
@@ -139,6 +142,7 @@ __all__ = [
     "report",
     "robust_accuracy",
     "robust_domains",
+    "runs",
     "save_images",
     "success_rates",
     "train",
@@ -154,6 +158,7 @@ _ROOMS = {
         "DomainAccuracy",
         "EvaluationProgress",
         "Failure",
+        "HasBall",
         "Ledger",
         "Outcome",
         "Page",
@@ -169,7 +174,7 @@ _ROOMS = {
     "problems": ("AbstractProblem", "Array", "Ensemble", "Product", "Transformed", "Universal"),
     "projections": ("LpBall", "l0", "l1", "l2", "linf", "project_lp_box", "project_simplex"),
     "report": ("SavedImages", "save_images"),
-    "solver": ("Asked", "AttackResult", "History", "Progress", "apgda", "attack"),
+    "solver": ("Asked", "AttackResult", "History", "Progress", "Schedule", "apgda", "attack"),
     "training": (
         "AbstractStart",
         "Batches",

@@ -3,6 +3,7 @@
 from saddlepoint.evaluation.attacks import AbstractAttack, Target
 from saddlepoint.evaluation.domains import robust_domains
 from saddlepoint.evaluation.failures import AttackFailedError, Failure
+from saddlepoint.evaluation.given import HasBall
 from saddlepoint.evaluation.ours import OurAttack
 from saddlepoint.evaluation.pages import Ledger, Page, SharedLedger
 from saddlepoint.evaluation.radii import smallest_radius
@@ -19,6 +20,7 @@ __all__ = [
     "DomainAccuracy",
     "EvaluationProgress",
     "Failure",
+    "HasBall",
     "Ledger",
     "OurAttack",
     "Outcome",
