@@ -1,8 +1,9 @@
-"""A run on disk, from its settings to its results: the one place that writes run folders.
+"""A run on disk, from its settings to its results: the one place that opens and finishes run folders.
 
 `settings` are what decides the numbers, and `build` makes objects of them. A run folder holds `run.json` (a
 `Run`), `tensors.safetensors` and what is drawn from them; while the run is under way, `pages/` holds what is
-done so far, and `run.lock` says who is at work.
+done so far, and `run.lock` says who is at work. Under that lock `training` writes its checkpoints. Into
+folders that are complete `report` draws pages and tables, which nothing reads again.
 """
 
 from importlib import import_module

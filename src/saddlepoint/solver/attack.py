@@ -224,7 +224,7 @@ class _Restart:
     def go(
         self, problem: AbstractProblem, ball: LpBall, delta: Tensor, rows: Tensor, best: Best
     ) -> None:
-        """Descend from delta, (n, ...), updating `best` at `rows`, (n,), the positions of these n rows."""
+        """Restart from delta, (n, ...), updating `best` at `rows`, (n,), the positions of these n rows."""
         steps, schedule, most = self.setup.steps, self.schedule, self.setup.most(problem)
         log = History(*(delta.new_zeros(steps + 1, *problem.labels.shape) for _ in range(2)))
         here = torch.arange(len(problem), device=delta.device)  # rows that are not fooled yet
