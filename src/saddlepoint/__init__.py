@@ -10,7 +10,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from saddlepoint import data, directions, doctor, models, report, runs, transforms
+    from saddlepoint import data, directions, doctor, models, report, transforms
     from saddlepoint.calls import Model
     from saddlepoint.evaluation import (
         AbstractAttack,
@@ -23,10 +23,13 @@ if TYPE_CHECKING:
         Outcome,
         Page,
         RobustAccuracy,
+        SavedImages,
         SuccessRates,
         Target,
         robust_accuracy,
         robust_domains,
+        save_images,
+        save_nearest,
         success_rates,
     )
     from saddlepoint.losses import Loss, clipped, cw_margin, dlr, neg_cross_entropy
@@ -40,7 +43,6 @@ if TYPE_CHECKING:
         Universal,
     )
     from saddlepoint.projections import LpBall, l0, l1, l2, linf, project_lp_box, project_simplex
-    from saddlepoint.report import SavedImages, save_images
     from saddlepoint.rules import AbstractWeightRule, Average, Entropic, Fixed, MinMax, WorstCase
     from saddlepoint.solver import Asked, AttackResult, History, Progress, Schedule
     from saddlepoint.solver.apgda import apgda
@@ -142,8 +144,8 @@ __all__ = [
     "report",
     "robust_accuracy",
     "robust_domains",
-    "runs",
     "save_images",
+    "save_nearest",
     "success_rates",
     "train",
     "transforms",
@@ -163,17 +165,19 @@ _ROOMS = {
         "Outcome",
         "Page",
         "RobustAccuracy",
+        "SavedImages",
         "SuccessRates",
         "Target",
         "robust_accuracy",
         "robust_domains",
+        "save_images",
+        "save_nearest",
         "success_rates",
     ),
     "losses": ("Loss", "clipped", "cw_margin", "dlr", "neg_cross_entropy"),
     "precision": ("Precision", "Precisions"),
     "problems": ("AbstractProblem", "Array", "Ensemble", "Product", "Transformed", "Universal"),
     "projections": ("LpBall", "l0", "l1", "l2", "linf", "project_lp_box", "project_simplex"),
-    "report": ("SavedImages", "save_images"),
     "solver": ("Asked", "AttackResult", "History", "Progress", "Schedule", "apgda", "attack"),
     "training": (
         "AbstractStart",

@@ -13,7 +13,7 @@ from rich.markup import escape
 from rich.table import Table
 
 if TYPE_CHECKING:
-    from saddlepoint.report import SavedImages
+    from saddlepoint.evaluation import SavedImages
     from saddlepoint.report.tables import Table as Results
     from saddlepoint.runs import Accuracies, AttackOutcome, Board, Rates, Run
 

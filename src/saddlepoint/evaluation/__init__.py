@@ -10,6 +10,7 @@ from saddlepoint.evaluation.radii import smallest_radius
 from saddlepoint.evaluation.rates import SuccessRates, success_rates, wilson
 from saddlepoint.evaluation.results import DomainAccuracy, Outcome, RobustAccuracy
 from saddlepoint.evaluation.robust import EvaluationProgress, robust_accuracy
+from saddlepoint.evaluation.saved_images import SavedImages, save_images, save_nearest
 from saddlepoint.evaluation.suites import SUITES, Suite
 from saddlepoint.evaluation.verdicts import Verdict, judge, judge_domains
 
@@ -26,6 +27,7 @@ __all__ = [
     "Outcome",
     "Page",
     "RobustAccuracy",
+    "SavedImages",
     "SharedLedger",
     "SuccessRates",
     "Suite",
@@ -35,6 +37,8 @@ __all__ = [
     "judge_domains",
     "robust_accuracy",
     "robust_domains",
+    "save_images",
+    "save_nearest",
     "smallest_radius",
     "success_rates",
     "wilson",

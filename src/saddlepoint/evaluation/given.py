@@ -13,7 +13,14 @@ __all__ = ["HasBall", "ThreatLike", "as_balls", "check_limits"]
 
 
 class HasBall(Protocol):
-    """Whatever has a ball where perturbations may be, as a `Threat` of training does."""
+    """Whatever has a ball where perturbations may be, as a `Threat` of training does.
+
+    Example:
+        >>> import saddlepoint as sp
+        >>> threat: HasBall = sp.Threat(sp.linf(0.1))
+        >>> threat.ball.eps
+        0.1
+    """
 
     @property
     def ball(self) -> LpBall:

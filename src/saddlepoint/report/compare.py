@@ -41,7 +41,7 @@ def write_comparison(board: Board, path: Path) -> Path:
     """Write one page with all rankings, the runs that are on their own, and those left out.
 
     Args:
-        board: From `saddlepoint.runs.rank_runs`.
+        board: From `rank_runs`.
         path: The HTML file to write.
 
     Raises:

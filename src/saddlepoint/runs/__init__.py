@@ -10,39 +10,27 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from saddlepoint.runs.comparable import Entry, Question
+    from saddlepoint.runs.comparable import Entry
     from saddlepoint.runs.counting import lift, summarise
     from saddlepoint.runs.evaluations import finish_evaluation
     from saddlepoint.runs.execute import Execution, RunInterrupted, in_pages, opened
     from saddlepoint.runs.hashing import hash_model, hash_settings, hash_tensors
     from saddlepoint.runs.metrics import (
         Accuracies,
-        AccuracyIntervals,
         AttackMetrics,
         AttackOutcome,
         DomainMetrics,
         Epoch,
         EvaluationMetrics,
-        Evaluations,
         Examined,
         Metrics,
-        RateIntervals,
         Rates,
         TrainingMetrics,
         examined,
     )
-    from saddlepoint.runs.ranking import Alone, Board, LeftOut, Pair, Place, Ranking, rank_runs
+    from saddlepoint.runs.ranking import Board, Pair, Place, Ranking, rank_runs
     from saddlepoint.runs.reading import finished, metrics_of, read_results
-    from saddlepoint.runs.record import (
-        EVALUATE,
-        RECORD,
-        SCHEMA_VERSION,
-        TENSORS,
-        Hashes,
-        Kind,
-        Machine,
-        Run,
-    )
+    from saddlepoint.runs.record import EVALUATE, RECORD, SCHEMA_VERSION, TENSORS, Hashes, Kind, Run
     from saddlepoint.runs.rows import Job, RunProgress, attack_rows
     from saddlepoint.runs.store import Store, locked
 
@@ -52,8 +40,6 @@ __all__ = [
     "SCHEMA_VERSION",
     "TENSORS",
     "Accuracies",
-    "AccuracyIntervals",
-    "Alone",
     "AttackMetrics",
     "AttackOutcome",
     "Board",
@@ -61,20 +47,15 @@ __all__ = [
     "Entry",
     "Epoch",
     "EvaluationMetrics",
-    "Evaluations",
     "Examined",
     "Execution",
     "Hashes",
     "Job",
     "Kind",
-    "LeftOut",
-    "Machine",
     "Metrics",
     "Pair",
     "Place",
-    "Question",
     "Ranking",
-    "RateIntervals",
     "Rates",
     "Run",
     "RunInterrupted",

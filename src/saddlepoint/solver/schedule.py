@@ -16,8 +16,9 @@ __all__ = ["SIZES", "Schedule", "divided"]
 # For p = 1 and 2 every restart but the first begins in a ball that is larger than the true one by this factor.
 # It shrinks to the true one over two thirds of the steps: an attack that begins where the loss is flat does not
 # move, and one that comes from outside the true ball need not begin there. The next restart begins in a ball
-# twice as large, the one after it in one four times as large, then the three sizes are repeated. Measured on networks trained against several threats: they learn to mask their
-# gradients for the one size they were trained with, and no size is the best for all of them.
+# twice as large, the one after it in one four times as large, then the three sizes are repeated. Measured on
+# networks trained against several threats: they learn to mask their gradients for the one size they were
+# trained with, and no size is the best for all of them.
 _GROWTH: dict[float, float] = {1: 5.0, 2: 3.0}
 SIZES = 3
 _SHRINKING = 2 / 3
