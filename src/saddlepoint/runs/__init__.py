@@ -29,7 +29,7 @@ if TYPE_CHECKING:
         examined,
     )
     from saddlepoint.runs.ranking import Board, Pair, Place, Ranking, rank_runs
-    from saddlepoint.runs.reading import finished, metrics_of, read_results
+    from saddlepoint.runs.reading import finished, metrics_of, read_results, settings_of
     from saddlepoint.runs.record import EVALUATE, RECORD, SCHEMA_VERSION, TENSORS, Hashes, Kind, Run
     from saddlepoint.runs.rows import Job, RunProgress, attack_rows
     from saddlepoint.runs.store import Store, locked
@@ -76,6 +76,7 @@ __all__ = [
     "opened",
     "rank_runs",
     "read_results",
+    "settings_of",
     "summarise",
 ]
 
