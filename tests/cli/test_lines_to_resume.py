@@ -128,7 +128,7 @@ cli.main(sys.argv[3:])
             "--resume",
         ),
         (
-            ("saddlepoint.runs.materials", "load_models"),
+            ("saddlepoint.runs.preparing", "load_models"),
             ("attack", "ensemble", "--models", "A,C", "--limit", 2),
             "saddlepoint: stopped",
         ),

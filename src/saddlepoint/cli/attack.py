@@ -15,9 +15,8 @@ from saddlepoint.runs.settings import (
 from .flags import ImagesRunning, given, takes
 
 if TYPE_CHECKING:
-    from saddlepoint.problems import AbstractProblem, Model
+    from saddlepoint.problems import AbstractProblem
     from saddlepoint.runs import Run
-    from saddlepoint.runs.materials import Images
     from saddlepoint.runs.settings import AttackSettings
 
 __all__ = ["app", "run_attack"]
@@ -103,7 +102,7 @@ def run_attack(
     from saddlepoint import runs
     from saddlepoint.runs import build, precisions, targets
     from saddlepoint.runs import victims as victim_room
-    from saddlepoint.training.distributed import World
+    from saddlepoint.runs.preparing import prepared
 
     from . import folders, progress, show
     from .errors import library, usage
@@ -113,17 +112,14 @@ def run_attack(
     folder = folders.run_folder(name, running)
     folders.check_images(running, folder)
     with usage(), show.warnings_as_notes(quiet=quiet):
-        with World.current().one_then_all(), progress.downloads() as downloading:
-            images = build.images_of(settings, downloading)
-        limit = show.limit_used(settings.limit, len(images.x), quiet=quiet)
-        settings = settings.model_copy(update={"limit": limit})
-        models, strangers = _load(settings, images, trust=running.trust)
-        x, y, there = build.placed(settings.device, images, models)
-        problem = build.problem_of(settings, x, y, there)
+        with progress.downloads() as downloading:
+            ready = prepared(settings, trust=running.trust, progress=downloading)
+        show.limit_used(settings.limit, len(ready.images.x), quiet=quiet)
+        settings, x, y = ready.settings, ready.x, ready.y
+        problem = build.problem_of(settings, x, y, ready.models)
         if settings.targeted is not None:
-            problem = targets.aimed(problem, settings.targeted, images.classes)
-        unasked = build.on_device(settings.device, strangers)
-        victims = victim_room.victims_of(settings, problem, x, y, unasked)
+            problem = targets.aimed(problem, settings.targeted, ready.images.classes)
+        victims = victim_room.victims_of(settings, problem, x, y, ready.victims)
         asked = settings.precision
         settings, _ = precisions.with_precisions(settings, problem, folder, resume=running.resume)
         show.precision_used(asked, settings.precision, quiet=quiet)
@@ -132,7 +128,9 @@ def run_attack(
         job = build.job_of(settings, problem, victims)
     command = command or settings.command(trust=running.trust)
     with usage():
-        run = build.record_of(settings, job.problem, images, models, command, strangers)
+        run = build.record_of(
+            settings, job.problem, ready.images, ready.models, command, ready.victims
+        )
     title = f"{settings.kind} {settings.data}"
     noun = "groups" if settings.kind == "universal" else "images"
     try:
@@ -152,18 +150,6 @@ def run_attack(
     if running.save_images is not None:
         _save_images(settings, job.problem, folder, running.save_images, quiet=quiet)
     return _finish(run, folder, quiet=quiet, as_json=running.json)
-
-
-def _load(
-    settings: "AttackSettings", images: "Images", *, trust: bool
-) -> "tuple[dict[str, Model], dict[str, Model]]":
-    """The models to attack and the victims, by names that differ; none is asked anything."""
-    from saddlepoint.runs import materials
-
-    words, asked = [*settings.models, *settings.victims], len(settings.models)
-    preparing = {"mean": settings.mean, "std": settings.std}
-    loaded = list(materials.load_models(words, images, **preparing, trust=trust).items())
-    return dict(loaded[:asked]), dict(loaded[asked:])
 
 
 def _save_images(

@@ -14,9 +14,8 @@ if TYPE_CHECKING:
     from saddlepoint.doctor import Finding
     from saddlepoint.runs.materials import Images
 
-__all__ = ["default_radius", "doctor", "examine", "lines", "references", "verdict"]
+__all__ = ["doctor", "examine", "lines", "verdict"]
 
-_EPS = {"mnist": 0.2}
 _MARKS = {"ok": ("✓", "32"), "warn": ("!", "33"), "fail": ("✗", "31")}
 _VERDICTS = {
     "ok": "fit to be evaluated",
@@ -59,7 +58,9 @@ def doctor(
         device: cpu, gpu, cuda, cuda:1, mps.
         json: Print the findings as JSON.
     """
-    from saddlepoint.runs import build, materials, texts
+    from saddlepoint.doctor.defaults import default_radius, references
+    from saddlepoint.runs import materials, texts
+    from saddlepoint.runs.preparing import placed
 
     from . import progress, show
 
@@ -74,12 +75,12 @@ def doctor(
             images = materials.load_images(
                 data, "test", limit, downloading, classes=classes, size=size
             )
-        radius = texts.number(default_radius(images) if eps is None else eps, "--eps")
+        radius = texts.number(default_radius(images.family) if eps is None else eps, "--eps")
         if not 0 < radius <= 1:
             raise UsageError(f"`--eps` must be in (0, 1], got {eps}.")
         names = [part for each in models for part in texts.split(each)]
         there = materials.load_models(names, images, mean=mean, std=std, trust=trust)
-        x, y, loaded = build.placed(device, images, there)
+        x, y, loaded = placed(device, images, there)
         images = replace(images, x=x, y=y)
     everything: dict[str, list[Finding]] = {}
     for name, model in loaded.items():
@@ -91,15 +92,10 @@ def doctor(
             radius,
             steps=steps,
             seed=seed,
-            references=references(name, loaded, images),
+            references=references(name, loaded, images.x),
             callback=None if json else _print,
         )
     return _conclude(everything, json)
-
-
-def default_radius(images: "Images") -> float:
-    """An linf radius at which attacks should work on these images."""
-    return _EPS.get(images.family, 8 / 255)
 
 
 def examine(
@@ -126,23 +122,6 @@ def examine(
             references=references,
             callback=callback,
         )
-
-
-def references(name: str, models: Mapping[str, Any], images: "Images") -> dict[str, Any]:
-    """Models to transfer from: the others, or a shipped network for the same images."""
-    return {other: m for other, m in models.items() if other != name} or _shipped(name, images)
-
-
-def _shipped(name: str, images: "Images") -> dict[str, Any]:
-    from saddlepoint import models
-
-    shape = tuple(images.x.shape[1:])
-    for other in ("mnist-a", "cifar10-a"):
-        if other in models.shipped() and name.lower() not in (other, other[-1]):
-            card = models.card(other)
-            if (card.channels, card.size, card.size) == shape:
-                return {other: models.load(other)}
-    return {}
 
 
 def lines(finding: "Finding", *, colours: bool = False) -> list[str]:

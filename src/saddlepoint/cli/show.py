@@ -61,12 +61,10 @@ def saved(what: str, images: "SavedImages", *, quiet: bool) -> None:
         note(f"saddlepoint: warning: 8 bits undo {lost} of them{moved}", quiet=quiet)
 
 
-def limit_used(limit: int | None, count: int, *, quiet: bool) -> int | None:
-    """The limit, or where there are fewer images, how many there are, which is said."""
-    if limit is None or limit <= count:
-        return limit
-    note(f"--limit {limit}: there are {count} images; using all of them", quiet=quiet)
-    return count
+def limit_used(limit: int | None, count: int, *, quiet: bool) -> None:
+    """Say where there are fewer images than the limit."""
+    if limit is not None and limit > count:
+        note(f"--limit {limit}: there are {count} images; using all of them", quiet=quiet)
 
 
 def precision_used(asked: Sequence[str], used: Sequence[str], *, quiet: bool) -> None:

@@ -1,4 +1,4 @@
-"""From settings to objects: images, problem, ball, rule, the call of the solver, and the record of the run."""
+"""From settings to objects: problem, ball, rule, the call of the solver, and the record of the run."""
 
 from __future__ import annotations
 
@@ -15,9 +15,8 @@ from saddlepoint.problems import AbstractProblem, Ensemble, Model, Product, Univ
 from saddlepoint.projections import NORMS, LpBall
 from saddlepoint.rules import AbstractWeightRule
 from saddlepoint.runs import texts
-from saddlepoint.runs.devices import device_of
 from saddlepoint.runs.hashing import hash_model, hash_settings, hash_tensors
-from saddlepoint.runs.materials import Images, check_classes, load_images
+from saddlepoint.runs.materials import Images
 from saddlepoint.runs.precisions import for_models
 from saddlepoint.runs.record import Hashes, Run
 from saddlepoint.runs.rows import Job, Solve
@@ -39,10 +38,7 @@ __all__ = [
     "ball_of",
     "evaluated_problem",
     "hashes_of",
-    "images_of",
     "job_of",
-    "on_device",
-    "placed",
     "problem_of",
     "record_of",
     "rules_of",
@@ -59,58 +55,6 @@ _VIEWS = {
     "gam": "gamma",
     "rot": "rotate",
 }
-
-
-def images_of(
-    settings: AttackSettings | EvaluateSettings,
-    progress: Callable[[str, int, int], None] | None = None,
-) -> Images:
-    """The first images of the data that settings name.
-
-    Args:
-        settings: Of an attack or an evaluation.
-        progress: Of downloads, as in `saddlepoint.data.load`.
-    """
-    return load_images(
-        settings.data,
-        settings.split,
-        settings.limit,
-        progress,
-        classes=settings.classes,
-        size=settings.size,
-    )
-
-
-def placed(
-    device: str, images: Images, models: Mapping[str, Model]
-) -> tuple[Tensor, Tensor, dict[str, Model]]:
-    """Images, labels and models where they are to be used, if they fit together.
-
-    Raises:
-        ValueError: There is no such device, or a model and the images have other classes or channels.
-    """
-    moved = on_device(device, models)
-    where = device_of(device)
-    x, y = images.x.to(where), images.y.to(where)
-    check_classes(replace(images, x=x, y=y), moved)
-    return x, y, moved
-
-
-def on_device(device: str, models: Mapping[str, Model]) -> dict[str, Model]:
-    """Models where they are to be used; none is asked anything.
-
-    Raises:
-        ValueError: There is no such device.
-    """
-    try:
-        where = device_of(device)
-        torch.empty(0, device=where)
-        return {n: m.to(where) if isinstance(m, torch.nn.Module) else m for n, m in models.items()}
-    except (RuntimeError, AssertionError) as error:
-        reason = str(error).splitlines()[0]
-        raise ValueError(
-            f"`--device` must be one that is there, such as cpu, got {device!r}: {reason}"
-        ) from error
 
 
 def ball_of(settings: AttackSettings) -> LpBall:
@@ -258,6 +202,9 @@ def record_of(
     models: Mapping[str, Model],
     command: str,
     victims: Mapping[str, Model] | None = None,
+    *,
+    values: Mapping[str, Any] | None = None,
+    known: dict[int, tuple[object, str]] | None = None,
 ) -> Run:
     """The record of a run that begins.
 
@@ -268,12 +215,14 @@ def record_of(
         models: By name, as hashed.
         command: The line that repeats the run.
         victims: Models that the attack never asks, by name.
+        values: What the record is to say in place of the settings.
+        known: As in `hashes_of`.
 
     Raises:
         ValueError: A victim is one of the models.
     """
-    values = settings.model_dump()
-    hashes = hashes_of(values, images.x, images.y, models)
+    values = settings.model_dump() if values is None else values
+    hashes = hashes_of(values, images.x, images.y, models, known=known)
     hashes = replace(hashes, victims={n: hash_model(m) or "" for n, m in (victims or {}).items()})
     check_strangers(hashes)
     return Run(
