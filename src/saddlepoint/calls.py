@@ -34,10 +34,8 @@ __all__ = [
 Model = Callable[[Tensor], Tensor]
 
 _DEVICES = ("cpu", "cuda", "mps", "xpu")  # that autocast may be on for
-_REACH, _MANY = (
-    6,
-    10_000,
-)  # how far, and among how many things, networks behind a function are looked for
+# How far, and among how many things, networks behind a function are looked for.
+_REACH, _MANY = 6, 10_000
 _OWN = frozenset(vars(nn.Module()))  # what every module has: registered parts, hooks
 _LEAVES = (
     Tensor,

@@ -33,11 +33,8 @@ __all__ = [
     "load_models",
 ]
 
-_NORMALISE = (
-    "shipped",
-    "card",
-    "architecture",
-)  # kinds of models that take images in [0, 1] as they are
+# Kinds of models that take images in [0, 1] as they are.
+_NORMALISE = ("shipped", "card", "architecture")
 
 
 @final

@@ -208,9 +208,8 @@ class Run:
             "saddlepoint reproduce steps-mnist --out 'my runs' --resume"
         """
         words = shlex.split(self.command)
-        if words[1:2] == [
-            "reproduce"
-        ]:  # FOLDER/labels/method/setting/row or FOLDER/labels/method/measurement
+        if words[1:2] == ["reproduce"]:
+            # FOLDER/labels/method/setting/row or FOLDER/labels/method/measurement
             above = 2 if self.kind == "measure" else 3
             whole = len(folder.parents) > above and ".." not in folder.parts
             folder = (folder if whole else folder.resolve()).parents[above]

@@ -123,11 +123,9 @@ class AttackResult:
             for name, count, weight in zip(names, hits, weights, strict=True)
         ]
         lines.append(("all at once", f"{int(self.success.sum())} of {rows}", ""))
-        hard = hardest([-count for count in hits])
-        if (
-            self.adversarial.dim() > self.delta.dim()
-        ):  # the place of an image in a group means nothing
-            hard = None
+        # The place of an image in a group means nothing.
+        grouped = self.adversarial.dim() > self.delta.dim()
+        hard = None if grouped else hardest([-count for count in hits])
         note = "" if hard is None else f"hardest: {names[hard]}"
         return html_table(("domain", "fooled", "mean weight"), lines, note)
 
