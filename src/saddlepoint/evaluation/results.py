@@ -284,7 +284,9 @@ class DomainAccuracy:
     def notes(self) -> tuple[str, ...]:
         """What a reader of the numbers has to know."""
         single = (
-            f"{name}: {note}" for name, each in self.per_domain.items() for note in each.notes
+            f"{name}: {note}" if len(self.per_domain) > 1 else note
+            for name, each in self.per_domain.items()
+            for note in each.notes
         )
         failed = (f"{each}: {each.error}" for each in self.failed)
         return (*single, *failed, *self.remarks)
@@ -293,7 +295,9 @@ class DomainAccuracy:
     def failures(self) -> tuple[Failure, ...]:
         """Attacks that raised, on one domain or on all; empty unless they were to be noted."""
         single = (
-            failure.of(name) for name, each in self.per_domain.items() for failure in each.failures
+            failure.of(name) if len(self.per_domain) > 1 else failure
+            for name, each in self.per_domain.items()
+            for failure in each.failures
         )
         return (*single, *self.failed)
 

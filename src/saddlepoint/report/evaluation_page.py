@@ -158,7 +158,7 @@ def _curve(
 ) -> dict[str, Any]:
     """Accuracy over the radius under one threat, one line per domain."""
     parts = metrics.domains
-    prefixes = [prefix_of(name) for name in parts] if len(parts) > 1 else [""]
+    prefixes = [prefix_of(name) for name in parts]
     distances = [tensors[f"{prefix}{threat}/distance"] for prefix in prefixes]
     # For how many images, that are right, an attack has looked for the nearest wrong one.
     right = sum(_count(part.clean, part.rows) for part in parts.values())

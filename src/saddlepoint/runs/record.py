@@ -44,7 +44,7 @@ TENSORS = "tensors.safetensors"
 BOARD = "tensorboard"
 """The folder of a training with scalars for TensorBoard."""
 
-SCHEMA_VERSION = 4
+SCHEMA_VERSION = 5
 """Raised whenever a reader of older files would misunderstand the new ones."""
 
 Kind = Literal["ensemble", "universal", "transform", "evaluate", "train", "measure"]

@@ -7,13 +7,17 @@ from typing import Any
 
 from torch import Tensor
 
-from saddlepoint.evaluation import RobustAccuracy
 from saddlepoint.problems import AbstractProblem, Ensemble, Product, Transformed, Universal
 from saddlepoint.projections import LpBall, norm_name
 from saddlepoint.rules import AbstractWeightRule, Average, Entropic, Fixed, MinMax, WorstCase
 from saddlepoint.runs import texts
 from saddlepoint.runs.counting import summarise
-from saddlepoint.runs.evaluations import Result, evaluation_metrics, evaluation_tensors
+from saddlepoint.runs.evaluations import (
+    Result,
+    as_domains,
+    evaluation_metrics,
+    evaluation_tensors,
+)
 from saddlepoint.runs.hashing import hash_model, hash_settings, hash_tensors
 from saddlepoint.runs.metrics import Metrics
 from saddlepoint.runs.record import EVALUATE, Hashes, Kind, Run
@@ -107,13 +111,14 @@ def evaluation_as_run(
     Raises:
         ValueError: The problem is not the one that was evaluated.
     """
-    count = 1 if isinstance(result, RobustAccuracy) else len(result.per_domain)
+    result = as_domains(result, problem.names[:1])
+    count = len(result.per_domain)
     if (len(problem), problem.num_domains) != (result.count, count):
         raise ValueError(
             f"`problem` must be what was evaluated, {result.count} images and {count} domains, got "
             f"{len(problem)} and {problem.num_domains}."
         )
-    parts = [result] if isinstance(result, RobustAccuracy) else result.per_domain.values()
+    parts = result.per_domain.values()
     names = dict.fromkeys(each.attack for part in parts for each in part.outcomes)
     settings: dict[str, Any] = {
         "data": data,
