@@ -4,7 +4,7 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip --disable-pip-version-check
 
-.PHONY: demo test lint bench slow browser models clean install help
+.PHONY: demo test lint docs gallery bench slow browser models clean install help
 
 help:            ## this list
 	@grep -hE '^[a-z]+: .*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /  make \1|/' | column -t -s '|'
@@ -48,6 +48,14 @@ $(VENV)-models/.installed: pyproject.toml constraints.txt
 
 models: $(VENV)-models/.installed  ## networks of timm, torchvision and transformers, and ONNX files
 	OMP_NUM_THREADS=1 $(VENV)-models/bin/python -m pytest -q -m zoo tests/models
+
+docs: install    ## the documentation site in build/site, built strictly, all links followed
+	$(PIP) install --quiet --constraint constraints.txt --editable '.[docs]'
+	OMP_NUM_THREADS=1 $(BIN)/python tools/website.py
+
+gallery: install ## the reports of docs/gallery and the pictures of README again, by the commands of docs/gallery.md
+	$(PIP) install --quiet --constraint constraints.txt playwright
+	$(BIN)/python tools/gallery.py
 
 bench: install   ## every speed figure as a ratio measured in one run
 	$(BIN)/python -m benchmarks
