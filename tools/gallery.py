@@ -47,6 +47,10 @@ def copied(runs: Path) -> list[Path]:
         if target.stat().st_size > LARGEST:
             raise ValueError(f"{target} has {target.stat().st_size} bytes, at most {LARGEST}")
         found.append(target)
+    for page in sorted((runs / "leaderboard").glob("*/report.html")):  # where its links lead
+        target = SHOWN / page.parent.name
+        target.mkdir(exist_ok=True)
+        found.append(Path(shutil.copyfile(page, target / page.name)))
     return found
 
 

@@ -21,7 +21,12 @@ from saddlepoint.runs import EVALUATE, AttackMetrics, Run, metrics_of, read_resu
 __all__ = ["MAX_BYTES", "render", "write_report"]
 
 MAX_BYTES = 2_000_000
-"""A report is not larger than this; the gallery shows fewer rows where they would not fit."""
+"""Bytes of a report, at most; the gallery shows fewer rows where they would not fit.
+
+Example:
+    >>> MAX_BYTES
+    2000000
+"""
 
 _OVERHEAD = 90_000  # style, script, charts and text
 
@@ -40,6 +45,12 @@ def write_report(folder: Path, *, max_bytes: int = MAX_BYTES) -> Path:
 
     Raises:
         ValueError: Not a run directory, or an unfinished run.
+
+    Example:
+        >>> write_report(Path("no run"))
+        Traceback (most recent call last):
+            ...
+        ValueError: `no run` must be a run folder, got no run.json in it.
     """
     run, tensors = read_results(folder)
     metrics_of(run)  # a measurement has no page
