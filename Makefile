@@ -3,8 +3,9 @@ PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip --disable-pip-version-check
+PYTHONS ?= 3.11 3.12 3.13
 
-.PHONY: demo test lint docs gallery bench slow browser models clean install help
+.PHONY: demo test lint docs gallery release matrix bench slow browser models clean install help
 
 help:            ## this list
 	@grep -hE '^[a-z]+: .*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /  make \1|/' | column -t -s '|'
@@ -57,9 +58,16 @@ gallery: install ## the reports of docs/gallery and the pictures of README again
 	$(PIP) install --quiet --constraint constraints.txt playwright
 	$(BIN)/python tools/gallery.py
 
+release: install ## source distribution and wheel in dist, built twice, checked, and tried outside the checkout
+	$(PIP) install --quiet --constraint constraints.txt --editable '.[release]'
+	$(BIN)/python tools/release.py --limit 16
+
+matrix:          ## the tests in every Python of PYTHONS that is there, and which is not: docs/install.md
+	OMP_NUM_THREADS=1 $(PYTHON) tools/matrix.py $(PYTHONS) --prefix $(abspath $(VENV)) --tests '$(TESTS)'
+
 bench: install   ## every speed figure as a ratio measured in one run
 	$(BIN)/python -m benchmarks
 
 clean:           ## remove what make created
-	rm -rf $(VENV) $(VENV)-models build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(VENV)-models $(VENV)-3.* build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
