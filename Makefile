@@ -50,9 +50,16 @@ $(VENV)-models/.installed: pyproject.toml constraints.txt
 models: $(VENV)-models/.installed  ## networks of timm, torchvision and transformers, and ONNX files
 	OMP_NUM_THREADS=1 $(VENV)-models/bin/python -m pytest -q -m zoo tests/models
 
-docs: install    ## the documentation site in build/site, built strictly, all links followed
-	$(PIP) install --quiet --constraint constraints.txt --editable '.[docs]'
-	OMP_NUM_THREADS=1 $(BIN)/python tools/website.py
+# Its own environment: the notebooks use transformers, whose presence the tests would notice.
+$(VENV)-docs/.installed: pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)-docs
+	$(VENV)-docs/bin/python -m pip --disable-pip-version-check install --quiet --constraint constraints.txt torch
+	$(VENV)-docs/bin/python -m pip --disable-pip-version-check install --quiet --constraint constraints.txt \
+	  --editable '.[docs]'
+	@touch $@
+
+docs: $(VENV)-docs/.installed  ## the documentation site in build/site, built strictly, all links followed
+	OMP_NUM_THREADS=1 $(VENV)-docs/bin/python tools/website.py
 
 gallery: install ## the reports of docs/gallery and the pictures of README again, by the commands of docs/gallery.md
 	$(PIP) install --quiet --constraint constraints.txt playwright
@@ -69,5 +76,5 @@ bench: install   ## every speed figure as a ratio measured in one run
 	$(BIN)/python -m benchmarks
 
 clean:           ## remove what make created
-	rm -rf $(VENV) $(VENV)-models $(VENV)-3.* build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(VENV)-models $(VENV)-docs $(VENV)-3.* build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -22,7 +22,7 @@ NAMES = ["own_ensemble", "evaluate", "train", "table_1"]
 SMALL = {
     "own_ensemble": {"x[:8], y[:8]": "x[:3], y[:3]"},
     "evaluate": {"x[:12], y[:12]": "x[:3], y[:3]"},
-    "table_1": {'"ABCD", 12, 50': '"AC", 4, 5'},
+    "table_1": {'"ABCD", 8, 50': '"AC", 4, 5'},
     "train": {
         "EPOCHS, SIZE = 6, 64": "EPOCHS, SIZE = 2, 128",
         "test_x[:24], test_y[:24]": "test_x[:3], test_y[:3]",
