@@ -86,7 +86,10 @@ def main() -> int:
     parser.add_argument("versions", nargs="*", default=["3.11", "3.12", "3.13"])
     parser.add_argument("--prefix", default=str(ROOT / ".venv"), help="of the environments")
     parser.add_argument("--tests", default="", help="words for pytest; all tests by default")
-    parser.add_argument("--render", action="store_true")
+    parser.add_argument(
+        "--installed", action="store_true", help="take the environments as they are"
+    )
+    parser.add_argument("--render", action="store_true", help="write the page again, run nothing")
     options = parser.parse_args()
     results = json.loads(STORE.read_text(encoding="utf-8")) if STORE.exists() else {}
     for version in [] if options.render else options.versions:
@@ -95,7 +98,9 @@ def main() -> int:
             results[version] = {"missing": "no interpreter"}
             continue
         try:
-            inside = environment(version, python, options.prefix)
+            inside = Path(f"{options.prefix}-{version}") / "bin" / "python"
+            if not options.installed:
+                inside = environment(version, python, options.prefix)
         except subprocess.CalledProcessError:
             results[version] = {"missing": "a package has no wheel for it"}
             continue
