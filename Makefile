@@ -70,7 +70,7 @@ release: install ## source distribution and wheel in dist, built twice, checked,
 	$(BIN)/python tools/release.py --limit 16
 
 matrix:          ## the tests in every Python of PYTHONS that is there, and which is not: docs/install.md
-	OMP_NUM_THREADS=1 $(PYTHON) tools/matrix.py $(PYTHONS) --prefix $(abspath $(VENV)) --tests '$(TESTS)'
+	OMP_NUM_THREADS=1 $(PYTHON) tools/matrix.py $(PYTHONS) --prefix $(abspath $(VENV)) --tests='$(TESTS)'
 
 bench: install   ## every speed figure as a ratio measured in one run
 	$(BIN)/python -m benchmarks

@@ -58,6 +58,8 @@ def tested(python: Path, words: list[str]) -> dict[str, Any]:
         text=True,
     )
     sys.stdout.write(done.stdout)
+    if done.returncode not in (0, 1):  # 1: some failed
+        return {"missing": f"pytest ended with {done.returncode}"}
     counts = {word: int(number) for number, word in _COUNTS.findall(done.stdout.splitlines()[-1])}
     scope = " ".join(word for word in words if not word.startswith("-")) or "all"
     return {"python": versions[0], "torch": versions[1], "tests": scope, **counts}
