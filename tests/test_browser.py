@@ -328,12 +328,16 @@ def served(site):
     threading.Thread(target=server.serve_forever, daemon=True).start()
     yield f"http://127.0.0.1:{server.server_port}"
     server.shutdown()
+    server.server_close()
 
 
 def opened(browser, address: str, trouble: list[str], width: int = 1280, scheme: str = "light"):
     """A page that notes what goes wrong, and every request that leaves the site."""
     page = browser.new_page(viewport={"width": width, "height": 844}, color_scheme=scheme)
-    page.on("console", lambda message: trouble.append(f"{message.type}: {message.text}"))
+    page.on(  # remarks of the browser are no errors
+        "console",
+        lambda said: None if said.type == "info" else trouble.append(f"{said.type}: {said.text}"),
+    )
     page.on("pageerror", lambda error: trouble.append(str(error)))
     home = ("file:", "data:", "blob:", "http://127.0.0.1:")
     page.on("request", lambda each: None if each.url.startswith(home) else trouble.append(each.url))
