@@ -18,14 +18,18 @@ if TYPE_CHECKING:
         DomainAccuracy,
         EvaluationProgress,
         Failure,
+        HasBall,
         Ledger,
         Outcome,
         Page,
         RobustAccuracy,
+        SavedImages,
         SuccessRates,
         Target,
         robust_accuracy,
         robust_domains,
+        save_images,
+        save_nearest,
         success_rates,
     )
     from saddlepoint.losses import Loss, clipped, cw_margin, dlr, neg_cross_entropy
@@ -39,9 +43,8 @@ if TYPE_CHECKING:
         Universal,
     )
     from saddlepoint.projections import LpBall, l0, l1, l2, linf, project_lp_box, project_simplex
-    from saddlepoint.report import SavedImages, save_images
     from saddlepoint.rules import AbstractWeightRule, Average, Entropic, Fixed, MinMax, WorstCase
-    from saddlepoint.solver import Asked, AttackResult, History, Progress
+    from saddlepoint.solver import Asked, AttackResult, History, Progress, Schedule
     from saddlepoint.solver.apgda import apgda
     from saddlepoint.solver.attack import attack
     from saddlepoint.training import (
@@ -86,6 +89,7 @@ __all__ = [
     "EvaluationProgress",
     "Failure",
     "Fixed",
+    "HasBall",
     "History",
     "Ledger",
     "Loader",
@@ -105,6 +109,7 @@ __all__ = [
     "RobustAccuracy",
     "RunningErrors",
     "SavedImages",
+    "Schedule",
     "StepOptions",
     "StepStats",
     "SuccessRates",
@@ -140,6 +145,7 @@ __all__ = [
     "robust_accuracy",
     "robust_domains",
     "save_images",
+    "save_nearest",
     "success_rates",
     "train",
     "transforms",
@@ -154,22 +160,25 @@ _ROOMS = {
         "DomainAccuracy",
         "EvaluationProgress",
         "Failure",
+        "HasBall",
         "Ledger",
         "Outcome",
         "Page",
         "RobustAccuracy",
+        "SavedImages",
         "SuccessRates",
         "Target",
         "robust_accuracy",
         "robust_domains",
+        "save_images",
+        "save_nearest",
         "success_rates",
     ),
     "losses": ("Loss", "clipped", "cw_margin", "dlr", "neg_cross_entropy"),
     "precision": ("Precision", "Precisions"),
     "problems": ("AbstractProblem", "Array", "Ensemble", "Product", "Transformed", "Universal"),
     "projections": ("LpBall", "l0", "l1", "l2", "linf", "project_lp_box", "project_simplex"),
-    "report": ("SavedImages", "save_images"),
-    "solver": ("Asked", "AttackResult", "History", "Progress", "apgda", "attack"),
+    "solver": ("Asked", "AttackResult", "History", "Progress", "Schedule", "apgda", "attack"),
     "training": (
         "AbstractStart",
         "Batches",

@@ -13,9 +13,9 @@ from rich.markup import escape
 from rich.table import Table
 
 if TYPE_CHECKING:
-    from saddlepoint.report import SavedImages
+    from saddlepoint.evaluation import SavedImages
     from saddlepoint.report.tables import Table as Results
-    from saddlepoint.runs import Accuracies, AttackOutcome, Board, Rates, Run
+    from saddlepoint.runs import Accuracies, AttackMetrics, AttackOutcome, Board, Rates, Run
 
 __all__ = [
     "board",
@@ -96,14 +96,16 @@ def warnings_as_notes(*, quiet: bool = False) -> Iterator[None]:
 def summary(run: "Run") -> None:
     """The outcome of an attack as a table and in words, on stdout."""
     from saddlepoint.report import words
-    from saddlepoint.runs import AttackMetrics
+    from saddlepoint.runs import AttackMetrics, settings_of
+    from saddlepoint.runs.settings import AttackSettings
 
     console = Console(width=None if sys.stdout.isatty() else 100, highlight=False)
     metrics = AttackMetrics.of(run)
-    names = [words.rule_text(str(run.settings["rule"])).partition(" (")[0]]
+    settings = settings_of(run, AttackSettings)
+    names = [words.rule_name(settings.rule)]
     shown: list[Rates] = [metrics]
     if metrics.baseline is not None:
-        names.insert(0, words.rule_text(str(run.settings["baseline"])).partition(" (")[0])
+        names.insert(0, words.rule_name(settings.baseline))
         shown.insert(0, metrics.baseline)
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for heading in (words.NOUNS[run.kind].domain, "clean", *names, "mean weight"):
@@ -124,6 +126,43 @@ def summary(run: "Run") -> None:
     console.print("Accuracy under attack and success rates (ASR), percent:", table, sep="\n")
     for line in words.headline(run, metrics):
         console.print(escape(line))
+    if metrics.transfer is not None:
+        _victims(run, metrics, names, shown, console)
+
+
+def _victims(
+    run: "Run",
+    metrics: "AttackMetrics",
+    names: Sequence[str],
+    shown: "Sequence[Rates]",
+    console: Console,
+) -> None:
+    """Models that the attack never asked, in a table of their own."""
+    from saddlepoint.report import words
+
+    tables = [part.transfer for part in shown if part.transfer is not None]
+    assert metrics.transfer is not None
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for heading in ("victim", "clean", "had right", *(f"success, {name}" for name in names)):
+        table.add_column(heading, justify="left" if not table.columns else "right")
+    for name, victim in metrics.transfer.victims.items():
+        rates = (each.victims[name] for each in tables)
+        cells = [_rate(each.asr_among_correct, each.interval) for each in rates]
+        clean = f"{victim.clean_accuracy:.1f}"
+        table.add_row(escape(name), clean, str(victim.rows_correct), *cells)
+    if len(metrics.transfer.victims) > 1:
+        table.add_section()
+        cells = [_rate(each.asr_all_among_correct, each.interval) for each in tables]
+        table.add_row("all at once", "", str(metrics.transfer.rows_correct), *cells)
+    console.print("\nTransfer to models that the attack never asked, percent:", table, sep="\n")
+    for line in words.transfer_lines(run, metrics):
+        console.print(escape(line))
+
+
+def _rate(value: float | None, ends: tuple[float, float] | None) -> str:
+    if value is None or ends is None:
+        return "-"
+    return f"{value:.1f} ({ends[0]:.1f} to {ends[1]:.1f})"
 
 
 def evaluation(run: "Run") -> None:
@@ -140,7 +179,7 @@ def evaluation(run: "Run") -> None:
     if several:
         table.add_column("clean", justify="right")
     for name, radius in metrics.radii.items():
-        table.add_column(words.ball_text({"norm": name, "eps": radius}), justify="right")
+        table.add_column(words.ball_text(name, radius), justify="right")
     table.add_column("union", justify="right")
 
     def shares(part: "Accuracies") -> list[str]:
@@ -206,7 +245,7 @@ def _cell(outcome: "AttackOutcome | None") -> str:
 def board(found: "Board") -> None:
     """Rankings, runs on their own and runs left out, on stdout."""
     from saddlepoint.report.compare import (
-        about,
+        about_alone,
         outcome,
         ranking_about,
         ranking_table,
@@ -226,7 +265,9 @@ def board(found: "Board") -> None:
         console.print(table)
         console.print(escape(outcome(ranking)), end="\n\n")
     for each in found.alone:
-        told = f"{each.entry.name}: {score_text(each.entry)}; {about(each.entry)}. {each.reason}"
+        told = (
+            f"{each.entry.name}: {score_text(each.entry)}; {about_alone(each.entry)}. {each.reason}"
+        )
         console.print(escape(told))
     for left in found.left_out:
         note(f"saddlepoint: note: left out: {left.reason}", quiet=False)

@@ -3,12 +3,14 @@
 from saddlepoint.evaluation.attacks import AbstractAttack, Target
 from saddlepoint.evaluation.domains import robust_domains
 from saddlepoint.evaluation.failures import AttackFailedError, Failure
+from saddlepoint.evaluation.given import HasBall
 from saddlepoint.evaluation.ours import OurAttack
 from saddlepoint.evaluation.pages import Ledger, Page, SharedLedger
 from saddlepoint.evaluation.radii import smallest_radius
 from saddlepoint.evaluation.rates import SuccessRates, success_rates, wilson
 from saddlepoint.evaluation.results import DomainAccuracy, Outcome, RobustAccuracy
 from saddlepoint.evaluation.robust import robust_accuracy
+from saddlepoint.evaluation.saved_images import SavedImages, save_images, save_nearest
 from saddlepoint.evaluation.suites import SUITES, Suite
 from saddlepoint.evaluation.verdicts import Verdict, judge, judge_domains
 from saddlepoint.evaluation.work import EvaluationProgress
@@ -20,11 +22,13 @@ __all__ = [
     "DomainAccuracy",
     "EvaluationProgress",
     "Failure",
+    "HasBall",
     "Ledger",
     "OurAttack",
     "Outcome",
     "Page",
     "RobustAccuracy",
+    "SavedImages",
     "SharedLedger",
     "SuccessRates",
     "Suite",
@@ -34,6 +38,8 @@ __all__ = [
     "judge_domains",
     "robust_accuracy",
     "robust_domains",
+    "save_images",
+    "save_nearest",
     "smallest_radius",
     "success_rates",
     "wilson",

@@ -22,11 +22,13 @@ from saddlepoint.runs import (
     EvaluationMetrics,
     Ranking,
     TrainingMetrics,
+    settings_of,
 )
 from saddlepoint.runs.comparable import differing
+from saddlepoint.runs.settings import AttackSettings, EvaluateSettings, TrainSettings
 
 __all__ = [
-    "about",
+    "about_alone",
     "outcome",
     "ranking_about",
     "ranking_table",
@@ -41,7 +43,7 @@ def write_comparison(board: Board, path: Path) -> Path:
     """Write one page with all rankings, the runs that are on their own, and those left out.
 
     Args:
-        board: From `saddlepoint.runs.rank_runs`.
+        board: From `rank_runs`.
         path: The HTML file to write.
 
     Raises:
@@ -65,7 +67,7 @@ def write_comparison(board: Board, path: Path) -> Path:
         heading=_heading(board),
         rankings=[_ranking(ranking) for ranking in board.rankings],
         alone=[
-            {"entry": each.entry, "score": score_text(each.entry), "about": about(each.entry)}
+            {"entry": each.entry, "score": score_text(each.entry), "about": about_alone(each.entry)}
             | {"reason": each.reason}
             for each in board.alone
         ],
@@ -80,32 +82,47 @@ def write_comparison(board: Board, path: Path) -> Path:
 def about(entry: Entry) -> str:
     """What a run is about, besides its results: kind, data, models, threats, how many rows."""
     run, metrics = entry.run, entry.metrics
-    parts = [str(run.settings.get("data", ""))]
+    parts: list[str] = []
     if isinstance(metrics, AttackMetrics):
-        nouns = words.NOUNS[run.kind]
-        parts = [nouns.title, *parts, words.ball_text(run.settings)]
+        nouns, attack = words.NOUNS[run.kind], settings_of(run, AttackSettings)
+        parts = [nouns.title, attack.data, words.ball_text(attack.norm, attack.eps)]
         parts.append(f"{metrics.rows} {nouns.rows}")
-        if run.settings.get("labels") == "predicted":
+        if attack.labels == "predicted":
             parts.append("the models' own answers attacked")
     elif isinstance(metrics, EvaluationMetrics):
-        balls = [words.ball_text({"norm": n, "eps": eps}) for n, eps in metrics.radii.items()]
-        parts = ["Evaluation", *parts, ", ".join(balls), f"{metrics.rows} images"]
-        parts.append(f"suite {run.settings.get('suite')}")
+        balls = [words.ball_text(norm, eps) for norm, eps in metrics.radii.items()]
+        evaluated = settings_of(run, EvaluateSettings)
+        parts = ["Evaluation", evaluated.data, ", ".join(balls), f"{metrics.rows} images"]
+        parts.append(f"suite {evaluated.suite}")
     elif isinstance(metrics, TrainingMetrics):
-        threats = ", ".join(run.settings.get("threat", ())) or "without threats"
+        trained = settings_of(run, TrainSettings)
+        threats = ", ".join(trained.threat) or "without threats"
         rows = metrics.rows_attacked or metrics.rows
-        parts = ["Training", *parts, threats, f"{rows} test images"]
+        parts = ["Training", trained.data, threats, f"{rows} test images"]
     return " · ".join(parts)
+
+
+def about_alone(entry: Entry) -> str:
+    """The same for a run in no ranking, with its transfer, which nothing else would say."""
+    seen = entry.transfer
+    told = (
+        ""
+        if seen is None
+        else f" · transfer to {', '.join(entry.run.hashes.victims)}: {score_text(seen)}"
+    )
+    return f"{about(entry)}{told}"
 
 
 def ranking_about(ranking: Ranking) -> str:
     """What is the same in all runs of a ranking."""
     first, parts = ranking.entries[0], [about(ranking.entries[0])]
+    if ranking.question.transfer:  # asked through views or not: victims see the image as it is
+        parts = [f"victims {', '.join(first.run.hashes.victims)}", *parts[0].split(" · ")[1:]]
     if ranking.question.models is True:
         parts.append(f"models {', '.join(first.run.hashes.models)}")
     elif ranking.question.models is False:
-        rule = words.rule_text(str(first.run.settings["rule"]))
-        parts.append(f"{rule}, {first.run.settings.get('steps')} steps")
+        settings = settings_of(first.run, AttackSettings)
+        parts.append(f"{words.rule_text(settings.rule)}, {settings.steps} steps")
     return " · ".join(parts)
 
 
@@ -128,10 +145,11 @@ def score_text(entry: Entry) -> str:
 
 def ranking_table(ranking: Ranking) -> tuple[list[str], list[list[str]]]:
     """Headings and one line per run: rank, run, what is its own, score, interval, and other numbers."""
-    others = [_numbers(entry) for entry in ranking.entries]
+    transfer = ranking.question.transfer
+    others = [_on_victims(e) if transfer else _numbers(e) for e in ranking.entries]
     names = list(dict.fromkeys(name for each in others for name in each))
     own = {"ensemble": "success", "universal": "success", "transform": "success"}
-    score = own.get(ranking.entries[0].run.kind, "union")
+    score = "transfer" if transfer else own.get(ranking.entries[0].run.kind, "union")
     own_settings = differing(ranking.entries)
     lines = []
     for place, numbers in zip(ranking.places, others, strict=True):
@@ -141,6 +159,23 @@ def ranking_table(ranking: Ranking) -> tuple[list[str], list[list[str]]]:
         cells += [f"{'at most ' if entry.bound else ''}{value:.1f}", f"{low:.1f} to {high:.1f}"]
         lines.append([*cells, *(numbers.get(name, "-") for name in names)])
     return ["rank", "run", "", f"{score}, %", "95 %", *names], lines
+
+
+def _on_victims(entry: Entry) -> dict[str, str]:
+    """What is shown beside the transfer rate: each victim alone, and the models that were asked."""
+    metrics = entry.metrics
+    assert isinstance(metrics, AttackMetrics)
+    assert metrics.transfer is not None  # else it is in no such ranking
+    shares = {
+        f"victim {name}": _share(each.asr_among_correct)
+        for name, each in metrics.transfer.victims.items()
+    }
+    own = {"asked models": _share(metrics.asr_all_among_correct)}
+    return shares | own | {"evaluations": f"{metrics.evaluations.per_row:.1f}"}
+
+
+def _share(value: float | None) -> str:
+    return "-" if value is None else f"{value:.1f}"
 
 
 def _numbers(entry: Entry) -> dict[str, str]:
@@ -166,13 +201,16 @@ def _numbers(entry: Entry) -> dict[str, str]:
 
 def _own(ranking: Ranking, entry: Entry, names: Sequence[str]) -> str:
     """What the runs of a ranking differ in."""
-    settings, base = entry.run.settings, ", ".join(entry.run.hashes.models)
+    run, base = entry.run, ", ".join(entry.run.hashes.models)
     if ranking.question.models:
-        base = words.rule_text(str(settings["rule"]))
-    elif entry.run.kind == "train":
-        base = f"{settings['method']}, network {settings['model']}"
-    said = ("rule", "method", "model") if entry.run.kind == "train" else ("rule",)
-    more = [f"{name} {settings.get(name)}" for name in names if name not in said]
+        base = words.rule_text(settings_of(run, AttackSettings).rule)
+    elif ranking.question.transfer:
+        base = f"{base}, {words.rule_text(settings_of(run, AttackSettings).rule)}"
+    elif run.kind == "train":
+        trained = settings_of(run, TrainSettings)
+        base = f"{trained.method}, network {trained.model}"
+    said = ("rule", "method", "model") if run.kind == "train" else ("rule",)
+    more = [f"{name} {run.settings.get(name)}" for name in names if name not in said]
     return " · ".join([base, *(text for text in more if len(text) < 60)])
 
 
@@ -204,7 +242,7 @@ def _ranking(ranking: Ranking) -> dict[str, Any]:
         "curves": _curves(ranking.entries),
         "pairs": ranking.pairs,
         "paired": any(pair.rows for pair in ranking.pairs),
-        "accuracy": _accuracy(ranking.entries),
+        "accuracy": _accuracy(ranking),
         "notes": [
             (e.name, note)
             for e in ranking.entries
@@ -214,13 +252,19 @@ def _ranking(ranking: Ranking) -> dict[str, Any]:
     }
 
 
-def _accuracy(entries: Sequence[Entry]) -> list[tuple[str, str]]:
-    """Domain by domain, for attacks whose domains have names of their own."""
-    return [
-        (e.name, ", ".join(f"{name} {value:.1f}" for name, value in e.metrics.accuracy.items()))
-        for e in entries
-        if isinstance(e.metrics, AttackMetrics) and e.run.kind != "universal"
-    ]
+def _accuracy(ranking: Ranking) -> list[tuple[str, str]]:
+    """Domain by domain, for attacks whose domains have names of their own; of victims, victim by victim."""
+    shown: list[tuple[str, str]] = []
+    for entry in ranking.entries:
+        metrics, found = entry.metrics, {}
+        if isinstance(metrics, AttackMetrics) and entry.run.kind != "universal":
+            found = dict(metrics.accuracy)
+        if ranking.question.transfer and isinstance(metrics, AttackMetrics) and metrics.transfer:
+            found = {name: each.accuracy for name, each in metrics.transfer.victims.items()}
+        if found:
+            told = ", ".join(f"{name} {value:.1f}" for name, value in found.items())
+            shown.append((entry.name, told))
+    return shown
 
 
 def _curves(entries: Sequence[Entry]) -> Markup | None:

@@ -102,7 +102,12 @@ class LeftOut:
 @final
 @dataclass(frozen=True)
 class Board:
-    """All runs: in rankings, on their own, or left out."""
+    """All runs: in rankings, on their own, or left out.
+
+    Example:
+        >>> Board(rankings=(), alone=(), left_out=()).entries
+        ()
+    """
 
     rankings: tuple[Ranking, ...]
     alone: tuple[Alone, ...]
@@ -146,6 +151,10 @@ def rank_runs(folders: Sequence[Path], *, strict: bool = False) -> Board:
 
     Raises:
         ValueError: A folder holds no run, or one that is refused.
+
+    Example:
+        >>> rank_runs([])
+        Board(rankings=(), alone=(), left_out=())
     """
     entries, left_out = [], []
     for name, folder in find_runs(folders):
@@ -179,8 +188,8 @@ def mcnemar(one: int, other: int) -> float:
 def _rankings(question: Question, entries: Sequence[Entry]) -> list[Ranking]:
     """One for every set of two or more runs that the question can be asked of."""
     groups: dict[tuple[tuple[str, str], ...], list[Entry]] = {}
-    for entry in entries:
-        if entry.run.kind in question.kinds and entry.score is not None:
+    for entry in filter(None, map(question.seen, entries)):
+        if entry.score is not None:
             groups.setdefault(tuple(sorted(facts(question, entry).items())), []).append(entry)
     return [
         _ranking(question, group)

@@ -64,14 +64,17 @@ _RESULTS: dict[str, tuple[str, ...]] = {
     ),
     "measure": (),
 }
+_TABLES = ("table.md", "table.csv", "table.tex")
 _DRAWN: dict[str, tuple[str, ...]] = {
     "train": ("report.html", BOARD),
-    "evaluate": ("report.html", "table.md", "table.csv", "table.tex"),
+    "evaluate": ("report.html", *_TABLES),
     "measure": (),
 }
 
 _EVENTS = "events.out.tfevents."  # how TensorBoard calls its files
 _Count = Annotated[int, Field(ge=0)]
+# A folder whose record cannot be read is not overwritten: nobody knows which files in it are ours.
+_AGAIN = "repeat the run into another --out, or delete this folder"
 
 
 @final
@@ -113,6 +116,7 @@ class Hashes:
         settings: Of every setting that can change a number.
         models: Of architecture, parameters and code, one per model name.
         data: Of images and labels.
+        victims: Of models that the attack never asks, one per name.
     """
 
     __pydantic_config__: ClassVar[Any] = {"extra": "forbid"}
@@ -120,6 +124,7 @@ class Hashes:
     settings: str
     models: Mapping[str, str]
     data: str
+    victims: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def fingerprint(self) -> str:
@@ -183,7 +188,8 @@ class Run:
     @property
     def files(self) -> tuple[str, ...]:
         """Names of everything a run of this kind may write into its folder, pages aside."""
-        return (RECORD, *self.results, *_DRAWN.get(self.kind, ("report.html",)))
+        tables = _TABLES if self.hashes.victims else ()
+        return (RECORD, *self.results, *_DRAWN.get(self.kind, ("report.html", *tables)))
 
     @property
     def results(self) -> tuple[str, ...]:
@@ -226,21 +232,21 @@ class Run:
         try:
             raw = json.loads(text, parse_float=_finite, parse_constant=_finite)
         except json.JSONDecodeError as error:
-            raise ValueError(f"`{RECORD}` must be JSON, got {error}.") from error
+            raise ValueError(f"`{RECORD}` must be JSON, got {error}; {_AGAIN}.") from error
         version = raw.get("schema_version") if isinstance(raw, dict) else None
         if version != SCHEMA_VERSION:
             raise ValueError(
                 f"`{RECORD}` must have schema version {SCHEMA_VERSION}, got {quoted(version)}; read it with "
-                "the release that wrote it, or repeat the run."
+                f"the release that wrote it, or {_AGAIN}."
             )
         if raw.pop("digest", None) != _digest(raw):
             raise ValueError(
-                f"`{RECORD}` must be as it was written, got other content: it is damaged or was edited; repeat "
-                "the run."
+                f"`{RECORD}` must be as it was written, got other content: it is damaged or was edited; "
+                f"{_AGAIN}."
             )
         missing = [item.name for item in fields(Run) if item.name not in raw]
         if missing:
-            raise ValueError(f"`{RECORD}` must hold a run, got no `{missing[0]}`; repeat the run.")
+            raise ValueError(f"`{RECORD}` must hold a run, got no `{missing[0]}`; {_AGAIN}.")
         return read_plain(Run, raw, f"`{RECORD}` must hold a run")
 
     def write(self, folder: Path) -> None:
@@ -308,7 +314,7 @@ def versions() -> dict[str, str]:
 def _finite(text: str) -> float:
     value = float(text)
     if not math.isfinite(value):
-        raise ValueError(f"`{RECORD}` must hold finite numbers, got {text[:100]}; repeat the run.")
+        raise ValueError(f"`{RECORD}` must hold finite numbers, got {text[:100]}; {_AGAIN}.")
     return value
 
 

@@ -12,14 +12,18 @@ __all__ = ["check_foreign", "check_free", "check_same"]
 
 
 def check_free(folder: Path, *, resume: bool = False, overwrite: bool = False) -> None:
-    """Refuse a folder with a run that is neither continued nor replaced.
+    """Refuse a folder with a run that is neither continued nor replaced, or cannot be.
 
     `opened` does so too, but needs a record, for which images and models have to be loaded.
 
     Raises:
-        ValueError: There is such a run.
+        ValueError: There is such a run, or one whose record cannot be read.
     """
-    if (folder / RECORD).is_file() and not (resume or overwrite):
+    if not (folder / RECORD).is_file():
+        return
+    if resume or overwrite:
+        Run.read(folder)
+    else:
         raise ValueError(
             f"`--out` must not hold a run yet, got {str(folder)!r}; add --resume to continue it, "
             "--overwrite to replace it, or choose another folder."
@@ -39,9 +43,10 @@ def check_foreign(names: Sequence[str], folder: Path) -> None:
 def check_same(old: Run, new: Run, folder: Path) -> None:
     """Refuse to continue a run of another kind, other settings, models or data."""
     what, got = "", ""
-    names = sorted(set(old.hashes.models) | set(new.hashes.models))
-    other = [n for n in names if old.hashes.models.get(n) != new.hashes.models.get(n)]
-    unknown = [n for n in names if not new.hashes.models.get(n)]
+    there, here = ({**run.hashes.models, **run.hashes.victims} for run in (old, new))
+    names = sorted(there.keys() | here.keys())
+    other = [n for n in names if there.get(n) != here.get(n)]
+    unknown = [n for n in names if not here.get(n)]
     if old.kind != new.kind:
         what, got = "kind of run", f"{new.kind} for a run of kind {old.kind}"
     elif old.hashes.settings != new.hashes.settings:
