@@ -32,6 +32,14 @@ __all__ = [
 ]
 
 Model = Callable[[Tensor], Tensor]
+"""From images (n, ...) in [0, 1] to logits (n, C). Networks that return more than a tensor are taken as well.
+
+Example:
+    >>> import saddlepoint as sp
+    >>> model: sp.Model = torch.nn.Flatten().eval()
+    >>> model(torch.rand(5, 1, 2, 2)).shape
+    torch.Size([5, 4])
+"""
 
 _DEVICES = ("cpu", "cuda", "mps", "xpu")  # that autocast may be on for
 # How far, and among how many things, networks behind a function are looked for.

@@ -20,7 +20,19 @@ __all__ = ["AbstractWeightRule", "Average", "Entropic", "Fixed", "MinMax", "Wors
 
 
 class AbstractWeightRule(ABC):
-    """Two functions: the weights to start from, and the weights after an iterate."""
+    """Two functions: the weights to start from, and the weights after an iterate.
+
+    Example:
+        >>> class Latest(AbstractWeightRule):  # weights by the losses of this step alone
+        ...     def init(self, losses):
+        ...         return torch.full_like(losses, 1 / losses.shape[1])
+        ...     def update(self, weights, losses):
+        ...         return losses.softmax(dim=1)
+        >>> losses = torch.tensor([[0.0, 0.0], [0.0, 9.0]])
+        >>> Latest().update(Latest().init(losses), losses).round(decimals=2)
+        tensor([[0.5000, 0.5000],
+                [0.0000, 1.0000]])
+    """
 
     @abstractmethod
     def init(self, losses: Tensor) -> Tensor:

@@ -35,7 +35,12 @@ __all__ = [
 ]
 
 NAMES = (*DATASETS, "mnist-sample", "cifar10-sample")
-"""Every name `load` takes."""
+"""Every name `load` takes.
+
+Example:
+    >>> "mnist-sample" in NAMES
+    True
+"""
 
 # SHA-256 of the embedded images and labels: the first 1,000 / 200 of the test set.
 _SAMPLES = {

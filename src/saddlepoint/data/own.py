@@ -37,7 +37,14 @@ _SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".pgm", ".ppm", "
 
 
 class LabelledImages(NamedTuple):
-    """Images (N, C, H, W), float32 in [0, 1], labels (N,), int64, and the name of every label."""
+    """Images (N, C, H, W), float32 in [0, 1], labels (N,), int64, and the name of every label.
+
+    Example:
+        >>> images = LabelledImages(torch.rand(2, 1, 4, 4), torch.tensor([0, 1]), ("cat", "dog"))
+        >>> x, y, names = images
+        >>> names[int(y[1])]
+        'dog'
+    """
 
     images: Tensor
     labels: Tensor

@@ -9,10 +9,11 @@ from saddlepoint.evaluation.pages import Ledger, Page, SharedLedger
 from saddlepoint.evaluation.radii import smallest_radius
 from saddlepoint.evaluation.rates import SuccessRates, success_rates, wilson
 from saddlepoint.evaluation.results import DomainAccuracy, Outcome, RobustAccuracy
-from saddlepoint.evaluation.robust import EvaluationProgress, robust_accuracy
+from saddlepoint.evaluation.robust import robust_accuracy
 from saddlepoint.evaluation.saved_images import SavedImages, save_images, save_nearest
 from saddlepoint.evaluation.suites import SUITES, Suite
 from saddlepoint.evaluation.verdicts import Verdict, judge, judge_domains
+from saddlepoint.evaluation.work import EvaluationProgress
 
 __all__ = [
     "SUITES",

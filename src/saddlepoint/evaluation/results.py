@@ -44,6 +44,11 @@ class Outcome:
         notes: What a reader of the numbers has to know.
         minimal: Whether the attack looks for the nearest adversarial image, whatever the radius.
         failure: What it did not get to, if it failed.
+
+    Example:
+        >>> attacked, broken = torch.tensor([True, True, False]), torch.tensor([True, False, False])
+        >>> Outcome("linf", "pgd", attacked, broken, distance=torch.full((3,), torch.inf))
+        Outcome(linf pgd: broke 1 of 2 in 0.0 s, complete)
     """
 
     threat: str

@@ -57,6 +57,16 @@ class SavedImages:
         before: Domains fooled before the images were rounded to 8 bits, (B, K), boolean.
         fooled: Domains fooled by what was read back, inside the ball, (B, K), boolean.
         outside: Rows that rounding has moved out of the ball, (B,), boolean.
+
+    Example:
+        >>> import tempfile
+        >>> import saddlepoint as sp
+        >>> x, y = torch.tensor([[[[0.2, 0.6]]]]), torch.tensor([1])
+        >>> problem = sp.Ensemble([torch.nn.Flatten().eval()], x, y)
+        >>> result = sp.attack(problem, sp.linf(0.3), steps=5, quantize=256)
+        >>> saved = sp.save_images(result, tempfile.mkdtemp())
+        >>> saved.fooled, saved.outside, len(saved.files)
+        (tensor([[True]]), tensor([False]), 1)
     """
 
     folder: Path
@@ -123,6 +133,16 @@ def check_folder(folder: Path) -> None:
 
     Raises:
         ValueError: It does, or it is a file.
+
+    Example:
+        >>> import tempfile
+        >>> folder = Path(tempfile.mkdtemp())
+        >>> check_folder(folder)  # empty
+        >>> _ = (folder / "mine.txt").write_text("mine")
+        >>> check_folder(folder)
+        Traceback (most recent call last):
+            ...
+        ValueError: `folder` must be new or empty, got ...
     """
     if folder.is_file() or (folder.exists() and any(folder.iterdir())):
         raise ValueError(
@@ -149,6 +169,16 @@ def save_nearest(
 
     Returns:
         What was saved, by threat; nothing for a threat that broke no image.
+
+    Example:
+        >>> import tempfile
+        >>> import saddlepoint as sp
+        >>> x, y = torch.tensor([[[[0.2, 0.7]]]]), torch.tensor([1])
+        >>> problem = sp.Ensemble([torch.nn.Flatten().eval()], x, y)
+        >>> nearest = {"linf": torch.tensor([[[[0.26, -0.26]]]])}  # just beyond the boundary
+        >>> saved = save_nearest(problem, {"linf": sp.linf(0.3)}, nearest, Path(tempfile.mkdtemp()))
+        >>> saved["linf"].fooled
+        tensor([[True]])
     """
     check_folder(folder)
     saved = {}

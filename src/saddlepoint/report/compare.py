@@ -48,6 +48,13 @@ def write_comparison(board: Board, path: Path) -> Path:
 
     Raises:
         ValueError: There is something at the path that is no page of ours.
+
+    Example:
+        >>> import tempfile
+        >>> from saddlepoint.runs import Board
+        >>> nothing = Board(rankings=(), alone=(), left_out=())  # as `rank_runs` makes it of run folders
+        >>> write_comparison(nothing, Path(tempfile.mkdtemp()) / "comparison.html").name
+        'comparison.html'
     """
     if path.exists() and not (path.is_file() and _MARK in path.read_bytes()[:4096]):
         raise ValueError(

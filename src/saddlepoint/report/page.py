@@ -23,7 +23,12 @@ from saddlepoint.runs.settings import AttackSettings
 __all__ = ["MAX_BYTES", "render", "write_report"]
 
 MAX_BYTES = 2_000_000
-"""A report is not larger than this; the gallery shows fewer rows where they would not fit."""
+"""Bytes of a report, at most; the gallery shows fewer rows where they would not fit.
+
+Example:
+    >>> MAX_BYTES
+    2000000
+"""
 
 _OVERHEAD = 90_000  # style, script, charts and text
 
@@ -42,6 +47,12 @@ def write_report(folder: Path, *, max_bytes: int = MAX_BYTES) -> Path:
 
     Raises:
         ValueError: Not a run directory, or an unfinished run.
+
+    Example:
+        >>> write_report(Path("no run"))
+        Traceback (most recent call last):
+            ...
+        ValueError: `no run` must be a run folder, got no run.json in it.
     """
     run, tensors = read_results(folder)
     metrics_of(run)  # a measurement has no page

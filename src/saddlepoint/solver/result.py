@@ -38,6 +38,12 @@ class History:
     Attributes:
         weights: (steps + 1, B, K).
         losses: (steps + 1, B, K). A row that finished early keeps its last values.
+
+    Example:
+        >>> import saddlepoint as sp
+        >>> problem = sp.Ensemble([torch.nn.Flatten().eval()], torch.tensor([[0.2, 0.7]]), torch.tensor([1]))
+        >>> sp.apgda(problem, sp.linf(0.1), steps=3, step_size=0.1).history
+        History(4 iterates, 1 rows, 1 domains)
     """
 
     weights: Tensor
@@ -60,6 +66,13 @@ class Asked(Brief):
         rule: How the weights moved.
         steps: Updates per restart.
         targeted: Whether the labels were classes to reach.
+
+    Example:
+        >>> import saddlepoint as sp
+        >>> problem = sp.Ensemble([torch.nn.Flatten().eval()], torch.tensor([[0.2, 0.7]]), torch.tensor([1]))
+        >>> asked = sp.attack(problem, sp.linf(0.1), steps=3).asked
+        >>> asked.ball.eps, asked.steps, asked.targeted, asked.problem is problem
+        (0.1, 3, False, True)
     """
 
     problem: AbstractProblem
@@ -90,6 +103,14 @@ class AttackResult:
             nobody has said.
         asked: What the attack was asked, with the problem, so that it can be asked again; None where nobody has
             said, and in results that were pickled, which leave the models behind.
+
+    Example:
+        >>> import saddlepoint as sp
+        >>> x, y = torch.tensor([[0.2, 0.7], [0.0, 0.9]]), torch.tensor([1, 1])
+        >>> result = sp.attack(sp.Ensemble([torch.nn.Flatten().eval()], x, y), sp.linf(0.3), steps=5)
+        >>> result.success, result.weights
+        (tensor([ True, False]), tensor([[1.],
+                [1.]]))
     """
 
     delta: Tensor
@@ -186,6 +207,14 @@ class Progress:
         step, steps: Position inside the current batch.
         restart: Which restart of the current batch, from 0.
         fraction: How much of the work is done, at least: rows that are fooled early make it jump.
+
+    Example:
+        >>> import saddlepoint as sp
+        >>> problem = sp.Ensemble([torch.nn.Flatten().eval()], torch.tensor([[0.0, 0.9]]), torch.tensor([1]))
+        >>> seen = []
+        >>> _ = sp.attack(problem, sp.linf(0.1), steps=3, callback=seen.append)
+        >>> seen[-1].rows, seen[-1].step, seen[-1].steps, seen[-1].fooled
+        (1, 3, 3, 0)
     """
 
     rows: int
