@@ -34,13 +34,32 @@ if TYPE_CHECKING:
         AbstractProblem,
         Array,
         Ensemble,
+        Patched,
         Product,
         Transformed,
         Universal,
     )
-    from saddlepoint.projections import LpBall, l0, l1, l2, linf, project_lp_box, project_simplex
+    from saddlepoint.projections import (
+        AbstractSet,
+        LpBall,
+        Patch,
+        l0,
+        l1,
+        l2,
+        linf,
+        project_lp_box,
+        project_simplex,
+    )
     from saddlepoint.report import SavedImages, save_images
-    from saddlepoint.rules import AbstractWeightRule, Average, Entropic, Fixed, MinMax, WorstCase
+    from saddlepoint.rules import (
+        AbstractWeightRule,
+        Average,
+        Entropic,
+        Fixed,
+        Grouped,
+        MinMax,
+        WorstCase,
+    )
     from saddlepoint.solver import Asked, AttackResult, History, Progress
     from saddlepoint.solver.apgda import apgda
     from saddlepoint.solver.attack import attack
@@ -63,12 +82,14 @@ if TYPE_CHECKING:
         msd_step,
         train,
     )
+    from saddlepoint.transforms import View
 
 __version__ = "0.1.0"
 
 __all__ = [
     "AbstractAttack",
     "AbstractProblem",
+    "AbstractSet",
     "AbstractStart",
     "AbstractWeightRule",
     "Array",
@@ -83,6 +104,7 @@ __all__ = [
     "EvaluationProgress",
     "Failure",
     "Fixed",
+    "Grouped",
     "History",
     "Ledger",
     "Loader",
@@ -93,6 +115,8 @@ __all__ = [
     "Model",
     "Outcome",
     "Page",
+    "Patch",
+    "Patched",
     "Precision",
     "Precisions",
     "Product",
@@ -109,6 +133,7 @@ __all__ = [
     "TrainingProgress",
     "Transformed",
     "Universal",
+    "View",
     "WarmStart",
     "WorstCase",
     "ZeroStart",
@@ -162,8 +187,26 @@ _ROOMS = {
     ),
     "losses": ("Loss", "clipped", "cw_margin", "dlr", "neg_cross_entropy"),
     "precision": ("Precision", "Precisions"),
-    "problems": ("AbstractProblem", "Array", "Ensemble", "Product", "Transformed", "Universal"),
-    "projections": ("LpBall", "l0", "l1", "l2", "linf", "project_lp_box", "project_simplex"),
+    "problems": (
+        "AbstractProblem",
+        "Array",
+        "Ensemble",
+        "Patched",
+        "Product",
+        "Transformed",
+        "Universal",
+    ),
+    "projections": (
+        "AbstractSet",
+        "LpBall",
+        "Patch",
+        "l0",
+        "l1",
+        "l2",
+        "linf",
+        "project_lp_box",
+        "project_simplex",
+    ),
     "report": ("SavedImages", "save_images"),
     "solver": ("Asked", "AttackResult", "History", "Progress", "apgda", "attack"),
     "training": (
@@ -185,7 +228,16 @@ _ROOMS = {
         "msd_step",
         "train",
     ),
-    "rules": ("AbstractWeightRule", "Average", "Entropic", "Fixed", "MinMax", "WorstCase"),
+    "transforms": ("View",),
+    "rules": (
+        "AbstractWeightRule",
+        "Average",
+        "Entropic",
+        "Fixed",
+        "Grouped",
+        "MinMax",
+        "WorstCase",
+    ),
 }
 _HOMES = {name: room for room, names in _ROOMS.items() for name in names}
 

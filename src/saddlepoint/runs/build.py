@@ -219,7 +219,7 @@ def job_of(settings: AttackSettings, problem: AbstractProblem) -> Job:
     rule, baseline = rules_of(settings, problem)
     ball = ball_of(settings)
     if settings.quantize is not None:
-        Grid(settings.quantize).check(problem.images(problem.zeros()))
+        Grid(settings.quantize).check(problem.unperturbed())
         Grid(settings.quantize).check_ball(ball)
     doubt = ball.doubt(problem.lower.shape[1:])
     seen = look(problem, texts.loss(settings.loss), targeted=settings.targeted is not None)
