@@ -8,6 +8,7 @@ from cyclopts import App
 from saddlepoint.runs.settings import (
     ATTACKS,
     EnsembleSettings,
+    PatchSettings,
     TransformSettings,
     UniversalSettings,
 )
@@ -70,6 +71,18 @@ def transform(*, settings: Any = None, running: ImagesRunning | None = None) -> 
     return _go("transform", settings, running)
 
 
+@app.command(
+    help_epilogue=_examples(
+        "patch --data cifar10-sample --models A,C --patch 8 --baseline average",
+        "patch --models A --patch mask.png --targeted cat --views anywhere,anywhere+rotate:-30..30",
+    )
+)
+@takes(PatchSettings)
+def patch(*, settings: Any = None, running: ImagesRunning | None = None) -> int:
+    """One patch for many images, views and models, tested on images and looks it was not made for."""
+    return _go("patch", settings, running)
+
+
 def _go(kind: str, flags: Any, running: ImagesRunning | None) -> int:
     from . import show
     from .cluster import joined, processes
@@ -99,7 +112,7 @@ def run_attack(
         command: The line that repeats the run, if it is not the one of the settings.
     """
     from saddlepoint import runs
-    from saddlepoint.runs import build, materials, precisions, targets
+    from saddlepoint.runs import build, materials, patch_build, precisions, targets
     from saddlepoint.training.distributed import World
 
     from . import folders, progress, show
@@ -117,19 +130,22 @@ def run_attack(
         preparing = {"mean": settings.mean, "std": settings.std}
         models = materials.load_models(settings.models, images, **preparing, trust=running.trust)
         x, y, there = build.placed(settings.device, images, models)
+        x, y = targets.without(settings, x, y, images.classes)
         problem = build.problem_of(settings, x, y, there)
+        test = patch_build.test_of(settings, problem, x, y, there)
         if settings.targeted is not None:
             problem = targets.aimed(problem, settings.targeted, images.classes)
+            test = test and test.aimed(settings.targeted, images.classes)
         asked = settings.precision
         settings, _ = precisions.with_precisions(settings, problem, folder, resume=running.resume)
         show.precision_used(asked, settings.precision, quiet=quiet)
         build.rules_of(settings, problem)  # weights for other domains are the user's to mend
     with library():
-        job = build.job_of(settings, problem)
+        job = build.job_of(settings, problem, test)
     command = command or settings.command(trust=running.trust)
     run = build.record_of(settings, job.problem, images, models, command)
     title = f"{settings.kind} {settings.data}"
-    noun = "groups" if settings.kind == "universal" else "images"
+    noun = {"universal": "groups", "patch": "patches"}.get(settings.kind, "images")
     try:
         with folders.opened(run, folder, running, quiet=quiet, problem=job.problem) as execution:
             run = execution.run
@@ -167,7 +183,7 @@ def _save_images(
 
     with library():
         delta = runs.read_results(folder)[1]["delta"].to(problem.lower)
-        ball, aimed = build.ball_of(settings), settings.targeted is not None
+        ball, aimed = build.ball_of(settings).ball, settings.targeted is not None
         saved = save_perturbed(problem, delta, ball, images, targeted=aimed)
     show.saved("", saved, quiet=quiet)
 

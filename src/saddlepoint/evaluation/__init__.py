@@ -3,6 +3,7 @@
 from saddlepoint.evaluation.attacks import AbstractAttack, Target
 from saddlepoint.evaluation.domains import robust_domains
 from saddlepoint.evaluation.failures import AttackFailedError, Failure
+from saddlepoint.evaluation.held_out import PatchRates, patch_rates
 from saddlepoint.evaluation.ours import OurAttack
 from saddlepoint.evaluation.pages import Ledger, Page, SharedLedger
 from saddlepoint.evaluation.radii import smallest_radius
@@ -23,6 +24,7 @@ __all__ = [
     "OurAttack",
     "Outcome",
     "Page",
+    "PatchRates",
     "RobustAccuracy",
     "SharedLedger",
     "SuccessRates",
@@ -31,6 +33,7 @@ __all__ = [
     "Verdict",
     "judge",
     "judge_domains",
+    "patch_rates",
     "robust_accuracy",
     "robust_domains",
     "smallest_radius",

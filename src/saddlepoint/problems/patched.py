@@ -34,6 +34,7 @@ GREY = 128 / 255
 """What a patch is before it is attacked: the middle grey that 8-bit files hold."""
 
 Part = Literal["model", "view", "image"]
+_VIEWS = 1 << 10  # at most
 _PARTS: tuple[Part, ...] = ("model", "view", "image")
 
 
@@ -98,6 +99,8 @@ class Patched(AbstractProblem):
             raise TypeError(
                 "`views` must name at least one View, such as [View(at='anywhere')], got something else."
             )
+        if len(views) > _VIEWS:
+            raise ValueError(f"`views` must be at most {_VIEWS}, got {len(views)}.")
         if samples < 1:
             raise ValueError(f"`samples` must be >= 1, got {samples}.")
         self._models = as_models(models)
@@ -154,7 +157,8 @@ class Patched(AbstractProblem):
         uniforms = streams.uniform(
             self.seed,
             self.rows,
-            stream * len(self.views) + view,
+            stream * _VIEWS
+            + view,  # looks through one view do not depend on how many others there are
             self.groups.shape[1] * look.num_draws,
         )
         mine = uniforms.reshape(rows, self.groups.shape[1], look.num_draws)[:, which]

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
         TrainingMetrics,
         examined,
     )
+    from saddlepoint.runs.patch_metrics import HeldOut
     from saddlepoint.runs.ranking import Board, Pair, Place, Ranking, rank_runs
     from saddlepoint.runs.reading import finished, metrics_of, read_results
     from saddlepoint.runs.record import EVALUATE, RECORD, SCHEMA_VERSION, TENSORS, Hashes, Kind, Run
@@ -49,6 +50,7 @@ __all__ = [
     "Examined",
     "Execution",
     "Hashes",
+    "HeldOut",
     "Job",
     "Kind",
     "Metrics",
@@ -85,6 +87,7 @@ _FILES = (
     "execute",
     "hashing",
     "metrics",
+    "patch_metrics",
     "ranking",
     "reading",
     "record",

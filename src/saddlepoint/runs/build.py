@@ -12,18 +12,21 @@ from torch import Tensor
 
 from saddlepoint import data
 from saddlepoint.problems import AbstractProblem, Ensemble, Model, Product, Universal
-from saddlepoint.projections import NORMS, LpBall
+from saddlepoint.projections import NORMS, AbstractSet, LpBall
 from saddlepoint.rules import AbstractWeightRule
-from saddlepoint.runs import texts
+from saddlepoint.runs import patch_words, texts
 from saddlepoint.runs.devices import device_of
 from saddlepoint.runs.hashing import hash_model, hash_settings, hash_tensors
 from saddlepoint.runs.materials import Images, check_classes, load_images
+from saddlepoint.runs.patch_build import patched_of, shared
+from saddlepoint.runs.patch_tests import PatchTest
 from saddlepoint.runs.precisions import for_models
 from saddlepoint.runs.record import Hashes, Run
 from saddlepoint.runs.rows import Job, Solve
 from saddlepoint.runs.settings import (
     AttackSettings,
     EvaluateSettings,
+    PatchSettings,
     TransformSettings,
     UniversalSettings,
 )
@@ -100,7 +103,7 @@ def placed(
     return x, y, moved
 
 
-def ball_of(settings: AttackSettings) -> LpBall:
+def ball_of(settings: AttackSettings) -> AbstractSet:
     """Where perturbations may be.
 
     Example:
@@ -108,6 +111,8 @@ def ball_of(settings: AttackSettings) -> LpBall:
         >>> ball_of(EnsembleSettings(models=["A"], norm="l2", eps=3))
         LpBall(p=2.0, eps=3.0, unit='entry')
     """
+    if isinstance(settings, PatchSettings):
+        return patch_words.patch(settings.patch, settings.eps)
     return LpBall(NORMS[settings.norm], settings.eps)
 
 
@@ -140,6 +145,8 @@ def problem_of(
         )
         (model,) = models.values()
         return Universal(model, groups, truth, box=settings.box, labels=settings.labels)
+    if isinstance(settings, PatchSettings):
+        return patched_of(settings, x, y, models)
     if isinstance(settings, TransformSettings):
         family = texts.transforms(settings.transforms)
         names = _view_names(models, family) if views is None else views
@@ -205,12 +212,18 @@ def rules_of(
     """
     rule = texts.rule(settings.rule)
     baseline = None if settings.baseline is None else texts.rule(settings.baseline)
+    rule, baseline = (
+        shared(settings, problem, rule),
+        baseline and shared(settings, problem, baseline),
+    )
     for each in (rule, baseline or rule):
         each.init(torch.zeros(1, problem.num_domains))
     return rule, baseline
 
 
-def job_of(settings: AttackSettings, problem: AbstractProblem) -> Job:
+def job_of(
+    settings: AttackSettings, problem: AbstractProblem, test: PatchTest | None = None
+) -> Job:
     """What the rows of an attack need. The models are looked at here, once for all pages.
 
     Raises:
@@ -220,7 +233,7 @@ def job_of(settings: AttackSettings, problem: AbstractProblem) -> Job:
     ball = ball_of(settings)
     if settings.quantize is not None:
         Grid(settings.quantize).check(problem.unperturbed())
-        Grid(settings.quantize).check_ball(ball)
+        Grid(settings.quantize).check_ball(ball.ball)
     doubt = ball.doubt(problem.lower.shape[1:])
     seen = look(problem, texts.loss(settings.loss), targeted=settings.targeted is not None)
     notes = (doubt, *seen.faults) if doubt else seen.faults
@@ -231,6 +244,7 @@ def job_of(settings: AttackSettings, problem: AbstractProblem) -> Job:
         baseline,
         settings.batch_size,
         notes,
+        test,
     )
 
 
@@ -259,7 +273,7 @@ def record_of(
         domains=problem.names,
         classes=images.classes,
         rows=len(problem),
-        hashes=hashes_of(values, images.x, images.y, models),
+        hashes=hashes_of(values, images.x, images.y, models, mask=getattr(problem, "mask", None)),
     )
 
 
@@ -269,6 +283,7 @@ def hashes_of(
     y: Tensor,
     models: Mapping[str, Model],
     *,
+    mask: Tensor | None = None,
     known: dict[int, tuple[object, str]] | None = None,
 ) -> Hashes:
     """What has to be the same for a run to be continued.
@@ -278,6 +293,7 @@ def hashes_of(
         x: Images, (N, ...).
         y: Labels, (N,).
         models: By name.
+        mask: Where a patch is, which may have come from a file.
         known: A memory for runs that share models and images, which must not change in between: what is in it
             is not hashed again.
     """
@@ -289,10 +305,11 @@ def hashes_of(
             memory[id(thing)] = (thing, hashed() or "")
         return memory[id(thing)][1]
 
+    data = {"x": x, "y": y} | ({} if mask is None else {"mask": mask})
     return Hashes(
         settings=hash_settings(settings),
         models={name: once(m, partial(hash_model, m)) for name, m in models.items()},
-        data=once(x, partial(hash_tensors, {"x": x, "y": y})),
+        data=once(x, partial(hash_tensors, data)),
     )
 
 

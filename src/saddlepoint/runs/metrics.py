@@ -8,6 +8,7 @@ from typing import Any, ClassVar, Self, TypeVar, final
 
 from saddlepoint.doctor import Finding
 from saddlepoint.evaluation import Failure
+from saddlepoint.runs.patch_metrics import HeldOut
 from saddlepoint.runs.plain import read_plain
 from saddlepoint.runs.record import Run
 
@@ -114,6 +115,7 @@ class Rates(Metrics):
         weights: Mean final weight per domain.
         intervals: Wilson score intervals; of ASR_mean the normal interval of the row means.
         asr_all_among_correct: Success rate over `rows_correct`; None where there is no such row.
+        held_out: What patches do on images that were held out; None for other attacks.
     """
 
     about: ClassVar[str] = "an attack"
@@ -127,6 +129,7 @@ class Rates(Metrics):
     weights: Mapping[str, float]
     intervals: RateIntervals
     asr_all_among_correct: float | None = None
+    held_out: HeldOut | None = None
 
     @property
     def rate(self) -> tuple[float, float, float] | None:

@@ -47,7 +47,7 @@ BOARD = "tensorboard"
 SCHEMA_VERSION = 4
 """Raised whenever a reader of older files would misunderstand the new ones."""
 
-Kind = Literal["ensemble", "universal", "transform", "evaluate", "train", "measure"]
+Kind = Literal["ensemble", "universal", "transform", "patch", "evaluate", "train", "measure"]
 Status = Literal["running", "interrupted", "failed", "complete"]
 
 EVALUATE: Kind = "evaluate"
@@ -66,6 +66,7 @@ _RESULTS: dict[str, tuple[str, ...]] = {
 }
 _DRAWN: dict[str, tuple[str, ...]] = {
     "train": ("report.html", BOARD),
+    "patch": ("report.html", "patch.png", "patch-true-size.png"),
     "evaluate": ("report.html", "table.md", "table.csv", "table.tex"),
     "measure": (),
 }
@@ -134,7 +135,7 @@ class Run:
     """One run of any kind, as it is in `run.json`.
 
     Attributes:
-        kind: "ensemble", "universal" or "transform" for attacks, "evaluate", "train", "measure".
+        kind: "ensemble", "universal", "transform" or "patch" for attacks, "evaluate", "train", "measure".
         command: The line that repeats the run.
         settings: All settings, defaults included; brought to what JSON can say, as they are read back.
         seed: Of everything random.
