@@ -81,6 +81,10 @@ def test_the_same_holds_after_saving_as_png_and_reading_back(tmp_path: Path) -> 
             assert torch.equal(read[:, ~there], groups[row, n][:, ~there])
             differs += int((read[:, there] != groups[row, n][:, there]).sum())
     assert differs > 0
+    saved = sp.save_images(result, tmp_path / "saved")  # asks the models about what is read back
+    assert torch.equal(saved.fooled, result.fooled)
+    assert not saved.outside.any()
+    assert len(saved.files[0]) == p.num_domains
 
 
 def _covered(p: sp.Patched, row: int, view: int, image: int) -> Tensor:

@@ -115,7 +115,8 @@ def view_table(run: Run, metrics: AttackMetrics) -> tuple[list[str], list[list[s
             line.insert(2, f"{other.views[name].success:.1f}")
         line += [f"{share:.1f}" for share in view.models.values()] if len(alone) > 1 else []
         lines.append([*line, f"{weights[name]:.2f}"])
-    mean = ["mean", "", f"{held_out.mean:.1f}"]
+    plain = sum(view.plain for view in held_out.views.values()) / len(held_out.views)
+    mean = ["mean", f"{plain:.1f}", f"{held_out.mean:.1f}"]
     if other:
         mean.insert(2, f"{other.mean:.1f}")
     return headings, [*lines, mean + [""] * (len(headings) - len(mean))]
