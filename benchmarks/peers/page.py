@@ -24,7 +24,8 @@ _INTRODUCTION = """# Beside other libraries
 
 Written by `python -m benchmarks.peers` from `{store}`; edit neither by hand. Ratios come first and compare
 what ran in the same run on the same machine: images are divided into parts, on each part every method runs in
-turn, and the ratio of times is the median over the parts.
+turn, and the ratio of times is the median over the parts. Times are seconds that the processor worked for the
+process, so that others who want the machine count little.
 
 Every success is counted by our judge: the candidate is in the box, in the ball up to rounding (1e-4 of the
 radius), and misclassified by all models when they are asked again. "Not counted" are candidates that all models
