@@ -38,6 +38,11 @@ class PatchSettings(AttackSettings):
         description="How far a pixel of the patch may be from grey; 1 lets it have any value.",
     )
     labels: Literal["true"] = Field(default="true", description="true: the true classes.")
+    # Measured as below: with the usual gamma of 0.3 one view takes all weight, and the patch gets worse in all
+    # of them (5 % on held-out images in the hardest view); with 3 it is 13 %, with equal weights 11 %.
+    rule: str = Field(
+        default="minmax:gamma=3", description=str(AttackSettings.model_fields["rule"].description)
+    )
     # Photographs that are fooled by enough stop pulling. Measured on the sample of CIFAR-10, 8 x 8, A and C: on
     # held-out images the margin alone fools 18 %, cut off at -1 it is 23 %, at -5 28 %.
     loss: str = Field(
