@@ -164,6 +164,7 @@ def test_a_mask_of_a_file_is_the_patch_and_part_of_what_a_run_was_made_of(tmp_pa
         (("--views", "nowhere"), "`--views` must be here, anywhere"),
         (("--views", "here,here"), "`--views` must name every view once"),
         (("--views", "anywhere+scale:0"), "`--views` 'anywhere+scale:0': `scale` must be within"),
+        (("--victims", "D"), "`--victims` must be left out for patch, got D"),
         (("--over", "pixel"), "`--over` must be view, image, model"),
         (("--held-out", "35"), "`--held-out` must leave 8 images for a patch"),
         (("--eps", "8"), "`--eps` must be less than or equal to 1"),

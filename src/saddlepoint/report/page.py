@@ -17,6 +17,7 @@ from saddlepoint.report.patch_page import patch_files, render_patch
 from saddlepoint.report.tables import evaluation_table, write_table
 from saddlepoint.report.template import render_template
 from saddlepoint.report.training_page import render_training
+from saddlepoint.report.transfer_part import attack_table, transfer_part
 from saddlepoint.runs import EVALUATE, AttackMetrics, Run, metrics_of, read_results
 
 __all__ = ["MAX_BYTES", "render", "write_report"]
@@ -30,7 +31,8 @@ _OVERHEAD = 90_000  # style, script, charts and text
 def write_report(folder: Path, *, max_bytes: int = MAX_BYTES) -> Path:
     """Draw `report.html` of a finished run of any kind from its `run.json` and `tensors.safetensors`.
 
-    Of an evaluation `table.md`, `table.csv` and `table.tex` are written too, of a patch attack `patch.png`.
+    Of an evaluation, and of an attack with victims, `table.md`, `table.csv` and `table.tex` are written too, of
+    a patch attack `patch.png` and `patch-true-size.png`.
 
     Args:
         folder: The run directory.
@@ -54,6 +56,8 @@ def write_report(folder: Path, *, max_bytes: int = MAX_BYTES) -> Path:
     if run.kind == "patch":
         for name, png in patch_files(run, tensors).items():
             write_atomically(folder / name, png)
+    if run.hashes.victims:
+        write_table(attack_table(run), folder / "table")
     return path
 
 
@@ -77,6 +81,7 @@ def render(run: Run, tensors: Mapping[str, Tensor], *, max_bytes: int = MAX_BYTE
         metrics=metrics,
         nouns=nouns,
         lines=words.headline(run, metrics),
+        transfer=transfer_part(run, metrics),
         figure=words.figure(run, metrics),
         title=f"{nouns.title} on {run.settings.get('data', 'data')}",
         ball=words.ball_text(run.settings),

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from saddlepoint import data
-from saddlepoint.problems import AbstractProblem, Ensemble, Model, Product, Universal
+from saddlepoint.problems import AbstractProblem, Ensemble, Model, Patched, Product, Universal
 from saddlepoint.projections import NORMS, AbstractSet, LpBall
 from saddlepoint.rules import AbstractWeightRule
 from saddlepoint.runs import patch_words, texts
@@ -30,12 +30,13 @@ from saddlepoint.runs.settings import (
     TransformSettings,
     UniversalSettings,
 )
+from saddlepoint.runs.victims import check_strangers
+from saddlepoint.runs.view_names import view_names
 from saddlepoint.solver import apgda_unchecked, attack_unchecked
 from saddlepoint.solver.grid import Grid
 from saddlepoint.solver.inspection import Look, look
 from saddlepoint.solver.lowering import choose_precisions
 from saddlepoint.solver.schedule import divided
-from saddlepoint.transforms import Transform
 
 __all__ = [
     "ball_of",
@@ -43,23 +44,13 @@ __all__ = [
     "hashes_of",
     "images_of",
     "job_of",
+    "on_device",
     "placed",
     "problem_of",
     "record_of",
     "rules_of",
     "solver_of",
 ]
-
-
-# The paper's short names in words.
-_VIEWS = {
-    "ori": "original",
-    "flh": "hflip",
-    "flv": "vflip",
-    "bri": "brightness",
-    "gam": "gamma",
-    "rot": "rotate",
-}
 
 
 def images_of(
@@ -90,17 +81,28 @@ def placed(
     Raises:
         ValueError: There is no such device, or a model and the images have other classes or channels.
     """
+    moved = on_device(device, models)
+    where = device_of(device)
+    x, y = images.x.to(where), images.y.to(where)
+    check_classes(replace(images, x=x, y=y), moved)
+    return x, y, moved
+
+
+def on_device(device: str, models: Mapping[str, Model]) -> dict[str, Model]:
+    """Models where they are to be used; none is asked anything.
+
+    Raises:
+        ValueError: There is no such device.
+    """
     try:
         where = device_of(device)
-        x, y = images.x.to(where), images.y.to(where)
-        moved = {n: m.to(where) if isinstance(m, torch.nn.Module) else m for n, m in models.items()}
+        torch.empty(0, device=where)
+        return {n: m.to(where) if isinstance(m, torch.nn.Module) else m for n, m in models.items()}
     except (RuntimeError, AssertionError) as error:
         reason = str(error).splitlines()[0]
         raise ValueError(
             f"`--device` must be one that is there, such as cpu, got {device!r}: {reason}"
         ) from error
-    check_classes(replace(images, x=x, y=y), moved)
-    return x, y, moved
 
 
 def ball_of(settings: AttackSettings) -> AbstractSet:
@@ -149,7 +151,7 @@ def problem_of(
         return patched_of(settings, x, y, models)
     if isinstance(settings, TransformSettings):
         family = texts.transforms(settings.transforms)
-        names = _view_names(models, family) if views is None else views
+        names = view_names(models, family) if views is None else views
         options: Any = {"seed": settings.seed, "names": names, "labels": settings.labels}
         return Product(list(models.values()), family, x, y, settings.samples, **options)
     return Ensemble(list(models.values()), x, y, names=list(models), labels=settings.labels)
@@ -166,7 +168,7 @@ def evaluated_problem(
     if not settings.transforms:
         return Ensemble(list(models.values()), x, y, names=list(models))
     family = texts.transforms(settings.transforms)
-    names = _view_names(models, family)
+    names = view_names(models, family)
     problem = Product(list(models.values()), family, x, y, names=names)
     if problem.random:
         raise ValueError(
@@ -193,7 +195,8 @@ def solver_of(settings: AttackSettings, seen: Look, problem: AbstractProblem) ->
         options["step_size"] = settings.step_size
     else:
         solve = attack_unchecked
-        options |= {name: getattr(settings, name) for name in ("restarts", "seed", "quantize")}
+        own = ("restarts", "seed", "quantize", "keep_going")
+        options |= {name: getattr(settings, name) for name in own}
         if (most := settings.evaluations) is not None:
             steps, restarts = divided(most, problem.samples, confirmed=precisions.low)
             options |= {"steps": steps, "restarts": restarts, "evaluations": most}
@@ -222,9 +225,12 @@ def rules_of(
 
 
 def job_of(
-    settings: AttackSettings, problem: AbstractProblem, test: PatchTest | None = None
+    settings: AttackSettings,
+    problem: AbstractProblem,
+    victims: tuple[AbstractProblem, ...] = (),
+    test: PatchTest | None = None,
 ) -> Job:
-    """What the rows of an attack need. The models are looked at here, once for all pages.
+    """What the rows of an attack need. The models are looked at here, once for all pages; victims are not.
 
     Raises:
         ValueError: The models cannot be attacked, or a rule, the radius or the grid does not fit.
@@ -244,6 +250,7 @@ def job_of(
         baseline,
         settings.batch_size,
         notes,
+        victims,
         test,
     )
 
@@ -254,6 +261,7 @@ def record_of(
     images: Images,
     models: Mapping[str, Model],
     command: str,
+    victims: Mapping[str, Model] | None = None,
 ) -> Run:
     """The record of a run that begins.
 
@@ -263,8 +271,16 @@ def record_of(
         images: What it was made of.
         models: By name, as hashed.
         command: The line that repeats the run.
+        victims: Models that the attack never asks, by name.
+
+    Raises:
+        ValueError: A victim is one of the models.
     """
     values = settings.model_dump()
+    mask = problem.mask if isinstance(problem, Patched) else None
+    hashes = hashes_of(values, images.x, images.y, models, mask=mask)
+    hashes = replace(hashes, victims={n: hash_model(m) or "" for n, m in (victims or {}).items()})
+    check_strangers(hashes)
     return Run(
         kind=settings.kind if isinstance(settings, AttackSettings) else "evaluate",
         command=command,
@@ -273,7 +289,7 @@ def record_of(
         domains=problem.names,
         classes=images.classes,
         rows=len(problem),
-        hashes=hashes_of(values, images.x, images.y, models, mask=getattr(problem, "mask", None)),
+        hashes=hashes,
     )
 
 
@@ -311,19 +327,3 @@ def hashes_of(
         models={name: once(m, partial(hash_model, m)) for name, m in models.items()},
         data=once(x, partial(hash_tensors, data)),
     )
-
-
-def _view_names(models: Mapping[str, Model], family: Sequence[Transform]) -> list[str]:
-    """Every model behind every transformation, as a user would call it."""
-    seen = _unique([_VIEWS.get(transform.name, transform.name) for transform in family])
-    return seen if len(models) == 1 else [f"{model}/{view}" for model in models for view in seen]
-
-
-def _unique(names: list[str]) -> list[str]:
-    counts = {name: names.count(name) for name in names}
-    seen: dict[str, int] = {}
-    result = []
-    for name in names:
-        seen[name] = seen.get(name, 0) + 1
-        result.append(f"{name} {seen[name]}" if counts[name] > 1 else name)
-    return result

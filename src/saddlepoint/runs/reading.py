@@ -141,6 +141,8 @@ def _facts(run: Run, metrics: Metrics) -> Iterator[Fact]:
 def _attack_facts(run: Run, metrics: AttackMetrics) -> Iterator[Fact]:
     names = set(run.domains)
     baseline = run.settings.get("baseline") is not None
+    victims = set(run.hashes.victims)
+    yield "as many victims as", len(victims), len(run.settings.get("victims", ()))
     yield "results of a baseline:", metrics.baseline is not None, baseline
     yield "clean accuracy for", set(metrics.clean_accuracy), names
     for part in (metrics, metrics.baseline):
@@ -151,6 +153,7 @@ def _attack_facts(run: Run, metrics: AttackMetrics) -> Iterator[Fact]:
             yield "intervals for", set(part.intervals.accuracy), names
             yield "held-out images:", part.held_out is not None, run.kind == "patch"
             yield from _held_out_facts(run, part.held_out)
+            yield "victims", set(part.transfer.victims if part.transfer else ()), victims
 
 
 def _held_out_facts(run: Run, found: HeldOut | None) -> Iterator[Fact]:

@@ -46,6 +46,7 @@ def attack(
     targeted: bool = False,
     quantize: int | None = None,
     start: Tensor | None = None,
+    keep_going: bool = False,
     accumulate: bool | None = None,
     precision: Precision | Sequence[Precision] = "float32",
     progress: bool = False,
@@ -82,6 +83,9 @@ def attack(
             [0, 1] and, for p = inf and 0, delta in the ball in exact arithmetic; for p = 1 and 2 the norm
             holds as in `LpBall.project`.
         start: delta_0, (B, ...), projected first; zero by default.
+        keep_going: Whether a row that fools every domain goes on to the last step of its restart, for the
+            iterate of lowest worst loss, which may fool models that were not asked too. Every row then takes
+            all steps; a fooled one is not restarted.
         accumulate: Differentiate domain by domain (memory of one graph); decided from memory by default.
         precision: What models compute in during the search: "float32" (as they are), "bfloat16", "float16", or
             "auto", which is what a short measurement shows to be faster for each model, filters and images with
@@ -135,6 +139,7 @@ def attack(
             targeted=targeted,
             quantize=quantize,
             start=start,
+            keep_going=keep_going,
             accumulate=accumulate,
             precisions=precisions,
             callback=told,
@@ -155,6 +160,7 @@ def attack_unchecked(
     targeted: bool = False,
     quantize: int | None = None,
     start: Tensor | None = None,
+    keep_going: bool = False,
     accumulate: bool = False,
     precisions: Precisions | None = None,
     callback: Callback | None = None,
@@ -178,7 +184,7 @@ def attack_unchecked(
         try:
             for restart in range(restarts):
                 few, few_ball = part.take(rows), ball.take(rows)
-                this = _Restart(rule, loss, setup, grid, restart, report, watch)
+                this = _Restart(rule, loss, setup, grid, restart, keep_going, report, watch)
                 begin = delta
                 if restart:
                     stream, wide = streams.START + restart, this.schedule.ball(few_ball, 0)
@@ -212,6 +218,7 @@ class _Restart:
     setup: Plan
     grid: Grid | None
     restart: int
+    keep_going: bool
     report: Report
     watch: Watch
 
@@ -246,7 +253,7 @@ class _Restart:
                     gained[here] |= best.offer(rows[here], shown, weights, point)
                 self.report(self.restart, step_number, best.fooled)
                 # What a random transform did once it may not do again: such rows go on to the end.
-                left = ~point.fooled.all(dim=1) | problem.random | (not inside)
+                left = ~point.fooled.all(dim=1) | problem.random | (not inside) | self.keep_going
                 left &= best.num_forwards[rows[here]] <= most
                 remaining = self.watch.count(left) if step_number < steps else 0
                 if remaining == 0:

@@ -67,6 +67,11 @@ class AttackSettings(Settings):
         min_length=1,
         description=f"Separated by commas: {HELP}.",
     )
+    victims: Names = Field(
+        default=[],
+        description="Models that the attack never asks, in the words of --models: when it is done, they are "
+        "shown the perturbed images, and success on them is counted on its own; guide: docs/transfer.md.",
+    )
     mean: Mean = None
     std: Std = None
     norm: Annotated[Literal["linf", "l2", "l1", "l0"], BeforeValidator(_lower)] = Field(
@@ -117,6 +122,11 @@ class AttackSettings(Settings):
         ge=1,
         description="The most evaluations of all domains that a row may take with --method attack, in place of "
         "--steps and --restarts, which then follow from it.",
+    )
+    keep_going: bool = Field(
+        default=False,
+        description="Go on to the last step with images that fool every model already, which may help against "
+        "--victims; with --method attack, which stops there otherwise.",
     )
     step_size: Number | None = Field(
         default=None,
@@ -192,10 +202,10 @@ class AttackSettings(Settings):
             raise ValueError(
                 "`step_size` must be left out with --method attack, which has none to tune."
             )
-        kept = (self.restarts, self.quantize, self.evaluations)
-        if self.method == "apgda" and kept != (1, None, None):
+        kept = (self.restarts, self.quantize, self.evaluations, self.keep_going)
+        if self.method == "apgda" and kept != (1, None, None, False):
             raise ValueError(
-                "`restarts`, `quantize` and `evaluations` must be left out with --method apgda."
+                "`restarts`, `quantize`, `evaluations` and `keep_going` must be left out with --method apgda."
             )
         if self.evaluations is not None:
             fields = type(self).model_fields

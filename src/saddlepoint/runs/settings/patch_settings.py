@@ -76,6 +76,16 @@ class PatchSettings(AttackSettings):
     )
     samples: int = Field(default=1, ge=1, description="Looks per step through every random view.")
 
+    @field_validator("victims")
+    @classmethod
+    def _no_victims(cls, value: list[str]) -> list[str]:
+        if value:
+            raise ValueError(
+                f"`--victims` must be left out for patch, got {','.join(value)}; test a patch on other models in "
+                "Python, with sp.patch_rates."
+            )
+        return value
+
     @field_validator("patch")
     @classmethod
     def _is_patch(cls, value: str) -> str:
