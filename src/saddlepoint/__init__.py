@@ -18,16 +18,20 @@ if TYPE_CHECKING:
         DomainAccuracy,
         EvaluationProgress,
         Failure,
+        HasBall,
         Ledger,
         Outcome,
         Page,
         PatchRates,
         RobustAccuracy,
+        SavedImages,
         SuccessRates,
         Target,
         patch_rates,
         robust_accuracy,
         robust_domains,
+        save_images,
+        save_nearest,
         success_rates,
     )
     from saddlepoint.losses import Loss, clipped, cw_margin, dlr, neg_cross_entropy
@@ -52,7 +56,6 @@ if TYPE_CHECKING:
         project_lp_box,
         project_simplex,
     )
-    from saddlepoint.report import SavedImages, save_images
     from saddlepoint.rules import (
         AbstractWeightRule,
         Average,
@@ -62,7 +65,7 @@ if TYPE_CHECKING:
         MinMax,
         WorstCase,
     )
-    from saddlepoint.solver import Asked, AttackResult, History, Progress
+    from saddlepoint.solver import Asked, AttackResult, History, Progress, Schedule
     from saddlepoint.solver.apgda import apgda
     from saddlepoint.solver.attack import attack
     from saddlepoint.training import (
@@ -110,6 +113,7 @@ __all__ = [
     "Failure",
     "Fixed",
     "Grouped",
+    "HasBall",
     "History",
     "Ledger",
     "Loader",
@@ -132,6 +136,7 @@ __all__ = [
     "RobustAccuracy",
     "RunningErrors",
     "SavedImages",
+    "Schedule",
     "StepOptions",
     "StepStats",
     "SuccessRates",
@@ -169,6 +174,7 @@ __all__ = [
     "robust_accuracy",
     "robust_domains",
     "save_images",
+    "save_nearest",
     "success_rates",
     "train",
     "transforms",
@@ -183,16 +189,20 @@ _ROOMS = {
         "DomainAccuracy",
         "EvaluationProgress",
         "Failure",
+        "HasBall",
         "Ledger",
         "Outcome",
         "Page",
         "PatchRates",
         "RobustAccuracy",
+        "SavedImages",
         "SuccessRates",
         "Target",
         "patch_rates",
         "robust_accuracy",
         "robust_domains",
+        "save_images",
+        "save_nearest",
         "success_rates",
     ),
     "losses": ("Loss", "clipped", "cw_margin", "dlr", "neg_cross_entropy"),
@@ -217,8 +227,7 @@ _ROOMS = {
         "project_lp_box",
         "project_simplex",
     ),
-    "report": ("SavedImages", "save_images"),
-    "solver": ("Asked", "AttackResult", "History", "Progress", "apgda", "attack"),
+    "solver": ("Asked", "AttackResult", "History", "Progress", "Schedule", "apgda", "attack"),
     "training": (
         "AbstractStart",
         "Batches",

@@ -221,7 +221,7 @@ def modules_behind(model: object) -> list[nn.Module]:
 def _parts(thing: object) -> Iterator[object]:
     """What a thing refers to in a way that it might call it."""
     if isinstance(thing, nn.Module):
-        # Registered parts are known; a network that hides in a list, an object or a function is not.
+        # Registered parts are known; a network kept in a list, an object or a function is not.
         for part in thing.modules():
             if not isinstance(part, torch.fx.GraphModule):  # a graph calls registered parts only
                 yield from (value for name, value in vars(part).items() if name not in _OWN)

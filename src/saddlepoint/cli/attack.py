@@ -192,7 +192,7 @@ def _save_images(
 ) -> None:
     """Save the adversarial images of a finished run, and say what is left of them when they are read back."""
     from saddlepoint import runs
-    from saddlepoint.report.saved_images import save_perturbed
+    from saddlepoint.evaluation.saved_images import save_perturbed
     from saddlepoint.runs import build
 
     from . import show

@@ -149,7 +149,7 @@ def _run(
 
 def _save_images(job: "EvaluationJob", found: "list[Result]", folder: Path, *, quiet: bool) -> None:
     """Save the nearest wrong images of every threat, and say what is left when they are read back."""
-    from saddlepoint import report
+    from saddlepoint.evaluation import save_nearest
 
     from . import show
 
@@ -159,7 +159,7 @@ def _save_images(job: "EvaluationJob", found: "list[Result]", folder: Path, *, q
             "images only; repeat it with --overwrite."
         )
     with library():
-        saved = report.save_nearest(job.problem, job.balls, found[0].nearest, folder)
+        saved = save_nearest(job.problem, job.balls, found[0].nearest, folder)
     for name in job.balls:
         if name in saved:
             show.saved(f"{name}: ", saved[name], quiet=quiet)

@@ -13,7 +13,7 @@ from rich.markup import escape
 from rich.table import Table
 
 if TYPE_CHECKING:
-    from saddlepoint.report import SavedImages
+    from saddlepoint.evaluation import SavedImages
     from saddlepoint.report.tables import Table as Results
     from saddlepoint.runs import Accuracies, AttackMetrics, AttackOutcome, Board, Rates, Run
 
@@ -99,14 +99,16 @@ def summary(run: "Run") -> None:
         _patch_summary(run)
         return
     from saddlepoint.report import words
-    from saddlepoint.runs import AttackMetrics
+    from saddlepoint.runs import AttackMetrics, settings_of
+    from saddlepoint.runs.settings import AttackSettings
 
     console = Console(width=None if sys.stdout.isatty() else 100, highlight=False)
     metrics = AttackMetrics.of(run)
-    names = [words.rule_text(str(run.settings["rule"])).partition(" (")[0]]
+    settings = settings_of(run, AttackSettings)
+    names = [words.rule_name(settings.rule)]
     shown: list[Rates] = [metrics]
     if metrics.baseline is not None:
-        names.insert(0, words.rule_text(str(run.settings["baseline"])).partition(" (")[0])
+        names.insert(0, words.rule_name(settings.baseline))
         shown.insert(0, metrics.baseline)
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for heading in (words.NOUNS[run.kind].domain, "clean", *names, "mean weight"):
@@ -197,7 +199,7 @@ def evaluation(run: "Run") -> None:
     if several:
         table.add_column("clean", justify="right")
     for name, radius in metrics.radii.items():
-        table.add_column(words.ball_text({"norm": name, "eps": radius}), justify="right")
+        table.add_column(words.ball_text(name, radius), justify="right")
     table.add_column("union", justify="right")
 
     def shares(part: "Accuracies") -> list[str]:

@@ -153,6 +153,7 @@ def _finish(run: "Run", out: Path, running: Running) -> int:
     """Draw the report, and say what came out."""
     from saddlepoint import models, report
     from saddlepoint.report import words
+    from saddlepoint.runs import settings_of
     from saddlepoint.runs.training_parts import architecture_of
 
     from . import show
@@ -162,7 +163,7 @@ def _finish(run: "Run", out: Path, running: Running) -> int:
         print(show.metrics_json(run))
     elif not running.quiet:
         print("\n".join(words.training_lines(run)))
-        architecture = architecture_of(str(run.settings["model"]))
+        architecture = architecture_of(settings_of(run, TrainSettings).model)
         if architecture not in models.ARCHITECTURES:
             print(f"the network is now {out / 'model.safetensors'}:{architecture}")
         print(f"\n{run.seconds:.1f} s; report: {path}")

@@ -3,6 +3,7 @@
 from saddlepoint.evaluation.attacks import AbstractAttack, Target
 from saddlepoint.evaluation.domains import robust_domains
 from saddlepoint.evaluation.failures import AttackFailedError, Failure
+from saddlepoint.evaluation.given import HasBall
 from saddlepoint.evaluation.held_out import PatchRates, patch_rates
 from saddlepoint.evaluation.ours import OurAttack
 from saddlepoint.evaluation.pages import Ledger, Page, SharedLedger
@@ -10,6 +11,7 @@ from saddlepoint.evaluation.radii import smallest_radius
 from saddlepoint.evaluation.rates import SuccessRates, success_rates, wilson
 from saddlepoint.evaluation.results import DomainAccuracy, Outcome, RobustAccuracy
 from saddlepoint.evaluation.robust import EvaluationProgress, robust_accuracy
+from saddlepoint.evaluation.saved_images import SavedImages, save_images, save_nearest
 from saddlepoint.evaluation.suites import SUITES, Suite
 from saddlepoint.evaluation.verdicts import Verdict, judge, judge_domains
 
@@ -20,12 +22,14 @@ __all__ = [
     "DomainAccuracy",
     "EvaluationProgress",
     "Failure",
+    "HasBall",
     "Ledger",
     "OurAttack",
     "Outcome",
     "Page",
     "PatchRates",
     "RobustAccuracy",
+    "SavedImages",
     "SharedLedger",
     "SuccessRates",
     "Suite",
@@ -36,6 +40,8 @@ __all__ = [
     "patch_rates",
     "robust_accuracy",
     "robust_domains",
+    "save_images",
+    "save_nearest",
     "smallest_radius",
     "success_rates",
     "wilson",

@@ -14,8 +14,9 @@ from saddlepoint.doctor import worst
 from saddlepoint.report import charts, words
 from saddlepoint.report.pictures import picture, sign_picture
 from saddlepoint.report.template import render_template
-from saddlepoint.runs import Accuracies, DomainMetrics, EvaluationMetrics, Run
+from saddlepoint.runs import Accuracies, DomainMetrics, EvaluationMetrics, Run, settings_of
 from saddlepoint.runs.evaluations import prefix_of
+from saddlepoint.runs.settings import EvaluateSettings
 
 __all__ = [
     "accuracy_text",
@@ -37,11 +38,13 @@ def render_evaluation(run: Run, tensors: Mapping[str, Tensor], *, max_bytes: int
     """
     metrics = EvaluationMetrics.of(run)
     parts, threats, doctor = metrics.domains, list(metrics.radii), metrics.doctor
+    settings = settings_of(run, EvaluateSettings)
     return render_template(
         "evaluation.html",
         run=run,
         metrics=metrics,
-        title=f"Evaluation of {', '.join(run.hashes.models)} on {run.settings.get('data', 'data')}",
+        settings=settings,
+        title=f"Evaluation of {', '.join(run.hashes.models)} on {settings.data}",
         several=len(parts) > 1,
         nouns=_domains(run),
         everyone=_all(run),
@@ -274,7 +277,7 @@ def _bound(part: Accuracies, name: str, threat: str = "") -> str:
 
 
 def _ball(threat: str, radius: float) -> str:
-    return words.ball_text({"norm": threat, "eps": radius})
+    return words.ball_text(threat, radius)
 
 
 def _all(run: Run) -> str:
@@ -282,7 +285,7 @@ def _all(run: Run) -> str:
 
 
 def _domains(run: Run) -> str:
-    if not run.settings.get("transforms"):
+    if not settings_of(run, EvaluateSettings).transforms:
         return "models"
     return "views" if len(run.hashes.models) == 1 else "pairs of model and view"
 

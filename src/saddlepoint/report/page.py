@@ -18,7 +18,8 @@ from saddlepoint.report.tables import evaluation_table, write_table
 from saddlepoint.report.template import render_template
 from saddlepoint.report.training_page import render_training
 from saddlepoint.report.transfer_part import attack_table, transfer_part
-from saddlepoint.runs import EVALUATE, AttackMetrics, Run, metrics_of, read_results
+from saddlepoint.runs import EVALUATE, AttackMetrics, Run, metrics_of, read_results, settings_of
+from saddlepoint.runs.settings import AttackSettings
 
 __all__ = ["MAX_BYTES", "render", "write_report"]
 
@@ -74,7 +75,7 @@ def render(run: Run, tensors: Mapping[str, Tensor], *, max_bytes: int = MAX_BYTE
     if run.kind == "patch":
         return render_patch(run, tensors)
     nouns, metrics = words.NOUNS[run.kind], AttackMetrics.of(run)
-    rows = _rows(run, tensors, max_bytes)
+    settings, rows = settings_of(run, AttackSettings), _rows(run, tensors, max_bytes)
     return render_template(
         "report.html",
         run=run,
@@ -83,10 +84,10 @@ def render(run: Run, tensors: Mapping[str, Tensor], *, max_bytes: int = MAX_BYTE
         lines=words.headline(run, metrics),
         transfer=transfer_part(run, metrics),
         figure=words.figure(run, metrics),
-        title=f"{nouns.title} on {run.settings.get('data', 'data')}",
-        ball=words.ball_text(run.settings),
-        rule=words.rule_text(str(run.settings.get("rule", ""))).partition(" (")[0],
-        baseline=words.rule_text(str(run.settings.get("baseline") or "")).partition(" (")[0],
+        title=f"{nouns.title} on {settings.data}",
+        ball=words.ball_text(settings.norm, settings.eps),
+        rule=words.rule_name(settings.rule),
+        baseline=words.rule_name(settings.baseline),
         hardest=words.hardest_name(run, metrics),
         bars=_bars(run, metrics),
         table=_table(run, metrics),
@@ -115,14 +116,11 @@ def _rows(run: Run, tensors: Mapping[str, Tensor], max_bytes: int) -> list[dict[
 
 
 def _bars(run: Run, metrics: AttackMetrics) -> Markup | None:
-    shown = {"rule": metrics.rate}
+    settings = settings_of(run, AttackSettings)
+    shown = [(settings.rule, metrics.rate)]
     if metrics.baseline is not None:
-        shown["baseline"] = metrics.baseline.rate
-    rows = [
-        (words.rule_text(str(run.settings[key])), *rate)
-        for key, rate in shown.items()
-        if rate is not None
-    ]
+        shown.append((settings.baseline or "", metrics.baseline.rate))
+    rows = [(words.rule_text(rule), *rate) for rule, rate in shown if rate is not None]
     return charts.interval_bars(rows) if rows else None
 
 

@@ -12,7 +12,8 @@ from torch import Tensor
 from saddlepoint.report import charts, words
 from saddlepoint.report.pictures import data_uri, encode_png, picture
 from saddlepoint.report.template import render_template
-from saddlepoint.runs import AttackMetrics, HeldOut, Run
+from saddlepoint.runs import AttackMetrics, HeldOut, Run, settings_of
+from saddlepoint.runs.settings import PatchSettings
 
 __all__ = ["patch_files", "patch_headline", "render_patch", "view_table"]
 
@@ -27,7 +28,7 @@ def render_patch(run: Run, tensors: Mapping[str, Tensor]) -> str:
         run: The record.
         tensors: What `tensors.safetensors` holds.
     """
-    metrics = AttackMetrics.of(run)
+    metrics, settings = AttackMetrics.of(run), settings_of(run, PatchSettings)
     held_out = _held_out(metrics)
     views, names = list(held_out.views), list(next(iter(held_out.views.values())).models)
     mask, canvas = tensors["patch.mask"], tensors["patch.canvas"]
@@ -38,7 +39,8 @@ def render_patch(run: Run, tensors: Mapping[str, Tensor]) -> str:
     return render_template(
         "patch.html",
         run=run,
-        title=f"Patch attack on {run.settings['data']}",
+        settings=settings,
+        title=f"Patch attack on {settings.data}",
         held_out=held_out,
         lines=patch_headline(run, metrics),
         models=", ".join(names),
@@ -50,7 +52,7 @@ def render_patch(run: Run, tensors: Mapping[str, Tensor]) -> str:
         headings=headings,
         table=lines,
         views=views,
-        weighted="view" in str(run.settings["over"]).split("+"),
+        weighted="view" in settings.parts,
         weights_chart=charts.weights_chart(history, views),
         examples=_examples(run, tensors, views, names),
         clean=[picture(each) for each in tensors["examples.clean"]],
@@ -75,7 +77,8 @@ def patch_headline(run: Run, metrics: AttackMetrics) -> list[str]:
     (low, high), count = held_out.worst_interval, _models(held_out)
     patches = f"{run.rows} patches" if run.rows > 1 else "one patch"
     who = "the model" if count == 1 else "both models" if count == 2 else f"all {count} models"
-    target = run.settings["targeted"]
+    settings = settings_of(run, PatchSettings)
+    target = settings.targeted
     goal = f"makes {who} answer its target ({target})" if target else f"fools {who}"
     looks = f", on average over {len(held_out.views)} views" if len(held_out.views) > 1 else ""
     plain = held_out.views[held_out.worst_view].plain
@@ -87,7 +90,7 @@ def patch_headline(run: Run, metrics: AttackMetrics) -> list[str]:
     ]
     if metrics.baseline is not None:
         other = _held_out(metrics.baseline)
-        name = words.rule_text(str(run.settings["baseline"])).partition(" (")[0]
+        name = _short(settings.baseline)
         low, high = other.worst_interval
         lines.append(
             f"With {name} weights the hardest view is {other.worst_view} with {other.worst:.1f} % "
@@ -99,11 +102,11 @@ def patch_headline(run: Run, metrics: AttackMetrics) -> list[str]:
 def view_table(run: Run, metrics: AttackMetrics) -> tuple[list[str], list[list[str]]]:
     """Headings and one line per view, then the mean: success in percent."""
     held_out = _held_out(metrics)
-    rule = words.rule_text(str(run.settings["rule"])).partition(" (")[0]
-    headings = ["view", "plain grey", rule, "95 %"]
+    settings = settings_of(run, PatchSettings)
+    headings = ["view", "plain grey", _short(settings.rule), "95 %"]
     other = metrics.baseline and metrics.baseline.held_out
     if other:
-        headings.insert(2, words.rule_text(str(run.settings["baseline"])).partition(" (")[0])
+        headings.insert(2, _short(settings.baseline))
     alone = next(iter(held_out.views.values())).models
     headings += [f"{name} alone" for name in alone] if len(alone) > 1 else []
     headings += ["mean weight"]
@@ -167,6 +170,11 @@ def _pixels(canvas: Tensor, mask: Tensor) -> Tensor:
     if bool(inside.all()):
         return pixels
     return torch.cat([pixels.expand(3, -1, -1), inside[None].to(torch.uint8) * 255])
+
+
+def _short(rule: str | None) -> str:
+    """A weight rule in words, without its numbers."""
+    return words.rule_text(rule or "").partition(" (")[0]
 
 
 def _models(held_out: HeldOut) -> int:

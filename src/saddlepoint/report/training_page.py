@@ -9,7 +9,8 @@ from markupsafe import Markup
 
 from saddlepoint.report import charts
 from saddlepoint.report.template import render_template
-from saddlepoint.runs import Run, TrainingMetrics
+from saddlepoint.runs import Run, TrainingMetrics, settings_of
+from saddlepoint.runs.settings import TrainSettings
 
 __all__ = ["render_training"]
 
@@ -17,7 +18,8 @@ __all__ = ["render_training"]
 def render_training(run: Run) -> str:
     """The page of a finished training."""
     metrics = TrainingMetrics.of(run)
-    settings, epochs, robust = run.settings, metrics.history, metrics.robust_accuracy
+    settings = settings_of(run, TrainSettings)
+    epochs, robust = metrics.history, metrics.robust_accuracy
     held_out = all(each.validation for each in epochs)
     threats = [name for name in epochs[0].validation if name not in ("clean", "union")]
     # Threats first: a threat has one colour in both charts.
@@ -28,8 +30,8 @@ def render_training(run: Run) -> str:
     best = scores.index(max(scores)) if scores else len(epochs) - 1
     return render_template(
         "training.html",
-        title=f"{settings['method'].upper()} on {settings['data']}, network {settings['model']}",
-        threats=", ".join(settings.get("threat", [])) or "without threats",
+        title=f"{str(settings.method).upper()} on {settings.data}, network {settings.model}",
+        threats=", ".join(settings.threat) or "without threats",
         metrics=metrics,
         names=shown,
         accuracy_chart=_lines(

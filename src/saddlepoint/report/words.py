@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, final
+from typing import final
 
 from saddlepoint.display import hardest
 from saddlepoint.evaluation import wilson
-from saddlepoint.runs import AttackMetrics, Run, TrainingMetrics
+from saddlepoint.runs import AttackMetrics, Run, TrainingMetrics, settings_of
+from saddlepoint.runs.settings import AttackSettings, TrainSettings
 
 __all__ = [
     "NOUNS",
@@ -18,6 +19,7 @@ __all__ = [
     "figure",
     "hardest_name",
     "headline",
+    "rule_name",
     "rule_text",
     "training_lines",
     "transfer_lines",
@@ -64,15 +66,28 @@ def rule_text(rule: str) -> str:
     return _RULES.get(name, name) + (f" ({', '.join(rest.split(','))})" if rest else "")
 
 
-def ball_text(config: Mapping[str, Any]) -> str:
-    """The set of perturbations in words.
+def rule_name(rule: str | None) -> str:
+    """A weight rule in words, without its numbers; empty for none.
 
     Example:
-        >>> ball_text({"norm": "linf", "eps": 8 / 255}), ball_text({"norm": "l2", "eps": 3.0})
+        >>> rule_name("minmax:gamma=3"), rule_name(None)
+        ('min-max', '')
+    """
+    return rule_text(rule or "").partition(" (")[0]
+
+
+def ball_text(norm: str, eps: float | str) -> str:
+    """The set of perturbations in words.
+
+    Args:
+        norm: "linf", "l2", "l1" or "l0".
+        eps: The radius; words of an attack from Python with a radius per image are left out.
+
+    Example:
+        >>> ball_text("linf", 8 / 255), ball_text("l2", 3.0)
         ('ℓ∞ ≤ 8/255', 'ℓ2 ≤ 3')
     """
-    norm, eps = str(config.get("norm", "")), config.get("eps")
-    if not isinstance(eps, int | float):
+    if isinstance(eps, str):
         return _NORMS.get(norm, norm)
     return f"{_NORMS.get(norm, norm)} ≤ {_number(float(eps))}"
 
@@ -109,7 +124,7 @@ def headline(run: Run, metrics: AttackMetrics) -> list[str]:
         run: The record.
         metrics: Its results.
     """
-    nouns = NOUNS[run.kind]
+    nouns, settings = NOUNS[run.kind], settings_of(run, AttackSettings)
     every = (
         f"ASR_all, which counts every {nouns.row} as the paper does, is {metrics.asr_all:.1f} %."
     )
@@ -120,16 +135,16 @@ def headline(run: Run, metrics: AttackMetrics) -> list[str]:
     count, wrong = metrics.rows_correct, metrics.rows - metrics.rows_correct
     lines = [
         f"For {round(share * count / 100)} of the {count} {nouns.rows} {_right(run)}, one perturbation within "
-        f"{ball_text(run.settings)} {_whole(run)}: {share:.1f} %, with 95 % confidence between {low:.1f} and "
-        f"{high:.1f} %."
+        f"{ball_text(settings.norm, settings.eps)} {_whole(run)}: {share:.1f} %, with 95 % confidence between "
+        f"{low:.1f} and {high:.1f} %."
     ]
     if wrong:
         lines.append(f"{wrong} of {_wrong(run, metrics.rows)} before any attack; {every}")
     else:
         lines.append("No image was misclassified before the attack.")
-    if run.settings.get("targeted"):
+    if settings.targeted:
         lines.append(
-            f"The attack was targeted ({run.settings['targeted']}): a {nouns.domain} counts as fooled where it "
+            f"The attack was targeted ({settings.targeted}): a {nouns.domain} counts as fooled where it "
             "answers the class to reach; accuracies count true classes as ever."
         )
     if metrics.baseline is not None and metrics.baseline.rate is not None:
@@ -165,21 +180,21 @@ def transfer_lines(run: Run, metrics: AttackMetrics) -> list[str]:
     ]
     theirs = metrics.baseline and metrics.baseline.transfer
     if theirs and theirs.rate is not None:
-        other = rule_text(str(run.settings["baseline"])).partition(" (")[0]
+        other = rule_name(settings_of(run, AttackSettings).baseline)
         lines.append(f"With {other} weights it is {theirs.rate[0]:.1f} % of them.")
     return lines
 
 
 def training_lines(run: Run) -> list[str]:
     """What a training came to: the accuracy on all test images, and on those that were attacked, if any."""
-    metrics, settings = TrainingMetrics.of(run), run.settings
+    metrics, settings = TrainingMetrics.of(run), settings_of(run, TrainSettings)
 
     def share(value: float, count: int) -> str:
         low, high = wilson(round(value * count / 100), count)
         return f"{value:.2f} % ({100 * low:.1f} to {100 * high:.1f})"
 
     lines = [
-        f"{settings['data']} {settings['model']}: accuracy on all {metrics.rows} test images (95 % interval): "
+        f"{settings.data} {settings.model}: accuracy on all {metrics.rows} test images (95 % interval): "
         f"clean {share(metrics.accuracy, metrics.rows)}, FGSM {share(metrics.fgsm_accuracy, metrics.rows)}"
     ]
     if metrics.robust_accuracy:
@@ -193,9 +208,8 @@ def training_lines(run: Run) -> list[str]:
 
 def _against(run: Run, ours: float, theirs: float, gain: float | None) -> str:
     """The baseline, by the same rate as the headline."""
-    rule, other = (
-        rule_text(str(run.settings[key])).partition(" (")[0] for key in ("rule", "baseline")
-    )
+    settings = settings_of(run, AttackSettings)
+    rule, other = rule_name(settings.rule), rule_name(settings.baseline)
     start = f"With {other} weights instead of {rule} it is {theirs:.1f} %"
     if gain is None:
         return f"{start}."

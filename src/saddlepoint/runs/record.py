@@ -74,6 +74,8 @@ _DRAWN: dict[str, tuple[str, ...]] = {
 
 _EVENTS = "events.out.tfevents."  # how TensorBoard calls its files
 _Count = Annotated[int, Field(ge=0)]
+# A folder whose record cannot be read is not overwritten: nobody knows which files in it are ours.
+_AGAIN = "repeat the run into another --out, or delete this folder"
 
 
 @final
@@ -231,21 +233,21 @@ class Run:
         try:
             raw = json.loads(text, parse_float=_finite, parse_constant=_finite)
         except json.JSONDecodeError as error:
-            raise ValueError(f"`{RECORD}` must be JSON, got {error}.") from error
+            raise ValueError(f"`{RECORD}` must be JSON, got {error}; {_AGAIN}.") from error
         version = raw.get("schema_version") if isinstance(raw, dict) else None
         if version != SCHEMA_VERSION:
             raise ValueError(
                 f"`{RECORD}` must have schema version {SCHEMA_VERSION}, got {quoted(version)}; read it with "
-                "the release that wrote it, or repeat the run."
+                f"the release that wrote it, or {_AGAIN}."
             )
         if raw.pop("digest", None) != _digest(raw):
             raise ValueError(
-                f"`{RECORD}` must be as it was written, got other content: it is damaged or was edited; repeat "
-                "the run."
+                f"`{RECORD}` must be as it was written, got other content: it is damaged or was edited; "
+                f"{_AGAIN}."
             )
         missing = [item.name for item in fields(Run) if item.name not in raw]
         if missing:
-            raise ValueError(f"`{RECORD}` must hold a run, got no `{missing[0]}`; repeat the run.")
+            raise ValueError(f"`{RECORD}` must hold a run, got no `{missing[0]}`; {_AGAIN}.")
         return read_plain(Run, raw, f"`{RECORD}` must hold a run")
 
     def write(self, folder: Path) -> None:
@@ -313,7 +315,7 @@ def versions() -> dict[str, str]:
 def _finite(text: str) -> float:
     value = float(text)
     if not math.isfinite(value):
-        raise ValueError(f"`{RECORD}` must hold finite numbers, got {text[:100]}; repeat the run.")
+        raise ValueError(f"`{RECORD}` must hold finite numbers, got {text[:100]}; {_AGAIN}.")
     return value
 
 

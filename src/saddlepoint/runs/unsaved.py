@@ -19,9 +19,10 @@ from saddlepoint.runs.metrics import Metrics
 from saddlepoint.runs.record import EVALUATE, Hashes, Kind, Run
 from saddlepoint.runs.rows import judged_rows
 from saddlepoint.runs.shown import keep_for_gallery
-from saddlepoint.solver import Asked, AttackResult
+from saddlepoint.solver import AttackResult
+from saddlepoint.solver.result import asked_of
 
-__all__ = ["as_run", "asked_of", "evaluation_as_run"]
+__all__ = ["as_run", "evaluation_as_run"]
 
 _KINDS: Mapping[type, Kind] = {
     Ensemble: "ensemble",
@@ -36,25 +37,6 @@ _RULES: Mapping[type, str] = {
     WorstCase: "worst",
     Entropic: "entropic",
 }
-
-
-def asked_of(result: AttackResult) -> Asked:
-    """What was asked, for whoever has to ask again.
-
-    Raises:
-        ValueError: The result does not know, or was stopped on the way.
-    """
-    if result.asked is None:
-        raise ValueError(
-            "`result` must know what was asked (`result.asked`), got one without, as after pickling; take what "
-            "`attack` returned."
-        )
-    if result.interrupted:
-        raise ValueError(
-            f"`result` must be of an attack that came to its end, got {int(result.completed.sum())} of "
-            f"{len(result.completed)} rows; attack the others too."
-        )
-    return result.asked
 
 
 def as_run(

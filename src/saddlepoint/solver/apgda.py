@@ -219,7 +219,8 @@ def _apgda(
     watch.check()
     losses, fooled = point.losses, point.fooled
     if keep == "best":
-        delta, weights, losses, fooled = best.delta, best.weights, best.losses, best.fooled
+        kept = best.kept
+        delta, weights, losses, fooled = kept.delta, kept.weights, kept.losses, kept.fooled
     return AttackResult(
         delta=delta,
         adversarial=problem.images(delta).clamp(0, 1),

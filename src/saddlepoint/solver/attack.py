@@ -195,7 +195,7 @@ def attack_unchecked(
                 if len(rows) == 0:
                     break
         except KeyboardInterrupt as stop:
-            if bool(best.num_forwards.any()):
+            if best.begun:
                 watch.check()
                 best.completed[best.left(setup.most(part))] = False
                 keep_partial(stop, best.result(part))
@@ -230,7 +230,7 @@ class _Restart:
     def go(
         self, problem: AbstractProblem, ball: LpBall, delta: Tensor, rows: Tensor, best: Best
     ) -> None:
-        """Descend from delta, (n, ...), updating `best` at `rows`, (n,), the positions of these n rows."""
+        """Restart from delta, (n, ...), updating `best` at `rows`, (n,), the positions of these n rows."""
         steps, schedule, most = self.setup.steps, self.schedule, self.setup.most(problem)
         log = History(*(delta.new_zeros(steps + 1, *problem.labels.shape) for _ in range(2)))
         here = torch.arange(len(problem), device=delta.device)  # rows that are not fooled yet

@@ -23,6 +23,7 @@ __all__ = [
     "Callback",
     "History",
     "Progress",
+    "asked_of",
     "concatenate",
     "keep_partial",
     "partial_of",
@@ -199,6 +200,25 @@ class Progress:
 
 
 Callback = Callable[[Progress], None]
+
+
+def asked_of(result: AttackResult) -> Asked:
+    """What was asked, for whoever has to ask again.
+
+    Raises:
+        ValueError: The result does not know, or was stopped on the way.
+    """
+    if result.asked is None:
+        raise ValueError(
+            "`result` must know what was asked (`result.asked`), got one without, as after pickling; take what "
+            "`attack` returned."
+        )
+    if result.interrupted:
+        raise ValueError(
+            f"`result` must be of an attack that came to its end, got {int(result.completed.sum())} of "
+            f"{len(result.completed)} rows; attack the others too."
+        )
+    return result.asked
 
 
 def keep_partial(stop: KeyboardInterrupt, result: AttackResult) -> None:

@@ -81,8 +81,8 @@ class PatchSettings(AttackSettings):
     def _no_victims(cls, value: list[str]) -> list[str]:
         if value:
             raise ValueError(
-                f"`--victims` must be left out for patch, got {','.join(value)}; test a patch on other models in "
-                "Python, with sp.patch_rates."
+                f"`--victims` must be left out for patch, got {','.join(value)}; test a patch on other models "
+                "in Python, with sp.patch_rates."
             )
         return value
 

@@ -15,18 +15,18 @@ import torch
 from torch import Tensor
 
 from saddlepoint.data.classes import CLASSES
-from saddlepoint.data.pixels import read_picture, unit
+from saddlepoint.data.pixels import encode_png, read_picture, unit
 from saddlepoint.files import write_atomically
 from saddlepoint.losses import fooled as is_fooled
 from saddlepoint.problems import AbstractProblem
 from saddlepoint.projections import LpBall
-from saddlepoint.report.pictures import encode_png
-from saddlepoint.runs.unsaved import asked_of
 from saddlepoint.solver import AttackResult
 from saddlepoint.solver.grid import Grid
+from saddlepoint.solver.result import asked_of
 from saddlepoint.streams import JUDGE
 
 __all__ = [
+    "LEVELS",
     "VERDICTS",
     "SavedImages",
     "check_folder",
@@ -39,6 +39,8 @@ VERDICTS = "verdicts.json"
 """The file beside the images that says what became of each."""
 
 LEVELS = 256
+"""Of a pixel in 8 bits."""
+
 _ROWS = 256  # at a time, where nothing is differentiated
 _LONGER = (1.0, 1.02, 1.05, 1.1, 1.2, 1.5, 2.0, 4.0)
 _ROUNDING = 1e-4  # of the radius, as the judge of evaluations allows
