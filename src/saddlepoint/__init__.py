@@ -22,10 +22,12 @@ if TYPE_CHECKING:
         Ledger,
         Outcome,
         Page,
+        PatchRates,
         RobustAccuracy,
         SavedImages,
         SuccessRates,
         Target,
+        patch_rates,
         robust_accuracy,
         robust_domains,
         save_images,
@@ -38,12 +40,31 @@ if TYPE_CHECKING:
         AbstractProblem,
         Array,
         Ensemble,
+        Patched,
         Product,
         Transformed,
         Universal,
     )
-    from saddlepoint.projections import LpBall, l0, l1, l2, linf, project_lp_box, project_simplex
-    from saddlepoint.rules import AbstractWeightRule, Average, Entropic, Fixed, MinMax, WorstCase
+    from saddlepoint.projections import (
+        AbstractSet,
+        LpBall,
+        Patch,
+        l0,
+        l1,
+        l2,
+        linf,
+        project_lp_box,
+        project_simplex,
+    )
+    from saddlepoint.rules import (
+        AbstractWeightRule,
+        Average,
+        Entropic,
+        Fixed,
+        Grouped,
+        MinMax,
+        WorstCase,
+    )
     from saddlepoint.solver import Asked, AttackResult, History, Progress, Schedule
     from saddlepoint.solver.apgda import apgda
     from saddlepoint.solver.attack import attack
@@ -68,12 +89,14 @@ if TYPE_CHECKING:
         msd_step,
         train,
     )
+    from saddlepoint.transforms import View
 
 __version__ = "0.2.0"
 
 __all__ = [
     "AbstractAttack",
     "AbstractProblem",
+    "AbstractSet",
     "AbstractStart",
     "AbstractWeightRule",
     "Array",
@@ -89,6 +112,7 @@ __all__ = [
     "EvaluationProgress",
     "Failure",
     "Fixed",
+    "Grouped",
     "HasBall",
     "History",
     "Ledger",
@@ -100,6 +124,9 @@ __all__ = [
     "Model",
     "Outcome",
     "Page",
+    "Patch",
+    "PatchRates",
+    "Patched",
     "Precision",
     "Precisions",
     "Product",
@@ -118,6 +145,7 @@ __all__ = [
     "TrainingProgress",
     "Transformed",
     "Universal",
+    "View",
     "WarmStart",
     "WorstCase",
     "ZeroStart",
@@ -139,6 +167,7 @@ __all__ = [
     "models",
     "msd_step",
     "neg_cross_entropy",
+    "patch_rates",
     "project_lp_box",
     "project_simplex",
     "report",
@@ -164,10 +193,12 @@ _ROOMS = {
         "Ledger",
         "Outcome",
         "Page",
+        "PatchRates",
         "RobustAccuracy",
         "SavedImages",
         "SuccessRates",
         "Target",
+        "patch_rates",
         "robust_accuracy",
         "robust_domains",
         "save_images",
@@ -176,8 +207,26 @@ _ROOMS = {
     ),
     "losses": ("Loss", "clipped", "cw_margin", "dlr", "neg_cross_entropy"),
     "precision": ("Precision", "Precisions"),
-    "problems": ("AbstractProblem", "Array", "Ensemble", "Product", "Transformed", "Universal"),
-    "projections": ("LpBall", "l0", "l1", "l2", "linf", "project_lp_box", "project_simplex"),
+    "problems": (
+        "AbstractProblem",
+        "Array",
+        "Ensemble",
+        "Patched",
+        "Product",
+        "Transformed",
+        "Universal",
+    ),
+    "projections": (
+        "AbstractSet",
+        "LpBall",
+        "Patch",
+        "l0",
+        "l1",
+        "l2",
+        "linf",
+        "project_lp_box",
+        "project_simplex",
+    ),
     "solver": ("Asked", "AttackResult", "History", "Progress", "Schedule", "apgda", "attack"),
     "training": (
         "AbstractStart",
@@ -200,7 +249,16 @@ _ROOMS = {
         "msd_step",
         "train",
     ),
-    "rules": ("AbstractWeightRule", "Average", "Entropic", "Fixed", "MinMax", "WorstCase"),
+    "transforms": ("View",),
+    "rules": (
+        "AbstractWeightRule",
+        "Average",
+        "Entropic",
+        "Fixed",
+        "Grouped",
+        "MinMax",
+        "WorstCase",
+    ),
 }
 _HOMES = {name: room for room, names in _ROOMS.items() for name in names}
 

@@ -8,6 +8,7 @@ from cyclopts import App
 from saddlepoint.runs.settings import (
     ATTACKS,
     EnsembleSettings,
+    PatchSettings,
     TransformSettings,
     UniversalSettings,
 )
@@ -71,6 +72,18 @@ def transform(*, settings: Any = None, running: ImagesRunning | None = None) -> 
     return _go("transform", settings, running)
 
 
+@app.command(
+    help_epilogue=_examples(
+        "patch --data cifar10-sample --models A,C --patch 8 --baseline average",
+        "patch --models A --patch mask.png --targeted cat --views anywhere,anywhere+rotate:-30..30",
+    )
+)
+@takes(PatchSettings)
+def patch(*, settings: Any = None, running: ImagesRunning | None = None) -> int:
+    """One patch for many images, views and models, tested on images and looks it was not made for."""
+    return _go("patch", settings, running)
+
+
 def _go(kind: str, flags: Any, running: ImagesRunning | None) -> int:
     from . import show
     from .cluster import joined, processes
@@ -100,7 +113,7 @@ def run_attack(
         command: The line that repeats the run, if it is not the one of the settings.
     """
     from saddlepoint import runs
-    from saddlepoint.runs import build, precisions, targets
+    from saddlepoint.runs import build, patch_build, precisions, targets
     from saddlepoint.runs import victims as victim_room
     from saddlepoint.runs.preparing import prepared
 
@@ -115,24 +128,27 @@ def run_attack(
         with progress.downloads() as downloading:
             ready = prepared(settings, trust=running.trust, progress=downloading)
         show.limit_used(settings.limit, len(ready.images.x), quiet=quiet)
-        settings, x, y = ready.settings, ready.x, ready.y
+        settings, classes = ready.settings, ready.images.classes
+        x, y = targets.without(settings, ready.x, ready.y, classes)
         problem = build.problem_of(settings, x, y, ready.models)
+        test = patch_build.test_of(settings, problem, x, y, ready.models)
         if settings.targeted is not None:
-            problem = targets.aimed(problem, settings.targeted, ready.images.classes)
+            problem = targets.aimed(problem, settings.targeted, classes)
+            test = test and test.aimed(settings.targeted, classes)
         victims = victim_room.victims_of(settings, problem, x, y, ready.victims)
         asked = settings.precision
         settings, _ = precisions.with_precisions(settings, problem, folder, resume=running.resume)
         show.precision_used(asked, settings.precision, quiet=quiet)
         build.rules_of(settings, problem)  # weights for other domains are the user's to mend
     with library():
-        job = build.job_of(settings, problem, victims)
+        job = build.job_of(settings, problem, victims, test)
     command = command or settings.command(trust=running.trust)
     with usage():
         run = build.record_of(
             settings, job.problem, ready.images, ready.models, command, ready.victims
         )
     title = f"{settings.kind} {settings.data}"
-    noun = "groups" if settings.kind == "universal" else "images"
+    noun = {"universal": "groups", "patch": "patches"}.get(settings.kind, "images")
     try:
         with folders.opened(run, folder, running, quiet=quiet, problem=job.problem) as execution:
             run = execution.run
@@ -170,7 +186,7 @@ def _save_images(
 
     with library():
         delta = runs.read_results(folder)[1]["delta"].to(problem.lower)
-        ball, aimed = build.ball_of(settings), settings.targeted is not None
+        ball, aimed = build.ball_of(settings).ball, settings.targeted is not None
         saved = save_perturbed(problem, delta, ball, images, targeted=aimed)
     show.saved("", saved, quiet=quiet)
 

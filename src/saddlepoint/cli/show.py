@@ -93,6 +93,9 @@ def warnings_as_notes(*, quiet: bool = False) -> Iterator[None]:
 
 def summary(run: "Run") -> None:
     """The outcome of an attack as a table and in words, on stdout."""
+    if run.kind == "patch":
+        _patch_summary(run)
+        return
     from saddlepoint.report import words
     from saddlepoint.runs import AttackMetrics, settings_of
     from saddlepoint.runs.settings import AttackSettings
@@ -161,6 +164,23 @@ def _rate(value: float | None, ends: tuple[float, float] | None) -> str:
     if value is None or ends is None:
         return "-"
     return f"{value:.1f} ({ends[0]:.1f} to {ends[1]:.1f})"
+
+
+def _patch_summary(run: "Run") -> None:
+    from saddlepoint.report.patch_page import patch_headline, view_table
+    from saddlepoint.runs import AttackMetrics
+
+    console = Console(width=None if sys.stdout.isatty() else 110, highlight=False)
+    metrics = AttackMetrics.of(run)
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    headings, lines = view_table(run, metrics)
+    for index, heading in enumerate(headings):
+        table.add_column(heading, justify="right" if index else "left")
+    for line in lines:
+        table.add_row(*map(escape, line))
+    console.print("Success on images that were held out, percent:", table, sep="\n")
+    for said in patch_headline(run, metrics):
+        console.print(escape(said))
 
 
 def evaluation(run: "Run") -> None:

@@ -4,6 +4,7 @@ from saddlepoint.evaluation.attacks import AbstractAttack, Target
 from saddlepoint.evaluation.domains import robust_domains
 from saddlepoint.evaluation.failures import AttackFailedError, Failure
 from saddlepoint.evaluation.given import HasBall
+from saddlepoint.evaluation.held_out import PatchRates, patch_rates
 from saddlepoint.evaluation.ours import OurAttack
 from saddlepoint.evaluation.pages import Ledger, Page, SharedLedger
 from saddlepoint.evaluation.radii import smallest_radius
@@ -27,6 +28,7 @@ __all__ = [
     "OurAttack",
     "Outcome",
     "Page",
+    "PatchRates",
     "RobustAccuracy",
     "SavedImages",
     "SharedLedger",
@@ -36,6 +38,7 @@ __all__ = [
     "Verdict",
     "judge",
     "judge_domains",
+    "patch_rates",
     "robust_accuracy",
     "robust_domains",
     "save_images",

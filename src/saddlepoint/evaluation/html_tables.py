@@ -1,16 +1,20 @@
-"""Evaluations as small tables, for notebooks."""
+"""Evaluations as small tables, for notebooks, and as pages."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from saddlepoint.display import hardest, html_table, percent, percents
 from saddlepoint.evaluation.rates import share, wilson
+from saddlepoint.problems import AbstractProblem
 
 if TYPE_CHECKING:
     from saddlepoint.evaluation.results import DomainAccuracy, RobustAccuracy
 
-__all__ = ["domains_table", "threats_table"]
+__all__ = ["domains_table", "threats_table", "write_page"]
 
 
 def threats_table(result: RobustAccuracy) -> str:
@@ -44,3 +48,15 @@ def _share(result: RobustAccuracy | DomainAccuracy, threat: str | None) -> str:
     """What is still right under a threat, or under all."""
     bound = ("union" if threat is None else f"robust.{threat}") in result.at_most
     return percent(share(result.still_right(threat)), at_most=bound)
+
+
+def write_page(
+    result: DomainAccuracy | RobustAccuracy,
+    path: str | os.PathLike[str],
+    problem: AbstractProblem,
+    options: Mapping[str, Any],
+) -> Path:
+    """The page of the command line; see `saddlepoint.report.write_result`."""
+    import saddlepoint  # as in `AttackResult.report`: the package knows the rooms above
+
+    return saddlepoint.report.write_result(result, path, problem, **options)

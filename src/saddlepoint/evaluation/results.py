@@ -14,7 +14,7 @@ from torch import Tensor
 
 from saddlepoint.display import percent
 from saddlepoint.evaluation.failures import Failure
-from saddlepoint.evaluation.html_tables import domains_table, threats_table
+from saddlepoint.evaluation.html_tables import domains_table, threats_table, write_page
 from saddlepoint.evaluation.pages import Status
 from saddlepoint.evaluation.rates import share, wilson
 from saddlepoint.problems import AbstractProblem
@@ -118,10 +118,7 @@ class RobustAccuracy:
         self, path: str | os.PathLike[str], problem: AbstractProblem, **options: Any
     ) -> Path:
         """Write the page that the command line leaves; see `saddlepoint.report.write_result`."""
-        # As in `AttackResult.report`: the package knows the rooms above.
-        import saddlepoint
-
-        return saddlepoint.report.write_result(self, path, problem, **options)
+        return write_page(self, path, problem, options)
 
     @property
     def count(self) -> int:
@@ -255,10 +252,7 @@ class DomainAccuracy:
         self, path: str | os.PathLike[str], problem: AbstractProblem, **options: Any
     ) -> Path:
         """Write the page that the command line leaves; see `saddlepoint.report.write_result`."""
-        # As in `AttackResult.report`: the package knows the rooms above.
-        import saddlepoint
-
-        return saddlepoint.report.write_result(self, path, problem, **options)
+        return write_page(self, path, problem, options)
 
     @property
     def count(self) -> int:

@@ -114,7 +114,7 @@ def save_images(result: AttackResult, folder: str | os.PathLike[str]) -> SavedIm
     """
     asked = asked_of(result)
     saved = save_perturbed(
-        asked.problem, result.delta, asked.ball, Path(folder), targeted=asked.targeted
+        asked.problem, result.delta, asked.ball.ball, Path(folder), targeted=asked.targeted
     )
     lost = int((saved.before & ~saved.fooled).any(dim=1).sum())
     if lost:
@@ -198,7 +198,7 @@ def save_nearest(
 def _lengthened(problem: AbstractProblem, delta: Tensor, ball: LpBall) -> Tensor:
     """The shortest of some multiples of every perturbation that fools, read back, all that it fooled before."""
     grid, truth = Grid(LEVELS), problem.truth
-    whole = grid.holds(problem.images(problem.zeros()))
+    whole = grid.holds(problem.unperturbed())
     wanted = is_fooled(_answers(problem, delta), truth)
     best, left = delta.clone(), torch.arange(len(delta), device=delta.device)
     for factor in _LONGER:

@@ -203,7 +203,7 @@ def carlini_wagner_distance(
 
 def _residuals(measurement: Measurement, problem: AbstractProblem, tell: Tell) -> Residuals:
     settings = measurement.block.settings
-    ball, step_size = build.ball_of(settings), settings.step_size
+    ball, step_size = build.ball_of(settings).ball, settings.step_size
     rule = _only_rule(measurement)
     assert step_size is not None  # blocks are settings of `apgda`
     parts = []

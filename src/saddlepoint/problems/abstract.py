@@ -126,6 +126,10 @@ class AbstractProblem(ABC):
         part.levels = levels
         return part
 
+    def unperturbed(self) -> Tensor:
+        """Everything that delta is added to or shown with, (B, ...): what has to be 8-bit for results to be."""
+        return self.images(self.zeros())
+
     def aim_at(self, targets: Tensor) -> Self:
         """The same problem for targeted attacks that know the true classes too.
 

@@ -13,6 +13,7 @@ from saddlepoint.files import write_atomically
 from saddlepoint.report import charts, words
 from saddlepoint.report.evaluation_page import render_evaluation
 from saddlepoint.report.gallery import picture_row, scales
+from saddlepoint.report.patch_page import patch_files, render_patch
 from saddlepoint.report.tables import evaluation_table, write_table
 from saddlepoint.report.template import render_template
 from saddlepoint.report.training_page import render_training
@@ -36,7 +37,8 @@ _OVERHEAD = 90_000  # style, script, charts and text
 def write_report(folder: Path, *, max_bytes: int = MAX_BYTES) -> Path:
     """Draw `report.html` of a finished run of any kind from its `run.json` and `tensors.safetensors`.
 
-    Of an evaluation, and of an attack with victims, `table.md`, `table.csv` and `table.tex` are written too.
+    Of an evaluation, and of an attack with victims, `table.md`, `table.csv` and `table.tex` are written too, of
+    a patch attack `patch.png` and `patch-true-size.png`.
 
     Args:
         folder: The run directory.
@@ -63,6 +65,9 @@ def write_report(folder: Path, *, max_bytes: int = MAX_BYTES) -> Path:
     write_atomically(path, html.encode())
     if run.kind == EVALUATE:
         write_table(evaluation_table(run), folder / "table")
+    if run.kind == "patch":
+        for name, png in patch_files(run, tensors).items():
+            write_atomically(folder / name, png)
     if run.hashes.victims:
         write_table(attack_table(run), folder / "table")
     return path
@@ -78,6 +83,8 @@ def render(run: Run, tensors: Mapping[str, Tensor], *, max_bytes: int = MAX_BYTE
     """
     if run.kind == EVALUATE:
         return render_evaluation(run, tensors, max_bytes=max_bytes)
+    if run.kind == "patch":
+        return render_patch(run, tensors)
     nouns, metrics = words.NOUNS[run.kind], AttackMetrics.of(run)
     settings, rows = settings_of(run, AttackSettings), _rows(run, tensors, max_bytes)
     return render_template(

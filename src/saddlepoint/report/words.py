@@ -50,6 +50,7 @@ class Nouns:
 NOUNS: Mapping[str, Nouns] = {
     "ensemble": Nouns("Ensemble attack", "image", "images", "model", "models"),
     "universal": Nouns("Universal perturbation", "group", "groups", "image", "images"),
+    "patch": Nouns("Patch attack", "patch", "patches", "photograph", "photographs"),
     "transform": Nouns("Attack through transformations", "image", "images", "view", "views"),
 }
 

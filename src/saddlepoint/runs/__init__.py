@@ -28,6 +28,7 @@ if TYPE_CHECKING:
         TrainingMetrics,
         examined,
     )
+    from saddlepoint.runs.patch_metrics import HeldOut
     from saddlepoint.runs.ranking import Board, Pair, Place, Ranking, rank_runs
     from saddlepoint.runs.reading import finished, metrics_of, read_results, settings_of
     from saddlepoint.runs.record import EVALUATE, RECORD, SCHEMA_VERSION, TENSORS, Hashes, Kind, Run
@@ -50,6 +51,7 @@ __all__ = [
     "Examined",
     "Execution",
     "Hashes",
+    "HeldOut",
     "Job",
     "Kind",
     "Metrics",
@@ -87,6 +89,7 @@ _FILES = (
     "execute",
     "hashing",
     "metrics",
+    "patch_metrics",
     "ranking",
     "reading",
     "record",

@@ -11,28 +11,31 @@ import torch
 from torch import Tensor
 
 from saddlepoint import data
-from saddlepoint.problems import AbstractProblem, Ensemble, Model, Product, Universal
-from saddlepoint.projections import NORMS, LpBall
+from saddlepoint.problems import AbstractProblem, Ensemble, Model, Patched, Product, Universal
+from saddlepoint.projections import NORMS, AbstractSet, LpBall
 from saddlepoint.rules import AbstractWeightRule
-from saddlepoint.runs import texts
+from saddlepoint.runs import patch_words, texts
 from saddlepoint.runs.hashing import hash_model, hash_settings, hash_tensors
 from saddlepoint.runs.materials import Images
+from saddlepoint.runs.patch_build import patched_of, shared
+from saddlepoint.runs.patch_tests import PatchTest
 from saddlepoint.runs.precisions import for_models
 from saddlepoint.runs.record import Hashes, Run
 from saddlepoint.runs.rows import Job, Solve
 from saddlepoint.runs.settings import (
     AttackSettings,
     EvaluateSettings,
+    PatchSettings,
     TransformSettings,
     UniversalSettings,
 )
 from saddlepoint.runs.victims import check_strangers
+from saddlepoint.runs.view_names import view_names
 from saddlepoint.solver import apgda_unchecked, attack_unchecked
 from saddlepoint.solver.grid import Grid
 from saddlepoint.solver.inspection import Look, look
 from saddlepoint.solver.lowering import choose_precisions
 from saddlepoint.solver.schedule import divided
-from saddlepoint.transforms import Transform
 
 __all__ = [
     "ball_of",
@@ -46,18 +49,7 @@ __all__ = [
 ]
 
 
-# The paper's short names in words.
-_VIEWS = {
-    "ori": "original",
-    "flh": "hflip",
-    "flv": "vflip",
-    "bri": "brightness",
-    "gam": "gamma",
-    "rot": "rotate",
-}
-
-
-def ball_of(settings: AttackSettings) -> LpBall:
+def ball_of(settings: AttackSettings) -> AbstractSet:
     """Where perturbations may be.
 
     Example:
@@ -65,6 +57,8 @@ def ball_of(settings: AttackSettings) -> LpBall:
         >>> ball_of(EnsembleSettings(models=["A"], norm="l2", eps=3))
         LpBall(p=2.0, eps=3.0, unit='entry')
     """
+    if isinstance(settings, PatchSettings):
+        return patch_words.patch(settings.patch, settings.eps)
     return LpBall(NORMS[settings.norm], settings.eps)
 
 
@@ -97,9 +91,11 @@ def problem_of(
         )
         (model,) = models.values()
         return Universal(model, groups, truth, box=settings.box, labels=settings.labels)
+    if isinstance(settings, PatchSettings):
+        return patched_of(settings, x, y, models)
     if isinstance(settings, TransformSettings):
         family = texts.transforms(settings.transforms)
-        names = _view_names(models, family) if views is None else views
+        names = view_names(models, family) if views is None else views
         options: Any = {"seed": settings.seed, "names": names, "labels": settings.labels}
         return Product(list(models.values()), family, x, y, settings.samples, **options)
     return Ensemble(list(models.values()), x, y, names=list(models), labels=settings.labels)
@@ -116,7 +112,7 @@ def evaluated_problem(
     if not settings.transforms:
         return Ensemble(list(models.values()), x, y, names=list(models))
     family = texts.transforms(settings.transforms)
-    names = _view_names(models, family)
+    names = view_names(models, family)
     problem = Product(list(models.values()), family, x, y, names=names)
     if problem.random:
         raise ValueError(
@@ -163,13 +159,20 @@ def rules_of(
     """
     rule = texts.rule(settings.rule)
     baseline = None if settings.baseline is None else texts.rule(settings.baseline)
+    rule, baseline = (
+        shared(settings, problem, rule),
+        baseline and shared(settings, problem, baseline),
+    )
     for each in (rule, baseline or rule):
         each.init(torch.zeros(1, problem.num_domains))
     return rule, baseline
 
 
 def job_of(
-    settings: AttackSettings, problem: AbstractProblem, victims: tuple[AbstractProblem, ...] = ()
+    settings: AttackSettings,
+    problem: AbstractProblem,
+    victims: tuple[AbstractProblem, ...] = (),
+    test: PatchTest | None = None,
 ) -> Job:
     """What the rows of an attack need. The models are looked at here, once for all pages; victims are not.
 
@@ -179,8 +182,8 @@ def job_of(
     rule, baseline = rules_of(settings, problem)
     ball = ball_of(settings)
     if settings.quantize is not None:
-        Grid(settings.quantize).check(problem.images(problem.zeros()))
-        Grid(settings.quantize).check_ball(ball)
+        Grid(settings.quantize).check(problem.unperturbed())
+        Grid(settings.quantize).check_ball(ball.ball)
     doubt = ball.doubt(problem.lower.shape[1:])
     seen = look(problem, texts.loss(settings.loss), targeted=settings.targeted is not None)
     notes = (doubt, *seen.faults) if doubt else seen.faults
@@ -192,6 +195,7 @@ def job_of(
         settings.batch_size,
         notes,
         victims,
+        test,
     )
 
 
@@ -222,7 +226,8 @@ def record_of(
         ValueError: A victim is one of the models.
     """
     values = settings.model_dump() if values is None else values
-    hashes = hashes_of(values, images.x, images.y, models, known=known)
+    mask = problem.mask if isinstance(problem, Patched) else None
+    hashes = hashes_of(values, images.x, images.y, models, mask=mask, known=known)
     hashes = replace(hashes, victims={n: hash_model(m) or "" for n, m in (victims or {}).items()})
     check_strangers(hashes)
     return Run(
@@ -243,6 +248,7 @@ def hashes_of(
     y: Tensor,
     models: Mapping[str, Model],
     *,
+    mask: Tensor | None = None,
     known: dict[int, tuple[object, str]] | None = None,
 ) -> Hashes:
     """What has to be the same for a run to be continued.
@@ -252,6 +258,7 @@ def hashes_of(
         x: Images, (N, ...).
         y: Labels, (N,).
         models: By name.
+        mask: Where a patch is, which may have come from a file.
         known: A memory for runs that share models and images, which must not change in between: what is in it
             is not hashed again.
     """
@@ -263,24 +270,9 @@ def hashes_of(
             memory[id(thing)] = (thing, hashed() or "")
         return memory[id(thing)][1]
 
+    data = {"x": x, "y": y} | ({} if mask is None else {"mask": mask})
     return Hashes(
         settings=hash_settings(settings),
         models={name: once(m, partial(hash_model, m)) for name, m in models.items()},
-        data=once(x, partial(hash_tensors, {"x": x, "y": y})),
+        data=once(x, partial(hash_tensors, data)),
     )
-
-
-def _view_names(models: Mapping[str, Model], family: Sequence[Transform]) -> list[str]:
-    """Every model behind every transformation, as a user would call it."""
-    seen = _unique([_VIEWS.get(transform.name, transform.name) for transform in family])
-    return seen if len(models) == 1 else [f"{model}/{view}" for model in models for view in seen]
-
-
-def _unique(names: list[str]) -> list[str]:
-    counts = {name: names.count(name) for name in names}
-    seen: dict[str, int] = {}
-    result = []
-    for name in names:
-        seen[name] = seen.get(name, 0) + 1
-        result.append(f"{name} {seen[name]}" if counts[name] > 1 else name)
-    return result

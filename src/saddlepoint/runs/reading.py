@@ -18,12 +18,14 @@ from saddlepoint.runs.metrics import (
     Metrics,
     TrainingMetrics,
 )
+from saddlepoint.runs.patch_metrics import HeldOut
 from saddlepoint.runs.plain import quoted
 from saddlepoint.runs.record import EVALUATE, RECORD, TENSORS, Run
 from saddlepoint.runs.settings import (
     ATTACKS,
     AttackSettings,
     EvaluateSettings,
+    PatchSettings,
     Settings,
     TrainSettings,
 )
@@ -184,7 +186,25 @@ def _attack_facts(run: Run, metrics: AttackMetrics) -> Iterator[Fact]:
             yield "accuracy for", set(part.accuracy), names
             yield "weights for", set(part.weights), names
             yield "intervals for", set(part.intervals.accuracy), names
+            yield "held-out images:", part.held_out is not None, run.kind == "patch"
+            yield from _held_out_facts(run, part.held_out)
             yield "victims", set(part.transfer.victims if part.transfer else ()), victims
+
+
+def _held_out_facts(run: Run, found: HeldOut | None) -> Iterator[Fact]:
+    if found is None:
+        return
+    names = {name for view in found.views.values() for name in view.models}
+    yield "views", list(found.views), settings_of(run, PatchSettings).views
+    yield "a hardest view among them:", found.worst_view in found.views, True
+    yield "a best patch among its rows:", 0 <= found.best_patch < run.rows, True
+    for view in found.views.values():
+        yield "success of the models", set(view.models), names
+    yield "domains as many as", len(run.domains) % (len(found.views) * max(len(names), 1)), 0
+    for each in found.maps:
+        shape = [len(each.across)] * len(each.down)
+        yield "a heat map of cells", [len(line) for line in each.success], shape
+        yield "a heat map of intervals", [len(line) for line in each.intervals], shape
 
 
 def _evaluation_facts(run: Run, metrics: EvaluationMetrics) -> Iterator[Fact]:

@@ -47,7 +47,7 @@ BOARD = "tensorboard"
 SCHEMA_VERSION = 5
 """Raised whenever a reader of older files would misunderstand the new ones."""
 
-Kind = Literal["ensemble", "universal", "transform", "evaluate", "train", "measure"]
+Kind = Literal["ensemble", "universal", "transform", "patch", "evaluate", "train", "measure"]
 Status = Literal["running", "interrupted", "failed", "complete"]
 
 EVALUATE: Kind = "evaluate"
@@ -67,6 +67,7 @@ _RESULTS: dict[str, tuple[str, ...]] = {
 _TABLES = ("table.md", "table.csv", "table.tex")
 _DRAWN: dict[str, tuple[str, ...]] = {
     "train": ("report.html", BOARD),
+    "patch": ("report.html", "patch.png", "patch-true-size.png"),
     "evaluate": ("report.html", *_TABLES),
     "measure": (),
 }
@@ -139,7 +140,7 @@ class Run:
     """One run of any kind, as it is in `run.json`.
 
     Attributes:
-        kind: "ensemble", "universal" or "transform" for attacks, "evaluate", "train", "measure".
+        kind: "ensemble", "universal", "transform" or "patch" for attacks, "evaluate", "train", "measure".
         command: The line that repeats the run.
         settings: All settings, defaults included; brought to what JSON can say, as they are read back.
         seed: Of everything random.

@@ -14,7 +14,7 @@ from torch import Tensor
 from saddlepoint.display import Brief, hardest, html_table
 from saddlepoint.plots import plot_steps
 from saddlepoint.problems import AbstractProblem
-from saddlepoint.projections import LpBall
+from saddlepoint.projections import AbstractSet
 from saddlepoint.rules import AbstractWeightRule
 
 __all__ = [
@@ -76,7 +76,7 @@ class Asked(Brief):
     """
 
     problem: AbstractProblem
-    ball: LpBall
+    ball: AbstractSet
     rule: AbstractWeightRule
     steps: int
     targeted: bool
