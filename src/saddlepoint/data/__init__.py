@@ -36,7 +36,12 @@ __all__ = [
 ]
 
 NAMES = (*DATASETS, "mnist-sample", "cifar10-sample")
-"""Every name `load` takes."""
+"""Every name `load` takes.
+
+Example:
+    >>> "mnist-sample" in NAMES
+    True
+"""
 
 SAMPLES = {"mnist-sample": 1000, "cifar10-sample": 200}
 """How many test images are embedded."""

@@ -12,7 +12,7 @@ from saddlepoint.display import radius_text
 from saddlepoint.evaluation import wilson
 from saddlepoint.report import charts
 from saddlepoint.report.template import render_template
-from saddlepoint.runs import Run, TrainingMetrics
+from saddlepoint.runs import Run, TrainingMetrics, settings_of
 from saddlepoint.runs.settings import TrainSettings
 from saddlepoint.runs.training_parts import line_to_evaluate
 
@@ -22,7 +22,8 @@ __all__ = ["render_training"]
 def render_training(run: Run, folder: Path) -> str:
     """The page of a finished training in its folder."""
     metrics = TrainingMetrics.of(run)
-    settings, epochs, robust = run.settings, metrics.history, metrics.robust_accuracy
+    settings = settings_of(run, TrainSettings)
+    epochs, robust = metrics.history, metrics.robust_accuracy
     held_out = all(each.validation for each in epochs)
     threats = [name for name in epochs[0].validation if name not in ("clean", "union")]
     # Threats first: a threat has one colour in both charts.
@@ -31,14 +32,13 @@ def render_training(run: Run, folder: Path) -> str:
     weighted = weighted if len(weighted) > 1 else []  # the weight of one threat is one
     count = metrics.rows_attacked if robust else metrics.rows
     low, high = wilson(round((robust.get("union", metrics.accuracy)) * count / 100), count)
-    plain = {name: value for name, value in settings.items() if name != "recipe"}
     # As `train` keeps it: of equals the one with the best clean accuracy, and of those the first.
     scores = [(each.validation["union"], each.validation["clean"]) for each in epochs if held_out]
     best = scores.index(max(scores)) if scores else len(epochs) - 1
     return render_template(
         "training.html",
-        title=f"{settings['method'].upper()} on {settings['data']}, network {settings['model']}",
-        threats=", ".join(settings.get("threat", [])) or "without threats",
+        title=f"{str(settings.method).upper()} on {settings.data}, network {settings.model}",
+        threats=", ".join(settings.threat) or "without threats",
         metrics=metrics,
         names=shown,
         accuracy_chart=_lines(
@@ -61,7 +61,7 @@ def render_training(run: Run, folder: Path) -> str:
         count=count,
         interval=f"{100 * low:.1f} to {100 * high:.1f} %",
         fgsm="" if metrics.fgsm_eps is None else f" (linf {radius_text(metrics.fgsm_eps)})",
-        evaluate=line_to_evaluate(TrainSettings.model_validate(plain), folder),
+        evaluate=line_to_evaluate(settings, folder),
         rows=[
             {
                 "epoch": index + 1,
