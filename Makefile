@@ -3,8 +3,9 @@ PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip --disable-pip-version-check
+PYTHONS ?= 3.11 3.12 3.13
 
-.PHONY: demo test lint bench slow browser models clean install help
+.PHONY: demo test lint docs gallery release matrix bench slow browser models clean install help
 
 help:            ## this list
 	@grep -hE '^[a-z]+: .*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /  make \1|/' | column -t -s '|'
@@ -49,9 +50,31 @@ $(VENV)-models/.installed: pyproject.toml constraints.txt
 models: $(VENV)-models/.installed  ## networks of timm, torchvision and transformers, and ONNX files
 	OMP_NUM_THREADS=1 $(VENV)-models/bin/python -m pytest -q -m zoo tests/models
 
+# Its own environment: the notebooks use transformers, whose presence the tests would notice.
+$(VENV)-docs/.installed: pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)-docs
+	$(VENV)-docs/bin/python -m pip --disable-pip-version-check install --quiet --constraint constraints.txt torch
+	$(VENV)-docs/bin/python -m pip --disable-pip-version-check install --quiet --constraint constraints.txt \
+	  --editable '.[docs]'
+	@touch $@
+
+docs: $(VENV)-docs/.installed  ## the documentation site in build/site, built strictly, all links followed
+	OMP_NUM_THREADS=1 $(VENV)-docs/bin/python tools/website.py
+
+gallery: install ## the reports of docs/gallery and the pictures of README again, by the commands of docs/gallery.md
+	$(PIP) install --quiet --constraint constraints.txt playwright
+	$(BIN)/python tools/gallery.py
+
+release: install ## source distribution and wheel in dist, built twice, checked, and tried outside the checkout
+	$(PIP) install --quiet --constraint constraints.txt --editable '.[release]'
+	$(BIN)/python tools/release.py --limit 16
+
+matrix:          ## the tests in every Python of PYTHONS that is there, and which is not: docs/install.md
+	OMP_NUM_THREADS=1 $(PYTHON) tools/matrix.py $(PYTHONS) --prefix $(abspath $(VENV)) --tests='$(TESTS)'
+
 bench: install   ## every speed figure as a ratio measured in one run
 	$(BIN)/python -m benchmarks
 
 clean:           ## remove what make created
-	rm -rf $(VENV) $(VENV)-models build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(VENV)-models $(VENV)-docs $(VENV)-3.* build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

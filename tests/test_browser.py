@@ -323,3 +323,105 @@ def test_a_training_fits_the_screen(visit, tmp_path, scheme, width):
     charts = [each.bounding_box() for each in page.locator("#epochs svg").all()]
     assert len({(round(box["width"]), round(box["height"])) for box in charts}) == 1
     assert page.locator("tr.kept").inner_text().startswith("epoch 2" if width == 390 else "2")
+
+
+SITE = Path(__file__).parents[1] / "build" / "site"
+SHOWN = [
+    "index",
+    "start",
+    "how-it-works",
+    "ensemble",
+    "RESULTS",
+    "comparison",
+    "reference/attacks",
+    "notebooks/own_ensemble",
+    "gallery",
+]
+
+
+@pytest.fixture
+def site():
+    if not (SITE / "index.html").exists():
+        pytest.skip("needs the documentation site; `make docs` builds it")
+    return SITE
+
+
+@pytest.fixture
+def served(site):
+    """The site as a server shows it: a page there may start workers, one from a disk may not."""
+    import functools
+    import threading
+    from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+
+    class Quiet(SimpleHTTPRequestHandler):
+        def log_message(self, *words: object) -> None:
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(Quiet, directory=site))
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield f"http://127.0.0.1:{server.server_port}"
+    server.shutdown()
+    server.server_close()
+
+
+def opened(browser, address: str, trouble: list[str], width: int = 1280, scheme: str = "light"):
+    """A page that notes what goes wrong, and every request that leaves the site."""
+    page = browser.new_page(viewport={"width": width, "height": 844}, color_scheme=scheme)
+    page.on(  # remarks of the browser are no errors
+        "console",
+        lambda said: None if said.type == "info" else trouble.append(f"{said.type}: {said.text}"),
+    )
+    page.on("pageerror", lambda error: trouble.append(str(error)))
+    home = ("file:", "data:", "blob:", "http://127.0.0.1:")
+    page.on("request", lambda each: None if each.url.startswith(home) else trouble.append(each.url))
+    page.goto(address)
+    return page
+
+
+@pytest.mark.parametrize("name", SHOWN)
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [390, 1280])
+def test_the_site_fits_the_screen(browser, site, tmp_path, name, scheme, width):
+    trouble: list[str] = []
+    page = opened(browser, (site / f"{name}.html").as_uri(), trouble, width, scheme)
+    page.wait_for_timeout(300)
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    background = page.evaluate("getComputedStyle(document.body).backgroundColor")
+    channels = [float(part) for part in re.findall(r"[\d.]+", background)][:3]
+    assert (channels[0] < 80) == (scheme == "dark")
+    broken = page.locator("img").evaluate_all("all => all.filter(i => !i.naturalWidth).length")
+    assert broken == 0
+    page.screenshot(path=tmp_path / f"{name.replace('/', '-')}-{scheme}-{width}.png")
+    assert trouble == []
+    page.close()
+
+
+@pytest.mark.parametrize("where", ["disk", "server"])
+def test_the_site_is_searched(browser, site, served, where):
+    trouble: list[str] = []
+    address = site.as_uri() if where == "disk" else served
+    page = opened(browser, f"{address}/index.html", trouble)
+    page.wait_for_timeout(500)
+    page.locator(".md-search__button").first.click()
+    field = page.get_by_role("combobox")
+    field.wait_for()
+    field.press_sequentially("projection", delay=80)
+    result = page.locator("a", has_text="project_simplex").first
+    result.wait_for(timeout=20_000)
+    assert field.input_value() == "projection"
+    result.click()
+    page.wait_for_url("**/reference/sets.html**")
+    assert trouble == []
+    page.close()
+
+
+def test_menus_of_the_site_lead_to_its_pages(browser, site):
+    trouble: list[str] = []
+    page = opened(browser, (site / "index.html").as_uri(), trouble)
+    page.locator(".md-nav a", has_text="Gallery of reports").first.click()
+    page.wait_for_url("**/gallery.html")
+    page.get_by_role("link", name="Demo", exact=True).click()
+    page.wait_for_url("**/gallery/demo.html")
+    assert "fool them all" in page.locator("h1").inner_text()
+    assert trouble == []
+    page.close()

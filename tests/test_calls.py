@@ -335,9 +335,9 @@ class TestObviousInputs:
             (
                 (0.2,),
                 {},
-                r"`ball` must be an LpBall, got float 0.2; write ball=saddlepoint\.linf",
+                r"`ball` must be an LpBall or a Patch, got float 0.2; write ball=saddlepoint\.linf",
             ),
-            (("linf",), {}, "`ball` must be an LpBall, got str 'linf'"),
+            (("linf",), {}, "`ball` must be an LpBall or a Patch, got str 'linf'"),
             ((BALL,), {"rule": "minmax"}, r"`rule` .* got str 'minmax'; write rule=.*MinMax\(\)"),
             ((BALL,), {"rule": sp.MinMax}, "`rule` .* got the class MinMax"),
             ((BALL,), {"rule": 0.5}, "`rule` .* got float 0.5"),

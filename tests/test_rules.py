@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 import oracles
-from saddlepoint import Average, Entropic, Fixed, MinMax, WorstCase
+from saddlepoint import Average, Entropic, Fixed, Grouped, MinMax, WorstCase
 from saddlepoint.rules import AbstractWeightRule
 
 RULES = {
@@ -21,6 +21,7 @@ RULES = {
     "average": Average(),
     "worst case": WorstCase(),
     "entropic": Entropic(step_size=0.5),
+    "grouped": Grouped(MinMax(step_size=0.3), (0, 1, 1, 0)),
 }
 
 
@@ -67,7 +68,8 @@ def test_equal_losses_keep_equal_weights(name: str) -> None:
 @pytest.mark.parametrize("name", RULES)
 def test_one_domain_has_all_the_weight(name: str) -> None:
     series = [losses_of(seed, domains=1) for seed in range(3)]
-    assert torch.equal(run(RULES[name], series), torch.ones(7, 1).double())
+    rule = Grouped(MinMax(), (0,)) if name == "grouped" else RULES[name]
+    assert torch.equal(run(rule, series), torch.ones(7, 1).double())
 
 
 @pytest.mark.parametrize("name", RULES)
@@ -236,3 +238,40 @@ def test_the_default_step_of_minmax_shrinks_with_the_number_of_domains(domains: 
     weights = rule.init(losses)
     assert torch.equal(rule.update(weights, losses), explicit.update(weights, losses))
     assert rule.beta(domains) == explicit.beta(domains) == 0.4 / domains
+
+
+def test_grouped_weights_are_the_inner_rule_on_the_means_of_the_groups() -> None:
+    """The objective is that of the groups: sum_k w_k F_k = sum_g w_g mean F, and so are all weights."""
+    groups = (2, 0, 1, 0, 2, 2)
+    inner = MinMax(step_size=0.3, gamma=0.7)
+    rule = Grouped(inner, groups)
+    generator = torch.Generator().manual_seed(0)
+    series = [torch.randn(4, 6, generator=generator, dtype=torch.float64) for _ in range(5)]
+
+    def means(losses: Tensor) -> Tensor:
+        return torch.stack(
+            [losses[:, [k for k in range(6) if groups[k] == g]].mean(dim=1) for g in range(3)],
+            dim=1,
+        )
+
+    weights, expected = rule.init(series[0]), inner.init(means(series[0]))
+    for losses in series[1:]:
+        weights, expected = rule.update(weights, losses), inner.update(expected, means(losses))
+        for k, group in enumerate(groups):
+            torch.testing.assert_close(weights[:, k], expected[:, group] / groups.count(group))
+        torch.testing.assert_close((weights * losses).sum(1), (expected * means(losses)).sum(1))
+    torch.testing.assert_close(weights.sum(dim=1), torch.ones(4).double())
+    single = Grouped(inner, range(6))
+    start = single.init(series[0])
+    torch.testing.assert_close(single.update(start, series[1]), inner.update(start, series[1]))
+
+
+@pytest.mark.parametrize("groups", [(), (0, 2), (1, 2)])
+def test_groups_are_numbered_without_gaps(groups: tuple[int, ...]) -> None:
+    with pytest.raises(ValueError, match="`groups` must be the number of a group"):
+        Grouped(MinMax(), groups)
+
+
+def test_groups_are_those_of_the_domains() -> None:
+    with pytest.raises(ValueError, match="`groups` must have one entry per domain, K = 3, got 2"):
+        Grouped(MinMax(), (0, 1)).init(torch.zeros(1, 3))

@@ -18,14 +18,20 @@ if TYPE_CHECKING:
         DomainAccuracy,
         EvaluationProgress,
         Failure,
+        HasBall,
         Ledger,
         Outcome,
         Page,
+        PatchRates,
         RobustAccuracy,
+        SavedImages,
         SuccessRates,
         Target,
+        patch_rates,
         robust_accuracy,
         robust_domains,
+        save_images,
+        save_nearest,
         success_rates,
     )
     from saddlepoint.losses import Loss, clipped, cw_margin, dlr, neg_cross_entropy
@@ -34,14 +40,32 @@ if TYPE_CHECKING:
         AbstractProblem,
         Array,
         Ensemble,
+        Patched,
         Product,
         Transformed,
         Universal,
     )
-    from saddlepoint.projections import LpBall, l0, l1, l2, linf, project_lp_box, project_simplex
-    from saddlepoint.report import SavedImages, save_images
-    from saddlepoint.rules import AbstractWeightRule, Average, Entropic, Fixed, MinMax, WorstCase
-    from saddlepoint.solver import Asked, AttackResult, History, Progress
+    from saddlepoint.projections import (
+        AbstractSet,
+        LpBall,
+        Patch,
+        l0,
+        l1,
+        l2,
+        linf,
+        project_lp_box,
+        project_simplex,
+    )
+    from saddlepoint.rules import (
+        AbstractWeightRule,
+        Average,
+        Entropic,
+        Fixed,
+        Grouped,
+        MinMax,
+        WorstCase,
+    )
+    from saddlepoint.solver import Asked, AttackResult, History, Progress, Schedule
     from saddlepoint.solver.apgda import apgda
     from saddlepoint.solver.attack import attack
     from saddlepoint.training import (
@@ -65,12 +89,14 @@ if TYPE_CHECKING:
         msd_step,
         train,
     )
+    from saddlepoint.transforms import View
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 __all__ = [
     "AbstractAttack",
     "AbstractProblem",
+    "AbstractSet",
     "AbstractStart",
     "AbstractWeightRule",
     "Array",
@@ -86,6 +112,8 @@ __all__ = [
     "EvaluationProgress",
     "Failure",
     "Fixed",
+    "Grouped",
+    "HasBall",
     "History",
     "Ledger",
     "Loader",
@@ -96,6 +124,9 @@ __all__ = [
     "Model",
     "Outcome",
     "Page",
+    "Patch",
+    "PatchRates",
+    "Patched",
     "Precision",
     "Precisions",
     "Product",
@@ -105,6 +136,7 @@ __all__ = [
     "RobustAccuracy",
     "RunningErrors",
     "SavedImages",
+    "Schedule",
     "StepOptions",
     "StepStats",
     "SuccessRates",
@@ -113,6 +145,7 @@ __all__ = [
     "TrainingProgress",
     "Transformed",
     "Universal",
+    "View",
     "WarmStart",
     "WorstCase",
     "ZeroStart",
@@ -134,12 +167,14 @@ __all__ = [
     "models",
     "msd_step",
     "neg_cross_entropy",
+    "patch_rates",
     "project_lp_box",
     "project_simplex",
     "report",
     "robust_accuracy",
     "robust_domains",
     "save_images",
+    "save_nearest",
     "success_rates",
     "train",
     "transforms",
@@ -154,22 +189,45 @@ _ROOMS = {
         "DomainAccuracy",
         "EvaluationProgress",
         "Failure",
+        "HasBall",
         "Ledger",
         "Outcome",
         "Page",
+        "PatchRates",
         "RobustAccuracy",
+        "SavedImages",
         "SuccessRates",
         "Target",
+        "patch_rates",
         "robust_accuracy",
         "robust_domains",
+        "save_images",
+        "save_nearest",
         "success_rates",
     ),
     "losses": ("Loss", "clipped", "cw_margin", "dlr", "neg_cross_entropy"),
     "precision": ("Precision", "Precisions"),
-    "problems": ("AbstractProblem", "Array", "Ensemble", "Product", "Transformed", "Universal"),
-    "projections": ("LpBall", "l0", "l1", "l2", "linf", "project_lp_box", "project_simplex"),
-    "report": ("SavedImages", "save_images"),
-    "solver": ("Asked", "AttackResult", "History", "Progress", "apgda", "attack"),
+    "problems": (
+        "AbstractProblem",
+        "Array",
+        "Ensemble",
+        "Patched",
+        "Product",
+        "Transformed",
+        "Universal",
+    ),
+    "projections": (
+        "AbstractSet",
+        "LpBall",
+        "Patch",
+        "l0",
+        "l1",
+        "l2",
+        "linf",
+        "project_lp_box",
+        "project_simplex",
+    ),
+    "solver": ("Asked", "AttackResult", "History", "Progress", "Schedule", "apgda", "attack"),
     "training": (
         "AbstractStart",
         "Batches",
@@ -191,7 +249,16 @@ _ROOMS = {
         "msd_step",
         "train",
     ),
-    "rules": ("AbstractWeightRule", "Average", "Entropic", "Fixed", "MinMax", "WorstCase"),
+    "transforms": ("View",),
+    "rules": (
+        "AbstractWeightRule",
+        "Average",
+        "Entropic",
+        "Fixed",
+        "Grouped",
+        "MinMax",
+        "WorstCase",
+    ),
 }
 _HOMES = {name: room for room, names in _ROOMS.items() for name in names}
 

@@ -32,12 +32,18 @@ __all__ = [
 ]
 
 Model = Callable[[Tensor], Tensor]
+"""From images (n, ...) in [0, 1] to logits (n, C). Networks that return more than a tensor are taken as well.
+
+Example:
+    >>> import saddlepoint as sp
+    >>> model: sp.Model = torch.nn.Flatten().eval()
+    >>> model(torch.rand(5, 1, 2, 2)).shape
+    torch.Size([5, 4])
+"""
 
 _DEVICES = ("cpu", "cuda", "mps", "xpu")  # that autocast may be on for
-_REACH, _MANY = (
-    6,
-    10_000,
-)  # how far, and among how many things, networks behind a function are looked for
+# How far, and among how many things, networks behind a function are looked for.
+_REACH, _MANY = 6, 10_000
 _OWN = frozenset(vars(nn.Module()))  # what every module has: registered parts, hooks
 _LEAVES = (
     Tensor,
@@ -221,7 +227,7 @@ def modules_behind(model: object) -> list[nn.Module]:
 def _parts(thing: object) -> Iterator[object]:
     """What a thing refers to in a way that it might call it."""
     if isinstance(thing, nn.Module):
-        # Registered parts are known; a network that hides in a list, an object or a function is not.
+        # Registered parts are known; a network kept in a list, an object or a function is not.
         for part in thing.modules():
             if not isinstance(part, torch.fx.GraphModule):  # a graph calls registered parts only
                 yield from (value for name, value in vars(part).items() if name not in _OWN)

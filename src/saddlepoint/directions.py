@@ -16,6 +16,13 @@ from torch import Tensor
 __all__ = ["Direction", "SparseL1", "raw", "sign", "unit_l2", "unit_linf"]
 
 Direction = Callable[[Tensor], Tensor]
+"""From gradients (B, ...) to directions (B, ...), row by row.
+
+Example:
+    >>> direction: Direction = sign
+    >>> direction(torch.tensor([[0.5, -2.0]]))
+    tensor([[ 1., -1.]])
+"""
 
 
 def raw(gradient: Tensor) -> Tensor:

@@ -122,7 +122,8 @@ def distance_text(value: float, radius: float) -> str:
         >>> distance_text(6.13e-5, 2 / 255), distance_text(0.12345, 0.3)
         ('0.016/255', '0.123')
     """
-    return f"{255 * value:.2g}/255" if radius_text(radius).endswith("/255") else f"{value:.3g}"
+    steps = value > 0 and radius_text(radius).endswith("/255")
+    return f"{255 * value:.2g}/255" if steps else f"{value:.3g}"
 
 
 def hardest(kept: Sequence[float]) -> int | None:

@@ -17,7 +17,17 @@ __all__ = ["Loss", "clipped", "cw_margin", "dlr", "finite", "fooled", "neg_cross
 
 
 class Loss(Protocol):
-    """What the solvers call: ``loss(logits, labels)``, with ``targeted=True`` added in targeted attacks."""
+    """What the solvers call: ``loss(logits, labels)``, with ``targeted=True`` added in targeted attacks.
+
+    Example:
+        >>> import saddlepoint as sp
+        >>> def probability(logits, labels, *, targeted=False):
+        ...     chosen = logits.softmax(dim=-1).gather(-1, labels.unsqueeze(-1)).squeeze(-1)
+        ...     return 1 - chosen if targeted else chosen
+        >>> loss: sp.Loss = probability
+        >>> loss(torch.zeros(1, 1, 4), torch.tensor([[2]]))
+        tensor([[0.2500]])
+    """
 
     def __call__(self, logits: Tensor, labels: Tensor, *, targeted: bool = False) -> Tensor:
         """Losses of the shape of `labels`."""

@@ -28,7 +28,14 @@ Precision = Literal[
 ]
 """What models compute in. "float32" is the model as it is; "+channels_last" lays filters and images out with
 channels last, which is faster for many convolutions and changes answers by rounding; "auto" is what is measured
-to be faster."""
+to be faster.
+
+Example:
+    >>> import saddlepoint as sp
+    >>> problem = sp.Ensemble([torch.nn.Flatten().eval()], torch.tensor([[0.2, 0.7]]), torch.tensor([1]))
+    >>> sp.attack(problem, sp.linf(0.3), steps=5, precision="bfloat16").success  # judged in float32
+    tensor([True])
+"""
 
 _DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16}
 

@@ -16,11 +16,23 @@ from torch import Tensor
 
 from saddlepoint.projections.solvers import onto_simplex
 
-__all__ = ["AbstractWeightRule", "Average", "Entropic", "Fixed", "MinMax", "WorstCase"]
+__all__ = ["AbstractWeightRule", "Average", "Entropic", "Fixed", "Grouped", "MinMax", "WorstCase"]
 
 
 class AbstractWeightRule(ABC):
-    """Two functions: the weights to start from, and the weights after an iterate."""
+    """Two functions: the weights to start from, and the weights after an iterate.
+
+    Example:
+        >>> class Latest(AbstractWeightRule):  # weights by the losses of this step alone
+        ...     def init(self, losses):
+        ...         return torch.full_like(losses, 1 / losses.shape[1])
+        ...     def update(self, weights, losses):
+        ...         return losses.softmax(dim=1)
+        >>> losses = torch.tensor([[0.0, 0.0], [0.0, 9.0]])
+        >>> Latest().update(Latest().init(losses), losses).round(decimals=2)
+        tensor([[0.5000, 0.5000],
+                [0.0000, 1.0000]])
+    """
 
     @abstractmethod
     def init(self, losses: Tensor) -> Tensor:
@@ -213,6 +225,65 @@ class Entropic(AbstractWeightRule):
         # The floor keeps a domain that was easy for long able to come back.
         log_weights = weights.clamp_min(torch.finfo(weights.dtype).tiny).log()
         return torch.softmax(log_weights + self.step_size * losses, dim=-1)
+
+
+@final
+@dataclass(frozen=True)
+class Grouped(AbstractWeightRule):
+    """Weights over groups of domains, equal inside each: the groups are the domains of the inner rule.
+
+    With w_g of the inner rule, sum_k w_k F_k = sum_g w_g mean_{k in g} F_k: the min-max problem whose domains
+    are the groups and whose losses are their means. Against the worst view of a patch, for example, and not
+    against the worst image in the worst view, which may be one that nothing can fool.
+
+    Args:
+        rule: How the weights of the groups move.
+        groups: For every domain the number of its group, from 0, such as `problem.sharing("view")`.
+
+    Example:
+        >>> rule = Grouped(MinMax(step_size=0.1, gamma=0.0), groups=(0, 0, 1))
+        >>> rule.update(rule.init(torch.zeros(1, 3)), torch.tensor([[1.0, 3.0, 4.0]]))
+        tensor([[0.2000, 0.2000, 0.6000]])
+    """
+
+    rule: AbstractWeightRule
+    groups: Sequence[int]
+
+    def __post_init__(self) -> None:
+        found = tuple(int(number) for number in self.groups)
+        if sorted(set(found)) != list(range(len(set(found)))) or not found:
+            raise ValueError(
+                f"`groups` must be the number of a group for every domain, 0, 1, 2 and so on, got {found}."
+            )
+        object.__setattr__(self, "groups", found)
+
+    def init(self, losses: Tensor) -> Tensor:
+        """The weights of the inner rule, shared."""
+        return self._spread(self.rule.init(self._sums(losses, mean=True)))
+
+    def update(self, weights: Tensor, losses: Tensor) -> Tensor:
+        """One step of the inner rule."""
+        shared, means = self._sums(weights), self._sums(losses, mean=True)
+        return self._spread(self.rule.update(shared, means))
+
+    def _sums(self, values: Tensor, *, mean: bool = False) -> Tensor:
+        """(B, K) to (B, G)."""
+        if values.shape[-1] != len(self.groups):
+            raise ValueError(
+                f"`groups` must have one entry per domain, K = {values.shape[-1]}, got {len(self.groups)}."
+            )
+        members = self._members(values)
+        return values @ (members / members.sum(dim=0) if mean else members)
+
+    def _spread(self, shared: Tensor) -> Tensor:
+        """(B, G) to (B, K)."""
+        members = self._members(shared)
+        return shared @ (members / members.sum(dim=0)).T
+
+    def _members(self, like: Tensor) -> Tensor:
+        """(K, G), one where a domain is in a group."""
+        numbers = torch.tensor(self.groups, device=like.device)
+        return torch.nn.functional.one_hot(numbers).to(like.dtype)
 
 
 def _uniform(losses: Tensor) -> Tensor:

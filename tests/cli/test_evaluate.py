@@ -25,7 +25,7 @@ from saddlepoint import cli, evaluation, report, runs
 from saddlepoint.evaluation import RobustAccuracy
 from saddlepoint.report import charts
 from saddlepoint.runs import texts
-from saddlepoint.runs.evaluations import evaluation_metrics, evaluation_tensors
+from saddlepoint.runs.evaluations import evaluation_metrics
 from saddlepoint.solver.inspection import look
 
 pytestmark = pytest.mark.usefixtures("elsewhere")
@@ -83,8 +83,9 @@ class TestCommand:
             name: round(100 * value, 4) for name, value in expected.per_threat.items()
         }
         tensors = runs.read_results(tmp_path / "o")[1]
-        assert torch.equal(tensors["linf/attack-ce/broken"], expected.outcomes[0].broken)
-        assert torch.equal(tensors["l2/distance"], expected.distance("l2"))
+        broken = tensors["domains/mnist-a/linf/attack-ce/broken"]
+        assert torch.equal(broken, expected.outcomes[0].broken)
+        assert torch.equal(tensors["domains/mnist-a/l2/distance"], expected.distance("l2"))
         assert not (tmp_path / "o" / "pages").exists()
         assert done.stdout.splitlines()[-1].endswith("report: o/report.html")
         assert (
@@ -651,10 +652,11 @@ class TestMetrics:
         assert "broke an image" in (tmp_path / "report.html").read_text()
 
     def test_tensors_name_every_attack(self, single):
-        _, folder = single
+        run, folder = single
         names = set(runs.read_results(folder)[1])
-        assert {"correct", "labels", "linf/attack/broken", "l2/attack/attacked"} <= names
-        assert callable(evaluation_tensors)
+        domain = f"domains/{run.domains[0]}"
+        assert {"correct", "labels", f"{domain}/correct"} <= names
+        assert {f"{domain}/linf/attack/broken", f"{domain}/l2/attack/attacked"} <= names
 
 
 class TestPage:

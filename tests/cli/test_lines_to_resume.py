@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import shlex
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from children import Nursery
-from commands import inside
+from commands import ENVIRONMENT, inside
 from saddlepoint import runs, training
 
 COMMANDS = {
@@ -95,3 +97,49 @@ def test_a_part_of_an_experiment_is_continued_with_the_experiment(
     (again,) = nursery.run(*line[1:], "--only", "linf, eps 0.2", cwd=tmp_path)
     assert again.code == 0, again.err
     assert runs.finished(record.parent).done == 3
+
+
+STOPPED = """
+import importlib, os, signal, sys
+from saddlepoint import cli
+room, name = importlib.import_module(sys.argv[1]), sys.argv[2]
+before = getattr(room, name)
+
+def stopping(*values, **options):
+    before(*values, **options)
+    os.kill(os.getpid(), signal.SIGTERM)
+
+setattr(room, name, stopping)
+cli.main(sys.argv[3:])
+"""
+
+
+@pytest.mark.parametrize(
+    ("where", "words", "last"),
+    [
+        (
+            ("saddlepoint.report", "write_report"),  # between two rows
+            ("reproduce", "ensemble-mnist", "--only", "linf, eps 0.2", "--limit", 2),
+            "--resume",
+        ),
+        (
+            ("saddlepoint.doctor", "examine"),
+            ("evaluate", "C", "--threat", "linf:0.1", "--limit", 2),
+            "--resume",
+        ),
+        (
+            ("saddlepoint.runs.preparing", "load_models"),
+            ("attack", "ensemble", "--models", "A,C", "--limit", 2),
+            "saddlepoint: stopped",
+        ),
+    ],
+)
+def test_a_signal_outside_the_work_itself_ends_a_command_as_ctrl_c_does(
+    where: tuple[str, str], words: tuple[object, ...], last: str, tmp_path: Path
+) -> None:
+    command = [sys.executable, "-c", STOPPED, *where, *map(str, words), "--out", "run"]
+    ended = subprocess.run(
+        command, cwd=tmp_path, env=ENVIRONMENT, capture_output=True, text=True, timeout=300
+    )
+    assert ended.returncode == 130
+    assert ended.stderr.rstrip().endswith(last)

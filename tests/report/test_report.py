@@ -351,7 +351,7 @@ class TestWords:
 
     def test_the_headline_is_about_images_that_were_right(self):
         text = self.said("ensemble")
-        ball = words.ball_text({"norm": "linf", "eps": 0.2})
+        ball = words.ball_text("linf", 0.2)
         assert text.startswith(
             f"For 40 of the 52 images that both models had right, one perturbation within {ball} fools both "
             "models at once: 76.9 %, with 95 % confidence between 63.9 and 86.3 %. 12 of 64 images were "

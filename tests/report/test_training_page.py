@@ -77,7 +77,7 @@ class TestNumbers:
         assert f"Its parameters are in {network}" in section
         (line,) = [each for each in section.split("saddlepoint ") if each.startswith("evaluate")]
         for part in (
-            f"--models {network}",
+            f"evaluate {network}",
             "--data mnist-sample",
             "--split test",
             "--threat linf:0.1",

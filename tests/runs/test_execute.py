@@ -18,7 +18,8 @@ from saddlepoint.runs.counting import summarise
 from saddlepoint.runs.execute import Execution, RunInterrupted, in_pages, opened
 from saddlepoint.runs.hashing import hash_settings
 from saddlepoint.runs.reading import read_results
-from saddlepoint.runs.record import RECORD, TENSORS, Hashes, Run, _digest
+from saddlepoint.runs.record import RECORD, SCHEMA_VERSION, TENSORS, Hashes, Run, _digest
+from saddlepoint.runs.refusals import check_free
 from saddlepoint.runs.store import LOCK, PAGES, Store, locked
 
 ROWS, SIZE = 10, 4
@@ -165,6 +166,26 @@ def test_overwriting_removes_what_the_old_run_wrote(tmp_path: Path) -> None:
         go(tmp_path, Work(0.3, stop_at=4), overwrite=True)
     assert not (tmp_path / "report.html").exists()
     assert not (tmp_path / TENSORS).exists()
+
+
+@pytest.mark.parametrize("how", [{"resume": True}, {"overwrite": True}])
+@pytest.mark.parametrize(
+    ("change", "words"), [('"schema_version": 3', "schema version"), ("?", "must be JSON")]
+)
+def test_a_record_that_cannot_be_read_is_neither_continued_nor_replaced_and_says_what_helps(
+    tmp_path: Path, how: dict[str, bool], change: str, words: str
+) -> None:
+    go(tmp_path, Work())
+    text = (tmp_path / RECORD).read_text()
+    text = text.replace(f'"schema_version": {SCHEMA_VERSION}', change)
+    (tmp_path / RECORD).write_text(text)
+    helps = "another --out, or delete this folder"
+    with pytest.raises(ValueError, match=f"{words}.*{helps}"):
+        go(tmp_path, Work(), **how)
+    with pytest.raises(ValueError, match=f"{words}.*{helps}"):
+        check_free(tmp_path, **how)  # before anything is loaded
+    assert (tmp_path / RECORD).read_text() == text
+    assert (tmp_path / TENSORS).exists()
 
 
 def test_a_start_that_fails_leaves_nothing_behind_and_a_failure_later_keeps_the_work(

@@ -15,7 +15,7 @@ from saddlepoint import data, models
 from saddlepoint.calls import call
 from saddlepoint.runs import materials
 from saddlepoint.runs.model_words import parse
-from saddlepoint.runs.preparing import preparations
+from saddlepoint.runs.normalising import preparations
 from saddlepoint.runs.settings import EnsembleSettings
 
 NETS = """

@@ -32,6 +32,21 @@ COMMANDS = {
         ),
         *("--limit", 10, "--batch-size", 3, "--baseline", "average"),
     ),
+    "patch": (
+        *(
+            "attack",
+            "patch",
+            "--data",
+            "mnist-sample",
+            "--models",
+            "A,C",
+            "--patch",
+            8,
+            "--steps",
+            2,
+        ),
+        *("--limit", 30, "--images-per-patch", 5, "--held-out", 10, "--baseline", "average"),
+    ),
     "evaluate": (
         *("evaluate", "mnist-c", *DATA, "--threat", "linf:0.1", "--threat", "l2:1"),
         *("--limit", 6, "--batch-size", 2, "--no-doctor"),
@@ -74,7 +89,9 @@ def test_torchrun_itself_starts_and_ends_them(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "words", [COMMANDS["attack"], COMMANDS["evaluate"]], ids=["attack", "evaluate"]
+    "words",
+    [COMMANDS["attack"], COMMANDS["patch"], COMMANDS["evaluate"]],
+    ids=["attack", "patch", "evaluate"],
 )
 @pytest.mark.parametrize(("before", "after"), [(2, 1), (1, 3)])
 def test_another_number_of_processes_continues(
@@ -103,10 +120,10 @@ if os.environ.get("RANK", ONLY) == ONLY:
         if attack.name == NAME and 3 in target.rows.tolist():
             raise RuntimeError("no more memory")
         return run(attack, target)
-    def failing_page(job, part, *rest):
-        if 3 in part.rows.tolist():
+    def failing_page(job, positions, *rest):
+        if 3 in positions.tolist():
             raise RuntimeError("no more memory")
-        return page(job, part, *rest)
+        return page(job, positions, *rest)
     evaluation.OurAttack.run, rows._page = failing_run, failing_page
 """
 
@@ -116,7 +133,9 @@ def failing(only: str = "1", name: str = "attack-ce") -> str:
 
 
 @pytest.mark.parametrize(
-    "words", [COMMANDS["attack"], COMMANDS["evaluate"]], ids=["attack", "evaluate"]
+    "words",
+    [COMMANDS["attack"], COMMANDS["patch"], COMMANDS["evaluate"]],
+    ids=["attack", "patch", "evaluate"],
 )
 @pytest.mark.parametrize("end_others", [True, False], ids=["torchrun", "nobody tells"])
 def test_a_process_that_fails_ends_the_others_and_resuming_finishes(

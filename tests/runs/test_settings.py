@@ -206,6 +206,15 @@ REPEATED = [
         ATTACKS["transform"],
         {"models": "A,C", "eps": 0.1, "transforms": "identity,rotate:30", "samples": 2},
     ),
+    (ATTACKS["patch"], {"models": "A,C"}),
+    (
+        ATTACKS["patch"],
+        {
+            **{"models": "A", "patch": "mask.png", "views": "here,anywhere+rotate:-30..30"},
+            **{"over": "image+view", "images_per_patch": 7, "held_out": 9, "samples": 2},
+            **{"eps": "16/255", "targeted": "cat", "batch_size": 2, "seed": 3},
+        },
+    ),
     (EvaluateSettings, {"models": "A", "threat": ["linf:8/255"]}),
     (
         EvaluateSettings,

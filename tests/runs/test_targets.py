@@ -88,7 +88,7 @@ def test_the_command_line_reaches_classes(
     assert "makes both models answer 3 at once" in told
     assert "answers 3" in told.partition("ASR among")[0]
     page = (tmp_path / "run" / "report.html").read_text(encoding="utf-8")
-    assert "models had right are made to be answered with 3 by both of them" in page
+    assert "models had right make them both answer 3" in page
     run, tensors = runs.read_results(tmp_path / "run")
     rows = (problem.truth[:, 0] != 3).nonzero().flatten()
     part = problem.take(rows)

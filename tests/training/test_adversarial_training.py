@@ -600,15 +600,6 @@ def blocks(name):
 
 
 class TestGuides:
-    def test_the_loop_of_the_readme_takes_all_three_sizes(self, monkeypatch):
-        seen = []
-        watch_sizes(monkeypatch, seen)
-        (loop,) = (block for block in blocks("README.md") if "ampgd_step" in block)
-        x, y = data.sample("mnist")
-        namespace = {"sp": saddlepoint, "torch": torch, "math": math, "x": x, "y": y}
-        exec(compile(loop, "README.md", "exec"), namespace)
-        assert seen == [3, 6, 12]
-
     def test_the_python_of_the_guide_runs_and_takes_all_three_sizes(self, monkeypatch, capsys):
         seen = []
         watch_sizes(monkeypatch, seen)

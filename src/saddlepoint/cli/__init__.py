@@ -18,6 +18,7 @@ except ImportError as error:  # the extra is not installed
     ) from error
 
 from saddlepoint import __version__
+from saddlepoint.runs.signals import stop_on_signals
 
 from .errors import Failure, one_line, usage_text, wants_traceback, with_suggestion
 
@@ -29,6 +30,7 @@ app = App(
     help_epilogue="Start with: saddlepoint demo. Each command has its own --help with examples.",
     version=__version__,
     result_action="return_value",
+    suppress_keyboard_interrupt=False,  # `main` says that it was stopped
 )
 _EXAMPLES = {
     "demo": ("demo", "demo --limit 64 --out runs/small"),
@@ -71,20 +73,21 @@ for _name, _where, _help in (
 
 
 def main(words: Sequence[str] | None = None) -> None:
-    """Runs one command and exits: 0 done, 1 the library refused, 2 usage, 130 Ctrl-C.
+    """Runs one command and exits: 0 done, 1 the work failed, 2 for the user to mend, 130 stopped.
 
     Args:
         words: Command and options; those of the process if None.
     """
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(
-                errors="replace"
-            )  # a terminal without our signs shows question marks
+            # A terminal without our signs shows question marks.
+            stream.reconfigure(errors="replace")
     try:
-        code = _run(sys.argv[1:] if words is None else list(words))
+        with stop_on_signals():
+            code = _run(sys.argv[1:] if words is None else list(words))
     except KeyboardInterrupt:
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # a second Ctrl-C changes nothing any more
+        print("saddlepoint: stopped", file=sys.stderr)
         code = 130
     except BrokenPipeError:  # the reader of our output has gone, as in `saddlepoint ... | head`
         sys.stderr.close()

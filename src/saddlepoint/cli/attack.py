@@ -8,6 +8,7 @@ from cyclopts import App
 from saddlepoint.runs.settings import (
     ATTACKS,
     EnsembleSettings,
+    PatchSettings,
     TransformSettings,
     UniversalSettings,
 )
@@ -16,10 +17,9 @@ from .errors import data_taken
 from .flags import ImagesRunning, check_models, given, takes
 
 if TYPE_CHECKING:
-    from saddlepoint.problems import AbstractProblem, Model
-    from saddlepoint.report.saved_images import Origin
+    from saddlepoint.evaluation.origins import Origin
+    from saddlepoint.problems import AbstractProblem
     from saddlepoint.runs import Run
-    from saddlepoint.runs.materials import Images
     from saddlepoint.runs.settings import AttackSettings
 
 __all__ = ["app", "run_attack"]
@@ -74,6 +74,18 @@ def transform(*, settings: Any = None, running: ImagesRunning | None = None) -> 
     return _go("transform", settings, running)
 
 
+@app.command(
+    help_epilogue=_examples(
+        "patch --data cifar10-sample --models A,C --patch 8 --baseline average",
+        "patch --models A --patch mask.png --targeted cat --views anywhere,anywhere+rotate:-30..30",
+    )
+)
+@takes(PatchSettings)
+def patch(*, settings: Any = None, running: ImagesRunning | None = None) -> int:
+    """One patch for many images, views and models, tested on images and looks it was not made for."""
+    return _go("patch", settings, running)
+
+
 def _go(kind: str, flags: Any, running: ImagesRunning | None) -> int:
     from . import show
     from .cluster import joined, processes
@@ -105,10 +117,10 @@ def run_attack(
         command: The line that repeats the run, if it is not the one of the settings.
     """
     from saddlepoint import runs
-    from saddlepoint.report.saved_images import Origin
-    from saddlepoint.runs import build, precisions, targets
+    from saddlepoint.evaluation.origins import Origin
+    from saddlepoint.runs import build, patch_build, precisions, targets
     from saddlepoint.runs import victims as victim_room
-    from saddlepoint.training.distributed import World
+    from saddlepoint.runs.preparing import prepared
 
     from . import folders, progress, show
     from .errors import library, usage
@@ -118,28 +130,30 @@ def run_attack(
     folder = folders.run_folder(name, running)
     folders.check_images(running, folder)
     with usage(), show.warnings_as_notes(quiet=quiet):
-        with World.current().one_then_all(), progress.downloads() as downloading:
-            images = build.images_of(settings, downloading)
-        limit = show.limit_used(settings.limit, len(images.x), quiet=quiet)
-        settings = settings.model_copy(update={"limit": limit})
-        models, strangers = _load(settings, images, trust=running.trust)
-        x, y, there = build.placed(settings.device, images, models)
-        problem = build.problem_of(settings, x, y, there)
+        with progress.downloads() as downloading:
+            ready = prepared(settings, trust=running.trust, progress=downloading)
+        show.limit_used(settings.limit, len(ready.images.x), quiet=quiet)
+        settings, classes = ready.settings, ready.images.classes
+        x, y = targets.without(settings, ready.x, ready.y, classes)
+        problem = build.problem_of(settings, x, y, ready.models)
+        test = patch_build.test_of(settings, problem, x, y, ready.models)
         if settings.targeted is not None:
-            problem = targets.aimed(problem, settings.targeted, images.classes)
-        unasked = build.on_device(settings.device, strangers)
-        victims = victim_room.victims_of(settings, problem, x, y, unasked)
+            problem = targets.aimed(problem, settings.targeted, classes)
+            test = test and test.aimed(settings.targeted, classes)
+        victims = victim_room.victims_of(settings, problem, x, y, ready.victims)
         asked = settings.precision
         settings, _ = precisions.with_precisions(settings, problem, folder, resume=running.resume)
         show.precision_used(asked, settings.precision, quiet=quiet)
         build.rules_of(settings, problem)  # weights for other domains are the user's to mend
     with library():
-        job = build.job_of(settings, problem, victims)
+        job = build.job_of(settings, problem, victims, test)
     command = command or settings.command(trust=running.trust)
     with usage():
-        run = build.record_of(settings, job.problem, images, models, command, strangers)
+        run = build.record_of(
+            settings, job.problem, ready.images, ready.models, command, ready.victims
+        )
     title = f"{settings.kind} {settings.data}"
-    noun = "groups" if settings.kind == "universal" else "images"
+    noun = {"universal": "groups", "patch": "patches"}.get(settings.kind, "images")
     try:
         with folders.opened(run, folder, running, quiet=quiet, problem=job.problem) as execution:
             run = execution.run
@@ -155,21 +169,9 @@ def run_attack(
     if rank:
         return 0
     if running.save_images is not None:
-        origin = Origin(images.classes, build.files_of_rows(settings, images))
+        origin = Origin(classes, build.files_of_rows(settings, ready.images))
         _save_images(settings, job.problem, folder, running.save_images, origin, quiet=quiet)
     return _finish(run, folder, quiet=quiet, as_json=running.json)
-
-
-def _load(
-    settings: "AttackSettings", images: "Images", *, trust: bool
-) -> "tuple[dict[str, Model], dict[str, Model]]":
-    """The models to attack and the victims, by names that differ; none is asked anything."""
-    from saddlepoint.runs import materials
-
-    words, asked = [*settings.models, *settings.victims], len(settings.models)
-    preparing = {"mean": settings.mean, "std": settings.std}
-    loaded = list(materials.load_models(words, images, **preparing, trust=trust).items())
-    return dict(loaded[:asked]), dict(loaded[asked:])
 
 
 def _save_images(
@@ -183,7 +185,7 @@ def _save_images(
 ) -> None:
     """Save the adversarial images of a finished run, and say what is left of them when they are read back."""
     from saddlepoint import runs
-    from saddlepoint.report.saved_images import save_perturbed
+    from saddlepoint.evaluation.saved_images import save_perturbed
     from saddlepoint.runs import build
 
     from . import show
@@ -191,7 +193,7 @@ def _save_images(
 
     with library():
         delta = runs.read_results(folder)[1]["delta"].to(problem.lower)
-        ball, aimed = build.ball_of(settings), settings.targeted is not None
+        ball, aimed = build.ball_of(settings).ball, settings.targeted is not None
         saved = save_perturbed(problem, delta, ball, images, targeted=aimed, origin=origin)
     remedy = "--quantize 256 finds images that 8 bits hold" if settings.quantize is None else ""
     show.saved("", saved, quiet=quiet, remedy=remedy)

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from saddlepoint.doctor import Finding
     from saddlepoint.runs.materials import Images
 
-__all__ = ["doctor", "examine", "lines", "references", "verdict"]
+__all__ = ["doctor", "examine", "lines", "verdict"]
 
 _MARKS = {"ok": ("✓", "32"), "warn": ("!", "33"), "fail": ("✗", "31")}
 _VERDICTS = {
@@ -59,8 +59,10 @@ def doctor(
         json: Print the findings as JSON.
     """
     from saddlepoint.display import radius_text
-    from saddlepoint.runs import build, materials, texts
+    from saddlepoint.doctor.defaults import default_radius, references
+    from saddlepoint.runs import materials, texts
     from saddlepoint.runs.model_words import check_there, default_data
+    from saddlepoint.runs.preparing import placed
 
     from . import progress, show
 
@@ -77,11 +79,11 @@ def doctor(
             images = materials.load_images(
                 data, None, limit, downloading, classes=classes, size=size
             )
-        radius = texts.number(materials.usual_radius(images) if eps is None else eps, "--eps")
+        radius = texts.number(default_radius(images.family) if eps is None else eps, "--eps")
         if not 0 < radius <= 1:
             raise UsageError(f"`--eps` must be in (0, 1], got {eps}.")
         there = materials.load_models(names, images, mean=mean, std=std, trust=trust)
-        x, y, loaded = build.placed(device, images, there)
+        x, y, loaded = placed(device, images, there)
         images = replace(images, x=x, y=y)
     everything: dict[str, list[Finding]] = {}
     if not (given or json):
@@ -95,7 +97,7 @@ def doctor(
             radius,
             steps=steps,
             seed=seed,
-            references=references(name, loaded, images),
+            references=references(name, loaded, images.x),
             callback=None if json else _print,
         )
     return _conclude(everything, json)
@@ -125,23 +127,6 @@ def examine(
             references=references,
             callback=callback,
         )
-
-
-def references(name: str, models: Mapping[str, Any], images: "Images") -> dict[str, Any]:
-    """Models to transfer from: the others, or a shipped network for the same images."""
-    return {other: m for other, m in models.items() if other != name} or _shipped(name, images)
-
-
-def _shipped(name: str, images: "Images") -> dict[str, Any]:
-    from saddlepoint import models
-
-    shape = tuple(images.x.shape[1:])
-    for other in ("mnist-a", "cifar10-a"):
-        if other in models.shipped() and name.lower() not in (other, other[-1]):
-            card = models.card(other)
-            if (card.channels, card.size, card.size) == shape:
-                return {other: models.load(other)}
-    return {}
 
 
 def lines(finding: "Finding", *, colours: bool = False) -> list[str]:

@@ -1,4 +1,4 @@
-"""What a user can mend becomes one line and exit code 2; what the library refuses, one line and 1."""
+"""What a user can mend becomes one line and exit code 2; work that fails, one line and 1."""
 
 import difflib
 import os

@@ -79,8 +79,8 @@ def evaluate(
 
 def _prepared(loaded: EvaluateSettings, running: "EvaluateRunning", rank: int) -> int:
     """Load images and models, look at them, and evaluate."""
-    from saddlepoint.runs import Examined, build, evaluating, materials, precisions, seen
-    from saddlepoint.training.distributed import World
+    from saddlepoint.runs import Examined, build, evaluating, precisions, seen
+    from saddlepoint.runs.preparing import prepared
 
     from . import folders, progress, show
 
@@ -88,16 +88,14 @@ def _prepared(loaded: EvaluateSettings, running: "EvaluateRunning", rank: int) -
     folders.check_images(running, folder)
     with usage(), show.warnings_as_notes(quiet=running.quiet):
         evaluating.threats_of(loaded)  # before anything is loaded
-        with World.current().one_then_all(), progress.downloads() as downloading:
-            images = build.images_of(loaded, downloading)
-        limit = show.limit_used(loaded.limit, len(images.x), quiet=running.quiet)
-        loaded = loaded.model_copy(update={"limit": limit})
-        preparing = {"mean": loaded.mean, "std": loaded.std}
-        models = materials.load_models(loaded.models, images, **preparing, trust=running.trust)
-        x, y, there = build.placed(loaded.device, images, models)
-        problem = build.evaluated_problem(loaded, x, y, there)
-        asked = loaded.precision
-        loaded, low = precisions.with_precisions(loaded, problem, folder, resume=running.resume)
+        with progress.downloads() as downloading:
+            ready = prepared(loaded, trust=running.trust, progress=downloading)
+        images, models, asked = ready.images, ready.models, loaded.precision
+        show.limit_used(loaded.limit, len(images.x), quiet=running.quiet)
+        problem = build.evaluated_problem(ready.settings, ready.x, ready.y, models)
+        loaded, low = precisions.with_precisions(
+            ready.settings, problem, folder, resume=running.resume
+        )
         show.precision_used(asked, loaded.precision, quiet=running.quiet)
     with library():
         job = evaluating.evaluation_job(loaded, problem, low, running.on_failure)
@@ -158,8 +156,8 @@ def _save_images(
     job: "EvaluationJob", found: "list[Result]", folder: Path, images: "Images", *, quiet: bool
 ) -> None:
     """Save the nearest wrong images of every threat, and say what is left when they are read back."""
-    from saddlepoint import report
-    from saddlepoint.report.saved_images import Origin
+    from saddlepoint.evaluation import save_nearest
+    from saddlepoint.evaluation.origins import Origin
 
     from . import show
 
@@ -170,7 +168,7 @@ def _save_images(
         )
     with library():
         origin = Origin(images.classes, [(file,) for file in images.files])
-        saved = report.save_nearest(job.problem, job.balls, found[0].nearest, folder, origin)
+        saved = save_nearest(job.problem, job.balls, found[0].nearest, folder, origin)
     for name in job.balls:
         if name in saved:
             show.saved(f"{name}: ", saved[name], quiet=quiet)
@@ -246,24 +244,23 @@ def _evaluate(
 
 
 def _examine(
-    models: "dict[str, Model]",
+    models: "Mapping[str, Model]",
     problem: "Ensemble | Product",
     images: "Images",
     balls: "Mapping[str, LpBall]",
     running: EvaluateRunning,
 ) -> "Findings":
     """What the doctor finds, model by model, at the linf radius of the threats if there is one."""
-    from saddlepoint.runs.materials import usual_radius
+    from saddlepoint.doctor.defaults import default_radius, references
 
     from . import doctor, show
 
     few = replace(images, x=problem.x[:_EXAMINED], y=problem.labels[:_EXAMINED, 0])
-    eps = float(balls["linf"].eps) if "linf" in balls else usual_radius(images)
+    eps = float(balls["linf"].eps) if "linf" in balls else default_radius(images.family)
     found = {}
     for name, model in models.items():
         show.note(f"doctor: examining {name} ...", quiet=running.quiet)
-        references = doctor.references(name, models, few)
-        findings = doctor.examine(model, few, eps, references=references)
+        findings = doctor.examine(model, few, eps, references=references(name, models, few.x))
         found[name] = tuple(findings)
         show.note(f"doctor: {name}: {doctor.verdict(findings)}", quiet=running.quiet)
         for finding in findings:

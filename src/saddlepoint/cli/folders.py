@@ -39,7 +39,7 @@ def run_folder(name: str, running: Running) -> Path:
 def check_images(running: ImagesRunning, folder: Path) -> None:
     """Refuse, before any work, a folder for images that holds something, or is part of that of the run."""
     if running.save_images is not None:
-        from saddlepoint import report
+        from saddlepoint.evaluation.saved_images import check_folder
 
         wanted, run = running.save_images.resolve(), folder.resolve()
         if wanted == run or run in wanted.parents:
@@ -48,7 +48,7 @@ def check_images(running: ImagesRunning, folder: Path) -> None:
                 f"{str(running.save_images)!r}."
             )
         with usage(folder="--save-images"):
-            report.check_folder(running.save_images)
+            check_folder(running.save_images)
 
 
 @contextmanager

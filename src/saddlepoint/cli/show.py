@@ -13,7 +13,7 @@ from rich.markup import escape
 from rich.table import Table
 
 if TYPE_CHECKING:
-    from saddlepoint.report import SavedImages
+    from saddlepoint.evaluation import SavedImages
     from saddlepoint.report.tables import Table as Results
     from saddlepoint.runs import Accuracies, AttackMetrics, AttackOutcome, Board, Rates, Run
 
@@ -62,12 +62,10 @@ def saved(what: str, images: "SavedImages", *, quiet: bool, remedy: str = "") ->
         note(f"saddlepoint: warning: {told}", quiet=quiet)
 
 
-def limit_used(limit: int | None, count: int, *, quiet: bool) -> int | None:
-    """The limit, or where there are fewer images, how many there are, which is said."""
-    if limit is None or limit <= count:
-        return limit
-    note(f"--limit {limit}: there are {count} images; using all of them", quiet=quiet)
-    return count
+def limit_used(limit: int | None, count: int, *, quiet: bool) -> None:
+    """Say where there are fewer images than the limit."""
+    if limit is not None and limit > count:
+        note(f"--limit {limit}: there are {count} images; using all of them", quiet=quiet)
 
 
 def precision_used(asked: Sequence[str], used: Sequence[str], *, quiet: bool) -> None:
@@ -96,15 +94,20 @@ def warnings_as_notes(*, quiet: bool = False) -> Iterator[None]:
 
 def summary(run: "Run") -> None:
     """The outcome of an attack as a table and in words, on stdout."""
+    if run.kind == "patch":
+        _patch_summary(run)
+        return
     from saddlepoint.report import words
-    from saddlepoint.runs import AttackMetrics
+    from saddlepoint.runs import AttackMetrics, settings_of
+    from saddlepoint.runs.settings import AttackSettings
 
     console = Console(width=None if sys.stdout.isatty() else 100, highlight=False)
     metrics = AttackMetrics.of(run)
-    names = [words.rule_text(str(run.settings["rule"])).partition(" (")[0]]
+    settings = settings_of(run, AttackSettings)
+    names = [words.rule_name(settings.rule)]
     shown: list[Rates] = [metrics]
     if metrics.baseline is not None:
-        names.insert(0, words.rule_text(str(run.settings["baseline"])).partition(" (")[0])
+        names.insert(0, words.rule_name(settings.baseline))
         shown.insert(0, metrics.baseline)
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     grouped = run.kind == "universal"  # the place of an image in its group means nothing
@@ -171,6 +174,23 @@ def _rate(value: float | None, ends: tuple[float, float] | None) -> str:
     return f"{value:.1f} ({ends[0]:.1f} to {ends[1]:.1f})"
 
 
+def _patch_summary(run: "Run") -> None:
+    from saddlepoint.report.patch_page import patch_headline, view_table
+    from saddlepoint.runs import AttackMetrics
+
+    console = Console(width=None if sys.stdout.isatty() else 110, highlight=False)
+    metrics = AttackMetrics.of(run)
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    headings, lines = view_table(run, metrics)
+    for index, heading in enumerate(headings):
+        table.add_column(heading, justify="right" if index else "left")
+    for line in lines:
+        table.add_row(*map(escape, line))
+    console.print("Success on images that were held out, percent:", table, sep="\n")
+    for said in patch_headline(run, metrics):
+        console.print(escape(said))
+
+
 def evaluation(run: "Run") -> None:
     """What is still right, as a table and in words, on stdout."""
     from saddlepoint.report import words
@@ -185,7 +205,7 @@ def evaluation(run: "Run") -> None:
     if several:
         table.add_column("clean", justify="right")
     for name, radius in metrics.radii.items():
-        table.add_column(words.ball_text({"norm": name, "eps": radius}), justify="right")
+        table.add_column(words.ball_text(name, radius), justify="right")
     table.add_column("union", justify="right")
 
     def shares(part: "Accuracies") -> list[str]:

@@ -24,6 +24,7 @@ from .sources import DATASETS, content_hash, fetch
 
 __all__ = [
     "NAMES",
+    "SAMPLES",
     "LabelledImages",
     "batches",
     "class_names",
@@ -35,7 +36,15 @@ __all__ = [
 ]
 
 NAMES = (*DATASETS, "mnist-sample", "cifar10-sample")
-"""Every name `load` takes."""
+"""Every name `load` takes.
+
+Example:
+    >>> "mnist-sample" in NAMES
+    True
+"""
+
+SAMPLES = {"mnist-sample": 1000, "cifar10-sample": 200}
+"""How many test images are embedded."""
 
 # SHA-256 of the embedded images and labels: the first 1,000 / 200 of the test set.
 _SAMPLES = {

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import warnings
 import zipfile
-from collections.abc import Sequence
 from operator import index
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -15,8 +14,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from .classes import CLASSES, Classes, class_folders, is_aside, listed, stored_names
+from .classes import CLASSES, Classes, listed, stored_names
 from .formats import check_npz
+from .image_files import chosen_files
 from .pixels import from_array, read_picture, resized, unit
 from .splits import rows_of
 
@@ -25,7 +25,6 @@ __all__ = [
     "Classes",
     "LabelledImages",
     "check_positive",
-    "files_of",
     "folder",
     "names_of",
     "npz",
@@ -35,11 +34,16 @@ __all__ = [
 MOST_CLASSES = 100_000
 """Larger labels are taken for a mistake; names are made for labels without one."""
 
-_SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".pgm", ".ppm", ".tif", ".tiff")
-
 
 class LabelledImages(NamedTuple):
-    """Images (N, C, H, W), float32 in [0, 1], labels (N,), int64, and the name of every label."""
+    """Images (N, C, H, W), float32 in [0, 1], labels (N,), int64, and the name of every label.
+
+    Example:
+        >>> images = LabelledImages(torch.rand(2, 1, 4, 4), torch.tensor([0, 1]), ("cat", "dog"))
+        >>> x, y, names = images
+        >>> names[int(y[1])]
+        'dog'
+    """
 
     images: Tensor
     labels: Tensor
@@ -102,7 +106,7 @@ def folder(
     root = Path(path)
     if not root.is_dir():
         raise ValueError(f"`path` must be a folder that exists, got {str(path)!r}.")
-    names, chosen = _chosen(root, classes, limit, split)
+    names, chosen = chosen_files(root, classes, limit, split)
     pictures = [_read(file, size) for _, file in chosen]
     sides = list(dict.fromkeys(f"{p.shape[2]}x{p.shape[1]}" for p in pictures))
     if len(sides) > 1:
@@ -114,17 +118,6 @@ def folder(
     images = torch.stack([unit(p).expand(channels, -1, -1) for p in pictures])
     warn_if_black(images, f"the images in {root}")
     return LabelledImages(images, torch.tensor([label for label, _ in chosen]), names)
-
-
-def files_of(
-    path: str | os.PathLike[str],
-    classes: Classes | None = None,
-    *,
-    limit: int | None = None,
-    split: str | None = None,
-) -> list[Path]:
-    """The files that `folder` reads, in the order of its images."""
-    return [file for _, file in _chosen(Path(path), classes, limit, split)[1]]
 
 
 def npz(
@@ -210,60 +203,6 @@ def names_of(what: str, names: tuple[str, ...] | None, count: int) -> tuple[str,
 
 
 # ------------------------------------------------------------------------------------------ folders
-
-
-def _chosen(
-    root: Path, classes: Classes | None, limit: int | None, split: str | None
-) -> tuple[tuple[str, ...], list[tuple[int, Path]]]:
-    """Names of the classes, and labels and files of the images that are meant, in order."""
-    names, folders = class_folders(root, classes)
-    whole = None if split is not None else limit
-    chosen = _spread([_image_files(f) if f is not None else [] for f in folders], whole)
-    if split is not None and chosen:
-        chosen = [chosen[row] for row in rows_of(len(chosen), split)[:limit].tolist()]
-    if not chosen:
-        raise ValueError(_no_image(root, sum(f is not None for f in folders)))
-    return names, chosen
-
-
-def _image_files(place: Path) -> list[Path]:
-    """Pictures in a folder and those within, in order, but for what is hidden."""
-    return sorted(
-        f
-        for f in place.rglob("*")
-        if f.suffix.lower() in _SUFFIXES
-        and f.is_file()
-        and not any(map(is_aside, f.relative_to(place).parts))
-    )
-
-
-def _spread(by_class: Sequence[Sequence[Path]], limit: int | None) -> list[tuple[int, Path]]:
-    """All files with their labels, or the first `limit` taking one class after the other in turn."""
-    turns = [
-        (turn, label, file)
-        for label, files in enumerate(by_class)
-        for turn, file in enumerate(files)
-    ]
-    return sorted((label, file) for _, label, file in sorted(turns)[:limit])
-
-
-def _no_image(root: Path, folders: int) -> str:
-    loose = sum(f.suffix.lower() in _SUFFIXES for f in root.iterdir() if f.is_file())
-    start = f"`path` {str(root)!r} must hold one folder of images per class, got"
-    if folders:
-        where = "it" if folders == 1 else "them"
-        beside = f"; {_count(loose, 'image')} beside, without a class" if loose else ""
-        return f"{start} {_count(folders, 'folder')} and no image in {where} ({', '.join(_SUFFIXES)}){beside}."
-    if loose:
-        return (
-            f"{start} {_count(loose, 'image')} directly in it and no folder: the folder of an image says its "
-            "class, so put every image into one named after its class."
-        )
-    return f"{start} an empty folder."
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 def _read(file: Path, size: int | None) -> Tensor:

@@ -6,7 +6,9 @@ uint16 up to 65535, floats are taken as they are. Transparent pixels are shown o
 
 from __future__ import annotations
 
+import struct
 import warnings
+import zlib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +21,7 @@ from torch import Tensor
 if TYPE_CHECKING:
     from PIL import Image
 
-__all__ = ["from_array", "from_picture", "read_picture", "resized", "unit"]
+__all__ = ["encode_png", "from_array", "from_picture", "read_picture", "resized", "unit"]
 
 _DEEP = ("I;16", "I;16B", "I;16L", "I;16N")
 _GREY = ("1", "L", "LA", "La")
@@ -36,6 +38,29 @@ def unit(pixels: Tensor) -> Tensor:
         tensor([0.0000, 0.2000, 1.0000])
     """
     return pixels.to(torch.float32).div_(255) if pixels.dtype == torch.uint8 else pixels
+
+
+def encode_png(pixels: Tensor) -> bytes:
+    r"""A PNG file of 8-bit pixels, (C, H, W), with C = 1 grey, 3 RGB or 4 RGBA.
+
+    Example:
+        >>> encode_png(torch.zeros(1, 2, 2, dtype=torch.uint8))[:8]
+        b'\x89PNG\r\n\x1a\n'
+    """
+    kinds = {1: 0, 3: 2, 4: 6}
+    if pixels.dim() != 3 or pixels.shape[0] not in kinds or pixels.dtype != torch.uint8:
+        raise ValueError(
+            f"`pixels` must be uint8 of shape (C, H, W) with C in 1, 3, 4, got {pixels.dtype} "
+            f"of shape {tuple(pixels.shape)}."
+        )
+    channels, height, width = pixels.shape
+    lines = pixels.permute(1, 2, 0).reshape(height, width * channels)
+    # Filter type 0 at the head of every line.
+    raw = torch.cat([torch.zeros(height, 1, dtype=torch.uint8), lines.cpu()], dim=1)
+    header = struct.pack(">IIBBBBB", width, height, 8, kinds[channels], 0, 0, 0)
+    body = zlib.compress(raw.contiguous().numpy().tobytes(), 9)
+    chunks = _chunk(b"IHDR", header) + _chunk(b"IDAT", body) + _chunk(b"IEND", b"")
+    return b"\x89PNG\r\n\x1a\n" + chunks
 
 
 def from_array(array: NDArray[Any]) -> Tensor:
@@ -186,3 +211,7 @@ def _reason(error: Exception) -> str:
     """What Pillow says, without the name of the file, which is there already."""
     text = " ".join(str(error).split()).rstrip(".")
     return "a file that cannot be read as one" if "cannot identify" in text else text
+
+
+def _chunk(kind: bytes, body: bytes) -> bytes:
+    return struct.pack(">I", len(body)) + kind + body + struct.pack(">I", zlib.crc32(kind + body))

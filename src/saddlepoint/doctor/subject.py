@@ -31,6 +31,13 @@ __all__ = [
 ]
 
 Status = Literal["ok", "warn", "fail"]
+"""Of a finding, from good to bad.
+
+Example:
+    >>> from typing import get_args
+    >>> get_args(Status)
+    ('ok', 'warn', 'fail')
+"""
 _ORDER: tuple[Status, ...] = ("ok", "warn", "fail")
 
 
@@ -45,6 +52,10 @@ class Finding:
         saw: What was measured.
         means: What that usually means.
         do: What to do about it; empty if nothing.
+
+    Example:
+        >>> Finding("outputs", "fail", "rows sum to one", "these are probabilities", "return logits").status
+        'fail'
     """
 
     name: str

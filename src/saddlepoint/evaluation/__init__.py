@@ -4,14 +4,18 @@ from saddlepoint.evaluation.attacks import AbstractAttack, Target
 from saddlepoint.evaluation.domain_results import DomainAccuracy
 from saddlepoint.evaluation.domains import robust_domains
 from saddlepoint.evaluation.failures import AttackFailedError, Failure
+from saddlepoint.evaluation.given import HasBall
+from saddlepoint.evaluation.held_out import PatchRates, patch_rates
 from saddlepoint.evaluation.ours import OurAttack
 from saddlepoint.evaluation.pages import Ledger, Page, SharedLedger
 from saddlepoint.evaluation.radii import smallest_radius
 from saddlepoint.evaluation.rates import SuccessRates, success_rates, wilson
 from saddlepoint.evaluation.results import Outcome, RobustAccuracy
-from saddlepoint.evaluation.robust import EvaluationProgress, robust_accuracy
+from saddlepoint.evaluation.robust import robust_accuracy
+from saddlepoint.evaluation.saved_images import SavedImages, save_images, save_nearest
 from saddlepoint.evaluation.suites import SUITES, Suite
 from saddlepoint.evaluation.verdicts import Verdict, judge, judge_domains
+from saddlepoint.evaluation.work import EvaluationProgress
 
 __all__ = [
     "SUITES",
@@ -20,11 +24,14 @@ __all__ = [
     "DomainAccuracy",
     "EvaluationProgress",
     "Failure",
+    "HasBall",
     "Ledger",
     "OurAttack",
     "Outcome",
     "Page",
+    "PatchRates",
     "RobustAccuracy",
+    "SavedImages",
     "SharedLedger",
     "SuccessRates",
     "Suite",
@@ -32,8 +39,11 @@ __all__ = [
     "Verdict",
     "judge",
     "judge_domains",
+    "patch_rates",
     "robust_accuracy",
     "robust_domains",
+    "save_images",
+    "save_nearest",
     "smallest_radius",
     "success_rates",
     "wilson",

@@ -85,6 +85,13 @@ class Target(Brief):
         restart: Which restart, from 0.
         precisions: What the networks may compute in while an attack searches: within `precisions.applied()`
             they do, outside they answer in full precision.
+
+    Example:
+        >>> import saddlepoint as sp
+        >>> x, y = torch.rand(2, 4), torch.tensor([0, 1])
+        >>> target = sp.Target(nn.Identity(), x, y, rows=torch.arange(2), ball=sp.linf(0.1), seed=0)
+        >>> target.eps, target.restart
+        (0.1, 0)
     """
 
     model: nn.Module
@@ -158,6 +165,21 @@ class AbstractAttack(ABC):
     Attributes:
         name: In tables, such as "pgd".
         minimal: Whether it looks for the nearest adversarial image, whatever the radius.
+
+    Example:
+        >>> import saddlepoint as sp
+        >>> class Noise(sp.AbstractAttack):  # one random corner of the ball
+        ...     name = "noise"
+        ...     def run(self, target):
+        ...         generator = torch.Generator().manual_seed(target.seed)
+        ...         signs = torch.rand(target.x.shape, generator=generator).sub(0.5).sign()
+        ...         return (target.x + target.eps * signs).clamp(0, 1)
+        >>> model = nn.Sequential(nn.Flatten(), nn.Identity()).eval()
+        >>> x, y = torch.tensor([[0.4, 0.5], [0.1, 0.8]]), torch.tensor([1, 1])
+        >>> threats, suite = {"linf": sp.linf(0.2)}, {float("inf"): [Noise()]}  # attacks by norm
+        >>> robust = sp.robust_accuracy(model, x, y, threats, suite=suite)
+        >>> robust.per_threat["linf"] >= 0.5  # it can break the first image at most
+        True
     """
 
     name: str

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from saddlepoint.display import percent
 from saddlepoint.evaluation.failures import Failure
-from saddlepoint.evaluation.html_tables import domains_table
+from saddlepoint.evaluation.html_tables import domains_table, write_page
 from saddlepoint.evaluation.rates import share
 from saddlepoint.evaluation.results import SEARCH, RobustAccuracy, because, interval_of, radii_of
 from saddlepoint.plots import plot_survival
@@ -98,10 +98,7 @@ class DomainAccuracy:
         self, path: str | os.PathLike[str], problem: AbstractProblem | None = None, **options: Any
     ) -> Path:
         """Write the page that the command line leaves; see `saddlepoint.report.write_result`."""
-        # As in `AttackResult.report`: the package knows the rooms above.
-        import saddlepoint
-
-        return saddlepoint.report.write_result(self, path, problem, **options)
+        return write_page(self, path, problem, options)
 
     def plot(self, axes: Sequence[Any] | None = None) -> Any:
         """Draw the accuracy over the radius, one panel per threat (needs matplotlib); returns the figure."""
@@ -140,7 +137,9 @@ class DomainAccuracy:
     def notes(self) -> tuple[str, ...]:
         """What a reader of the numbers has to know."""
         single = (
-            f"{name}: {note}" for name, each in self.per_domain.items() for note in each.notes
+            f"{name}: {note}" if len(self.per_domain) > 1 else note
+            for name, each in self.per_domain.items()
+            for note in each.notes
         )
         failed = (f"{each}: {each.error}" for each in self.failed)
         return (*single, *failed, *self.remarks)
@@ -149,7 +148,9 @@ class DomainAccuracy:
     def failures(self) -> tuple[Failure, ...]:
         """Attacks that raised, on one domain or on all; empty unless they were to be noted."""
         single = (
-            failure.of(name) for name, each in self.per_domain.items() for failure in each.failures
+            failure.of(name) if len(self.per_domain) > 1 else failure
+            for name, each in self.per_domain.items()
+            for failure in each.failures
         )
         return (*single, *self.failed)
 

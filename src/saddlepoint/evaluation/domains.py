@@ -17,14 +17,11 @@ from saddlepoint.evaluation.given import ThreatLike, as_balls, check_limits
 from saddlepoint.evaluation.joint import Found, Joint
 from saddlepoint.evaluation.pages import Ledger, gather_of, part_of
 from saddlepoint.evaluation.results import RobustAccuracy
-from saddlepoint.evaluation.robust import (
-    EvaluationProgress,
-    accuracy_unchecked,
-    inspect_model,
-)
+from saddlepoint.evaluation.robust import accuracy_unchecked, inspect_model
 from saddlepoint.evaluation.streamed import streaming_problems
 from saddlepoint.evaluation.suites import Suite, attacks_for
 from saddlepoint.evaluation.verdicts import clean_answers
+from saddlepoint.evaluation.work import EvaluationProgress
 from saddlepoint.precision import Precision, Precisions
 from saddlepoint.problems import (
     AbstractProblem,

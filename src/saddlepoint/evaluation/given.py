@@ -9,15 +9,25 @@ from torch import Tensor
 
 from saddlepoint.projections import LpBall
 
-__all__ = ["ThreatLike", "as_balls", "check_limits"]
+__all__ = ["HasBall", "ThreatLike", "as_balls", "check_limits"]
 
 
-class _HasBall(Protocol):
+class HasBall(Protocol):
+    """Whatever has a ball where perturbations may be, as a `Threat` of training does.
+
+    Example:
+        >>> import saddlepoint as sp
+        >>> threat: HasBall = sp.Threat(sp.linf(0.1))
+        >>> threat.ball.eps
+        0.1
+    """
+
     @property
-    def ball(self) -> LpBall: ...
+    def ball(self) -> LpBall:
+        """Where perturbations may be."""
 
 
-ThreatLike = LpBall | _HasBall
+ThreatLike = LpBall | HasBall
 """A ball, or a `Threat`, which has one."""
 
 

@@ -1,17 +1,21 @@
-"""Evaluations as small tables, for notebooks."""
+"""Evaluations as small tables, for notebooks, and as pages."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from saddlepoint.display import hardest, html_table, percent, percents
 from saddlepoint.evaluation.rates import share, wilson
+from saddlepoint.problems import AbstractProblem
 
 if TYPE_CHECKING:
     from saddlepoint.evaluation.domain_results import DomainAccuracy
     from saddlepoint.evaluation.results import RobustAccuracy
 
-__all__ = ["domains_table", "threats_table"]
+__all__ = ["domains_table", "threats_table", "write_page"]
 
 
 def threats_table(result: RobustAccuracy) -> str:
@@ -45,3 +49,15 @@ def _share(result: RobustAccuracy | DomainAccuracy, threat: str | None) -> str:
     """What is still right under a threat, or under all."""
     bound = ("union" if threat is None else f"robust.{threat}") in result.at_most
     return percent(share(result.still_right(threat)), at_most=bound)
+
+
+def write_page(
+    result: DomainAccuracy | RobustAccuracy,
+    path: str | os.PathLike[str],
+    problem: AbstractProblem | None,
+    options: Mapping[str, Any],
+) -> Path:
+    """The page of the command line; see `saddlepoint.report.write_result`."""
+    import saddlepoint  # as in `AttackResult.report`: the package knows the rooms above
+
+    return saddlepoint.report.write_result(result, path, problem, **options)

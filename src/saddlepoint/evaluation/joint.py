@@ -16,9 +16,9 @@ from saddlepoint.evaluation.failures import AttackFailedError, Failure, OnFailur
 from saddlepoint.evaluation.pages import Batch, Ledger, Stage, batches_of, part_of
 from saddlepoint.evaluation.radii import radii_unchecked
 from saddlepoint.evaluation.results import SEARCH
-from saddlepoint.evaluation.robust import EvaluationProgress
 from saddlepoint.evaluation.suites import restarts_of
 from saddlepoint.evaluation.verdicts import judge_domains
+from saddlepoint.evaluation.work import EvaluationProgress
 from saddlepoint.precision import Precisions
 from saddlepoint.problems import AbstractProblem, Ensemble, Product, Transformed
 from saddlepoint.projections import LpBall

@@ -35,7 +35,12 @@ _CLOCK = 1e-6  # seconds that sums of times may be off by
 @final
 @dataclass(frozen=True, repr=False)
 class Page(Brief):
-    """What one batch of one attack gave: tensors by name, and the seconds it took."""
+    """What one batch of one attack gave: tensors by name, and the seconds it took.
+
+    Example:
+        >>> Page({"broken": torch.tensor([True, False])}, seconds=0.5).seconds
+        0.5
+    """
 
     tensors: Mapping[str, Tensor]
     seconds: float
@@ -46,6 +51,15 @@ class Ledger(Protocol):
 
     A ledger belongs to one evaluation: a page is taken for what its key says if it is about the same images.
     Models, radii, seeds and numbers of steps are not compared.
+
+    Example:
+        >>> import saddlepoint as sp
+        >>> class InMemory(dict):
+        ...     put = dict.__setitem__  # `get` is that of a dictionary
+        >>> ledger: sp.Ledger = InMemory()
+        >>> ledger.put("linf/pgd/0", sp.Page({}, seconds=0.5))
+        >>> ledger.get("linf/pgd/0").seconds, ledger.get("linf/pgd/1")
+        (0.5, None)
     """
 
     def get(self, key: str) -> Page | None:

@@ -170,9 +170,8 @@ def success_rates(
         raise ValueError(
             f"`delta` must have shape {tuple(problem.lower.shape)}, got {tuple(delta.shape)}."
         )
-    outside = ~(
-        (delta >= problem.lower - 1e-6) & (delta <= problem.upper + 1e-6)
-    )  # also catches NaN
+    # Not inside, which also catches NaN.
+    outside = ~((delta >= problem.lower - 1e-6) & (delta <= problem.upper + 1e-6))
     if bool(outside.any()):
         raise ValueError(
             f"`delta` must keep images in [0, 1] (problem.lower <= delta <= problem.upper), "

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from saddlepoint.display import percent
 from saddlepoint.evaluation.failures import Failure
-from saddlepoint.evaluation.html_tables import threats_table
+from saddlepoint.evaluation.html_tables import threats_table, write_page
 from saddlepoint.evaluation.pages import Status
 from saddlepoint.evaluation.rates import share, wilson
 from saddlepoint.plots import plot_survival
@@ -45,6 +45,11 @@ class Outcome:
         notes: What a reader of the numbers has to know.
         minimal: Whether the attack looks for the nearest adversarial image, whatever the radius.
         failure: What it did not get to, if it failed.
+
+    Example:
+        >>> attacked, broken = torch.tensor([True, True, False]), torch.tensor([True, False, False])
+        >>> Outcome("linf", "pgd", attacked, broken, distance=torch.full((3,), torch.inf))
+        Outcome(linf pgd: broke 1 of 2 in 0.0 s, complete)
     """
 
     threat: str
@@ -119,10 +124,7 @@ class RobustAccuracy:
         self, path: str | os.PathLike[str], problem: AbstractProblem | None = None, **options: Any
     ) -> Path:
         """Write the page that the command line leaves; see `saddlepoint.report.write_result`."""
-        # As in `AttackResult.report`: the package knows the rooms above.
-        import saddlepoint
-
-        return saddlepoint.report.write_result(self, path, problem, **options)
+        return write_page(self, path, problem, options)
 
     def plot(self, axes: Sequence[Any] | None = None) -> Any:
         """Draw the accuracy over the radius, one panel per threat (needs matplotlib); returns the figure."""

@@ -21,7 +21,7 @@ from saddlepoint.evaluation.results import Outcome, RobustAccuracy
 from saddlepoint.evaluation.streamed import streaming
 from saddlepoint.evaluation.suites import Suite, attacks_for
 from saddlepoint.evaluation.verdicts import clean_answers, judge, pulled_back
-from saddlepoint.evaluation.work import Nearest, Work
+from saddlepoint.evaluation.work import EvaluationProgress, Nearest, Work
 from saddlepoint.precision import Precision, Precisions
 from saddlepoint.problems import Ensemble, Model, check_eval_mode
 from saddlepoint.problems.inputs import Data, Numbers, as_labels, images_and_labels, plain
@@ -31,39 +31,9 @@ from saddlepoint.solver.inspection import Look, look
 from saddlepoint.solver.lowering import choose_precisions
 from saddlepoint.solver.watch import check_answers
 
-__all__ = [
-    "EvaluationProgress",
-    "accuracy_unchecked",
-    "inspect_model",
-    "robust_accuracy",
-]
+__all__ = ["accuracy_unchecked", "inspect_model", "robust_accuracy"]
 
 _LOOK = 4  # images that are looked at before anything is attacked
-
-
-@final
-@dataclass(frozen=True)
-class EvaluationProgress:
-    """How far an evaluation has come.
-
-    Attributes:
-        threat, attack: What is running.
-        index, attacks: Its number among all attacks of all threats, from 0, and their count.
-        done, total: Images this attack is done with, and has to be run on.
-        not_fooled: Images that are not fooled yet under this threat.
-        images: N.
-        domain: Name of the domain that is attacked alone; empty if there is but one, or all at once.
-    """
-
-    threat: str
-    attack: str
-    index: int
-    attacks: int
-    done: int
-    total: int
-    not_fooled: int
-    images: int
-    domain: str = ""
 
 
 @streaming

@@ -14,7 +14,41 @@ from saddlepoint.evaluation.attacks import AbstractAttack
 from saddlepoint.evaluation.failures import Failure
 from saddlepoint.evaluation.pages import Page, Stage, batches_of
 
-__all__ = ["Nearest", "Work"]
+__all__ = ["EvaluationProgress", "Nearest", "Work"]
+
+
+@final
+@dataclass(frozen=True)
+class EvaluationProgress:
+    """How far an evaluation has come.
+
+    Attributes:
+        threat, attack: What is running.
+        index, attacks: Its number among all attacks of all threats, from 0, and their count.
+        done, total: Images this attack is done with, and has to be run on.
+        not_fooled: Images that are not fooled yet under this threat.
+        images: N.
+        domain: Name of the domain that is attacked alone; empty if there is but one, or all at once.
+
+    Example:
+        >>> import saddlepoint as sp
+        >>> model = torch.nn.Linear(4, 3).eval()
+        >>> x, y, seen = torch.rand(2, 4), torch.tensor([0, 1]), []
+        >>> threats = {"linf": sp.linf(0.1)}
+        >>> _ = sp.robust_accuracy(model, x, y, threats, callback=seen.append)
+        >>> all(each.images == 2 and each.done <= each.total for each in seen)
+        True
+    """
+
+    threat: str
+    attack: str
+    index: int
+    attacks: int
+    done: int
+    total: int
+    not_fooled: int
+    images: int
+    domain: str = ""
 
 
 @final

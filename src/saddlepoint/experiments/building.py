@@ -31,22 +31,9 @@ __all__ = [
 
 # What the hashes in stored summaries are made of: a new setting must not change them.
 _VARIED = (
-    *(
-        "kind",
-        "data",
-        "models",
-        "norm",
-        "eps",
-        "rule",
-        "baseline",
-        "loss",
-        "labels",
-        "steps",
-        "method",
-    ),
-    *("restarts", "step_size", "split", "limit", "seed"),
-    *("group_size", "by_class", "box"),
-    *("transforms", "samples"),
+    {"kind", "data", "models", "norm", "eps", "rule", "baseline", "loss", "labels", "steps"}
+    | {"method", "restarts", "step_size", "split", "limit", "seed"}
+    | {"group_size", "by_class", "box", "transforms", "samples"}
 )
 
 FULL = 10_000
@@ -156,7 +143,7 @@ def build_problem(
 
 def describe(settings: AttackSettings) -> dict[str, Any]:
     """The settings of a row that experiments vary, for its record and for summaries."""
-    values = settings.model_dump(include=set(_VARIED))
+    values = settings.model_dump(include=_VARIED)
     if settings.norm == "l0":
         # Whole numbers, of which the hashes in stored summaries are made.
         values |= {n: int(values[n]) for n in ("eps", "step_size") if values[n] is not None}

@@ -25,7 +25,8 @@ from saddlepoint.experiments.plan import (
     Measurement,
     Row,
 )
-from saddlepoint.runs import RECORD, AttackMetrics, Run, finished, lift, read_results
+from saddlepoint.runs import RECORD, AttackMetrics, Run, finished, lift, read_results, settings_of
+from saddlepoint.runs.settings import AttackSettings
 
 __all__ = ["Attacked", "Measured", "Results", "Source", "collect"]
 
@@ -202,7 +203,7 @@ def _attacked(block: Block, row: Row, source: Source, run: Run, folder: Path) ->
         images=run.rows * len(run.domains) if run.kind == "universal" else run.rows,
         seed=run.seed,
         domains=run.domains,
-        rule=run.settings["rule"],
+        rule=settings_of(run, AttackSettings).rule,
         asr_all=metrics.asr_all,
         interval=metrics.intervals.asr_all,
         asr_mean=metrics.asr_mean,

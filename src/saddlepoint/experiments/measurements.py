@@ -203,7 +203,7 @@ def carlini_wagner_distance(
 
 def _residuals(measurement: Measurement, problem: AbstractProblem, tell: Tell) -> Residuals:
     settings = measurement.block.settings
-    ball, step_size = build.ball_of(settings), settings.step_size
+    ball, step_size = build.ball_of(settings).ball, settings.step_size
     rule = _only_rule(measurement)
     assert step_size is not None  # blocks are settings of `apgda`
     parts = []
@@ -232,7 +232,7 @@ def _times(
     evaluations: dict[str, float] = {}
     rounds = measurement.repeats + 1  # the first warms up and is not counted
     seen = look(problem)
-    for turn in range(rounds):
+    for repeat in range(rounds):
         for row in block.rows:
             strategy = row.strategy
             if not isinstance(strategy.rule, str):
@@ -244,9 +244,9 @@ def _times(
             result = solve(problem, rule, lambda _: None)
             spent = time.perf_counter() - began
             evaluations[strategy.key] = float(result.num_forwards.sum())
-            if turn:
+            if repeat:
                 seconds[strategy.key].append(spent / evaluations[strategy.key])
-        tell((turn + 1) / rounds)
+        tell((repeat + 1) / rounds)
     first, last = block.rows[0].strategy.key, block.rows[-1].strategy.key
     ratios = [b / a for a, b in zip(seconds[first], seconds[last], strict=True)]
     return Times(

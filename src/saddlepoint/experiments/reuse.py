@@ -26,7 +26,7 @@ def reusing(solve: Solve, finished: Mapping[str, Tensor]) -> Solve:
 
     Args:
         solve: Attacks a problem.
-        finished: Tensors of the same run with true labels, all rows of it; see `saddlepoint.report`.
+        finished: Tensors of the same run with true labels, all rows of it; see `saddlepoint.runs`.
     """
 
     def attack_others(

@@ -34,6 +34,7 @@ from saddlepoint.experiments.reuse import reusing
 from saddlepoint.problems import AbstractProblem
 from saddlepoint.runs import build, texts
 from saddlepoint.runs.materials import Images
+from saddlepoint.runs.settings import AttackSettings
 from saddlepoint.training.distributed import World
 
 __all__ = ["Setup", "Step", "reproduce", "skipped"]
@@ -218,8 +219,7 @@ class _Runner:
             batch_size=_CHUNK,
         )
         problem = building.build_problem(block, settings, images, networks)
-        values = building.describe(settings)
-        record = self._record(values, problem, block, settings.kind)
+        record = self._record(settings, building.describe(settings), problem, block)
         with runs.opened(record, folder, resume=True) as execution:
             if not execution.complete:
                 twin = self._twin(record, block, row)
@@ -246,7 +246,7 @@ class _Runner:
             "limit": len(images.x),
             "seed": self.setup.seed,
         }
-        record = self._record(values, problem, block, "measure")
+        record = self._record(settings, values, problem, block).but(kind="measure")
         with runs.opened(record, self.target / measurement.key, resume=True) as execution:
             if not execution.complete:
                 began = time.monotonic()
@@ -266,19 +266,22 @@ class _Runner:
         self._tell(measurement.label, 0.0)
 
     def _record(
-        self, values: dict[str, Any], problem: AbstractProblem, block: Block, kind: runs.Kind
+        self,
+        settings: AttackSettings,
+        values: dict[str, Any],
+        problem: AbstractProblem,
+        block: Block,
     ) -> runs.Run:
         images, networks = self._materials(block)
         named = dict(zip(block.networks, networks, strict=True))
-        return runs.Run(
-            kind=kind,
-            command=self._command(),
-            settings=values,
-            seed=self.setup.seed,
-            domains=problem.names,
-            classes=images.classes,
-            rows=len(problem),
-            hashes=build.hashes_of(values, images.x, images.y, named, known=self._hashed),
+        return build.record_of(
+            settings,
+            problem,
+            images,
+            named,
+            self._command(),
+            values=values,
+            known=self._hashed,
         )
 
     @property

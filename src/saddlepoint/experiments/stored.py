@@ -18,8 +18,8 @@ from saddlepoint.experiments.plan import LABELS, METHODS, Block, Experiment, Row
 from saddlepoint.experiments.summary import summarise
 from saddlepoint.files import write_atomically
 from saddlepoint.report.tables import Cell
-from saddlepoint.runs import Run, hash_settings
-from saddlepoint.runs.settings import UniversalSettings
+from saddlepoint.runs import Run, hash_settings, settings_of
+from saddlepoint.runs.settings import AttackSettings, UniversalSettings
 
 __all__ = ["SUMMARY_VERSION", "read_lines", "read_summary", "write_summary"]
 
@@ -156,7 +156,7 @@ def _row(item: Attacked, run: Run) -> dict[str, Any]:
         "strategy": item.row.strategy.key,
         "method": item.source.method,
         "labels": item.source.labels,
-        "limit": run.settings["limit"],
+        "limit": settings_of(run, AttackSettings).limit,
         "images": item.images,
         "rows": run.rows,
         "seed": item.seed,

@@ -33,6 +33,12 @@ ARCHITECTURES: Mapping[str, Architecture] = MappingProxyType(
         "preact_resnet18": Architecture(deep.preact_resnet18, 1),
     }
 )
+"""Networks that `build` makes, by name: A to H of the paper, and those of the training guide.
+
+Example:
+    >>> "mnist_cnn_small" in ARCHITECTURES
+    True
+"""
 
 
 def build(name: str, channels: int = 1, size: int = 28, classes: int = 10) -> nn.Module:

@@ -17,7 +17,12 @@ Numbers = float | Sequence[float]
 
 
 class Normalisation(NamedTuple):
-    """What is subtracted from the channels of an image, and what they are then divided by."""
+    """What is subtracted from the channels of an image, and what they are then divided by.
+
+    Example:
+        >>> Normalisation(mean=(0.5,), std=(0.25,)).std
+        (0.25,)
+    """
 
     mean: tuple[float, ...]
     std: tuple[float, ...]
@@ -38,7 +43,12 @@ NORMALISATIONS: Mapping[str, Normalisation] = MappingProxyType(
     }
 )
 """Usual constants by name. "half" is (x - 1/2) / (1/2), of Inception and many transformers. There are others
-in use for CIFAR-10: what counts is what the network was trained with."""
+in use for CIFAR-10: what counts is what the network was trained with.
+
+Example:
+    >>> NORMALISATIONS["half"]
+    Normalisation(mean=(0.5,), std=(0.5,))
+"""
 
 
 def wrap(
@@ -133,6 +143,11 @@ class Wrapped(nn.Module):
 
     Attributes:
         network: Of the arguments of `wrap`, not copied here.
+
+    Example:
+        >>> model = wrap(nn.Flatten(), mean=0.5, std=0.5, classes=[1, 0])
+        >>> type(model).__name__, model(torch.tensor([[[[0.0, 1.0]]]]))
+        ('Wrapped', tensor([[ 1., -1.]]))
     """
 
     mean: Tensor | None

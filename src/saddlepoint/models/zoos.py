@@ -175,9 +175,8 @@ def _transformers(name: str, wanted: Wanted, tensors: Tensors, *, pretrained: bo
         ) from error
     finally:
         library.utils.logging.enable_progress_bar()
-    vars(network).pop(
-        "_weight_conversions", None
-    )  # how the file was read, nothing it computes with
+    # How the file was read, nothing it computes with.
+    vars(network).pop("_weight_conversions", None)
     known = {} if file is None else json.loads(Path(file).read_text(encoding="utf-8"))
     return Found(network, _processor(name, known), _processor_size(network, known))
 

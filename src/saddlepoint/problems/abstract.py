@@ -30,6 +30,27 @@ class AbstractProblem(ABC):
         seed: Of the random draws.
         aimed: Whether `labels` are classes to reach and `truth` is something else, see `aim_at`.
         levels: Grey levels to which perturbed images are rounded before any model sees them; none by default.
+
+    Example:
+        >>> import saddlepoint as sp
+        >>> class Halves(AbstractProblem):  # domains: the model sees the left or the right half of a row
+        ...     names = ("left", "right")
+        ...     def __init__(self, model, x, y):
+        ...         self.model, self.x, self.labels = model, x, y[:, None].expand(-1, 2)
+        ...         self.lower, self.upper, self.rows = -x, 1 - x, torch.arange(len(x))
+        ...     def domain_logits(self, delta, domain, stream=0):
+        ...         return self.model((self.x + delta).chunk(2, dim=1)[domain])
+        ...     def take(self, rows):
+        ...         return Halves(self.model, self.x[rows], self.labels[rows, 0])
+        ...     def images(self, delta):
+        ...         return self.x + delta
+        ...     @property
+        ...     def models(self):
+        ...         return [self.model]
+        >>> x, y = torch.tensor([[0.4, 0.5, 0.0, 0.9]]), torch.tensor([1])
+        >>> problem = Halves(torch.nn.Identity().eval(), x, y)
+        >>> sp.attack(problem, sp.linf(0.2), steps=5).fooled
+        tensor([[ True, False]])
     """
 
     labels: Tensor
@@ -104,6 +125,10 @@ class AbstractProblem(ABC):
         part = copy(self)
         part.levels = levels
         return part
+
+    def unperturbed(self) -> Tensor:
+        """Everything that delta is added to or shown with, (B, ...): what has to be 8-bit for results to be."""
+        return self.images(self.zeros())
 
     def aim_at(self, targets: Tensor) -> Self:
         """The same problem for targeted attacks that know the true classes too.

@@ -39,7 +39,16 @@ _ROWS = 128  # asked at a time for predictions
 
 
 class Array(Protocol):
-    """What NumPy arrays and their like have in common."""
+    """What NumPy arrays and their like have in common.
+
+    Example:
+        >>> import numpy as np
+        >>> import saddlepoint as sp
+        >>> images: sp.Array = np.zeros((2, 1, 4, 4))
+        >>> model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(16, 3).double()).eval()
+        >>> sp.Ensemble([model], images, np.array([0, 1])).labels.shape
+        torch.Size([2, 1])
+    """
 
     def __array__(self, *args: Any, **options: Any) -> Any:
         """The numbers as a NumPy array."""

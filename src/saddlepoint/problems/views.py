@@ -195,7 +195,14 @@ class Product(_Views):
     """One image, all pairs of models and transformations: K = models x transforms, model by model.
 
     Args:
-        models, transforms, x, y, samples, seed, names, labels: As in `Ensemble` and `Transformed`.
+        models: Callables from images to logits, as in `Ensemble`.
+        transforms: Views of the images; this and the rest as in `Transformed`.
+        x: Images, (B, C, H, W), in [0, 1].
+        y: True classes, (B,), or targets in a targeted attack.
+        samples: Draws of random transforms per step.
+        seed: Of random transforms.
+        names: One per pair, for reports.
+        labels: What is attacked.
 
     Example:
         >>> from torch import nn

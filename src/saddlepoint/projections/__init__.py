@@ -10,16 +10,19 @@ Multipliers. With c_i the bound that entry i runs into (upper_i if v_i > 0, else
     p = 2    |z_i| = min(scale * |v_i|, c_i)           scale <= 1 the root of  sum_i z_i^2 = eps^2
     p = 0    z_i = clip(v_i) on the eps entries where clipping gains most, 0 elsewhere
 
-and for p = inf the set is itself a box.
+and for p = inf the set is itself a box. A patch is such a ball in a smaller box: see `AbstractSet`.
 """
 
 from saddlepoint.projections.arguments import NORMS, norm_name
-from saddlepoint.projections.balls import LpBall, l0, l1, l2, linf
+from saddlepoint.projections.balls import AbstractSet, LpBall, l0, l1, l2, linf
 from saddlepoint.projections.functions import project_lp_box, project_simplex
+from saddlepoint.projections.patches import Patch
 
 __all__ = [
     "NORMS",
+    "AbstractSet",
     "LpBall",
+    "Patch",
     "l0",
     "l1",
     "l2",

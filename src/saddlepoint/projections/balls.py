@@ -1,9 +1,10 @@
-"""The ball of a threat: a norm and a radius."""
+"""What a solver asks of the set that delta may be in, and the ball of a threat: a norm and a radius."""
 
 from __future__ import annotations
 
 import math
 import warnings
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, final
@@ -22,12 +23,68 @@ from saddlepoint.projections.arguments import (
 )
 from saddlepoint.projections.solvers import onto_ball, onto_l0
 
-__all__ = ["LpBall", "l0", "l1", "l2", "linf"]
+__all__ = ["AbstractSet", "LpBall", "l0", "l1", "l2", "linf"]
+
+
+class AbstractSet(ABC):
+    """Where delta may be: an lp ball inside a box, both of which the set may make smaller.
+
+    Every set is `ball` ∩ `box(lower, upper)`: a set that forbids entries, as a patch does, gives them the box
+    [0, 0]. Exact projections, steepest steps among the entries that can move, random starts and whole grey
+    levels then need nothing new.
+
+    Example:
+        >>> import saddlepoint as sp
+        >>> one = torch.ones(1, 1, 3, 3)
+        >>> lower, upper = sp.Patch((2, 2)).box(-one, one)  # a set whose box is empty outside a corner
+        >>> int((upper > lower).sum()), sp.Patch((2, 2)).ball.p
+        (4, inf)
+    """
+
+    @property
+    @abstractmethod
+    def ball(self) -> LpBall:
+        """The ball, whose norm and radius steps follow."""
+
+    @abstractmethod
+    def box(self, lower: Tensor, upper: Tensor) -> tuple[Tensor, Tensor]:
+        """The part of the box lower <= delta <= upper, (B, ...), that is in the set."""
+
+    @abstractmethod
+    def doubt(self, shape: Sequence[int] | None = None) -> str:
+        """A sentence where the set bounds nothing for images of this shape, else empty.
+
+        Raises:
+            ValueError: The set cannot be meant for images in [0, 1].
+        """
+
+    def project(self, delta: Tensor, lower: Tensor, upper: Tensor) -> Tensor:
+        """Nearest point of the set ∩ box, row by row.
+
+        Args:
+            delta: Points, (B, ...), finite.
+            lower: Box, broadcastable to delta, <= 0.
+            upper: Box, broadcastable to delta, >= 0.
+        """
+        return self.ball.project(delta, *self.box(lower.expand_as(delta), upper.expand_as(delta)))
+
+    def check(self, shape: Sequence[int] | None = None, *, stacklevel: int = 2) -> None:
+        """Refuse a set that cannot be meant for images in [0, 1], and warn of one that bounds nothing.
+
+        Args:
+            shape: Of one image, such as (3, 32, 32); None looks at the numbers alone.
+            stacklevel: Of the warning, as in `warnings.warn`.
+
+        Raises:
+            ValueError: As in `doubt`.
+        """
+        if doubt := self.doubt(shape):
+            warnings.warn(doubt, stacklevel=stacklevel)
 
 
 @final
 @dataclass(frozen=True, repr=False)
-class LpBall(Brief):
+class LpBall(Brief, AbstractSet):
     """The perturbations with ||delta||_p <= eps.
 
     Args:
@@ -57,6 +114,15 @@ class LpBall(Brief):
         if self.unit == "pixel" and self.p != 0:
             raise ValueError(f'`unit="pixel"` counts pixels and needs p = 0, got p = {self.p}.')
 
+    @property
+    def ball(self) -> LpBall:
+        """Itself."""
+        return self
+
+    def box(self, lower: Tensor, upper: Tensor) -> tuple[Tensor, Tensor]:
+        """All of it: a ball forbids no entry."""
+        return lower, upper
+
     def project(self, delta: Tensor, lower: Tensor, upper: Tensor) -> Tensor:
         """Nearest point of the ball ∩ box, row by row.
 
@@ -83,14 +149,11 @@ class LpBall(Brief):
             return self
         return LpBall(self.p, self.eps[rows.to(self.eps.device)], self.unit)
 
-    def check(self, shape: Sequence[int] | None = None, *, stacklevel: int = 2) -> None:
-        """Refuse a radius that cannot be meant for images in [0, 1], and warn of one that bounds nothing.
-
-        An infinite radius says that no bound is meant.
+    def doubt(self, shape: Sequence[int] | None = None) -> str:
+        """A sentence where the radius bounds nothing, else empty; an infinite one says that no bound is meant.
 
         Args:
             shape: Of one image, such as (3, 32, 32); None looks at the radius alone.
-            stacklevel: Of the warning, as in `warnings.warn`.
 
         Raises:
             ValueError: More than 1 for p = inf, or less than 1 for p = 0.
@@ -101,14 +164,6 @@ class LpBall(Brief):
             Traceback (most recent call last):
             ...
             ValueError: `eps` of an linf ball must be at most 1, the range of a pixel, got 8; write 8/255 ...
-        """
-        if doubt := self.doubt(shape):
-            warnings.warn(doubt, stacklevel=stacklevel)
-
-    def doubt(self, shape: Sequence[int] | None = None) -> str:
-        """`check` in words instead of a warning: a sentence where the radius bounds nothing, else empty.
-
-        Example:
             >>> LpBall(2, 30.0).doubt((1, 28, 28))[-27:], LpBall(2, 3.0).doubt((1, 28, 28))
             ('this radius bounds nothing.', '')
         """

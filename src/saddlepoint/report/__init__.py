@@ -1,4 +1,4 @@
-"""Pages and tables that show runs. Nothing here computes, writes a run or prints."""
+"""Pages and tables that show runs. Nothing here computes results, writes the records of runs, or prints."""
 
 from importlib.util import find_spec
 
@@ -10,14 +10,12 @@ if find_spec("jinja2") is None:
 from saddlepoint.report.compare import write_comparison
 from saddlepoint.report.page import MAX_BYTES, write_report
 from saddlepoint.report.result_page import write_result
-from saddlepoint.report.saved_images import SavedImages, check_folder, save_images, save_nearest
+from saddlepoint.runs import Board, rank_runs
 
 __all__ = [
     "MAX_BYTES",
-    "SavedImages",
-    "check_folder",
-    "save_images",
-    "save_nearest",
+    "Board",
+    "rank_runs",
     "write_comparison",
     "write_report",
     "write_result",

@@ -24,9 +24,11 @@ from saddlepoint.runs import (
     EvaluationMetrics,
     Ranking,
     TrainingMetrics,
+    settings_of,
 )
 from saddlepoint.runs.comparable import differing, readable
 from saddlepoint.runs.record import EVALUATE
+from saddlepoint.runs.settings import AttackSettings, EvaluateSettings, TrainSettings
 
 __all__ = [
     "about_alone",
@@ -45,11 +47,18 @@ def write_comparison(board: Board, path: Path) -> Path:
     """Write one page with all rankings, the runs that are on their own, and those left out.
 
     Args:
-        board: From `saddlepoint.runs.rank_runs`.
+        board: From `rank_runs`.
         path: The HTML file to write.
 
     Raises:
         ValueError: There is something at the path that is no page of ours.
+
+    Example:
+        >>> import tempfile
+        >>> from saddlepoint.runs import Board
+        >>> nothing = Board(rankings=(), alone=(), left_out=())  # as `rank_runs` makes it of run folders
+        >>> write_comparison(nothing, Path(tempfile.mkdtemp()) / "comparison.html").name
+        'comparison.html'
     """
     if path.exists() and not (path.is_file() and _MARK in path.read_bytes()[:4096]):
         raise ValueError(
@@ -77,21 +86,23 @@ def write_comparison(board: Board, path: Path) -> Path:
 def about(entry: Entry) -> str:
     """What a run is about, besides its results: kind, data, models, threats, how many rows."""
     run, metrics = entry.run, entry.metrics
-    parts = [str(run.settings.get("data", ""))]
+    parts: list[str] = []
     if isinstance(metrics, AttackMetrics):
-        nouns = words.NOUNS[run.kind]
-        parts = [nouns.title, *parts, words.ball_text(run.settings)]
+        nouns, attack = words.NOUNS[run.kind], settings_of(run, AttackSettings)
+        parts = [nouns.title, attack.data, words.ball_text(attack.norm, attack.eps)]
         parts.append(f"{metrics.rows} {nouns.rows}")
-        if run.settings.get("labels") == "predicted":
+        if attack.labels == "predicted":
             parts.append("the models' own answers attacked")
     elif isinstance(metrics, EvaluationMetrics):
-        balls = [words.ball_text({"norm": n, "eps": eps}) for n, eps in metrics.radii.items()]
-        parts = ["Evaluation", *parts, ", ".join(balls), f"{metrics.rows} images"]
-        parts.append(f"suite {run.settings.get('suite')}")
+        balls = [words.ball_text(norm, eps) for norm, eps in metrics.radii.items()]
+        evaluated = settings_of(run, EvaluateSettings)
+        parts = ["Evaluation", evaluated.data, ", ".join(balls), f"{metrics.rows} images"]
+        parts.append(f"suite {evaluated.suite}")
     elif isinstance(metrics, TrainingMetrics):
-        threats = ", ".join(run.settings.get("threat", ())) or "without threats"
+        trained = settings_of(run, TrainSettings)
+        threats = ", ".join(trained.threat) or "without threats"
         rows = metrics.rows_attacked or metrics.rows
-        parts = ["Training", *parts, threats, f"{rows} test images"]
+        parts = ["Training", trained.data, threats, f"{rows} test images"]
     return " · ".join(parts)
 
 
@@ -114,8 +125,8 @@ def ranking_about(ranking: Ranking) -> str:
     if ranking.question.models is True:
         parts.append(f"models {', '.join(first.run.hashes.models)}")
     elif ranking.question.models is False:
-        rule = words.rule_text(str(first.run.settings["rule"]))
-        parts.append(f"{rule}, {first.run.settings.get('steps')} steps")
+        settings = settings_of(first.run, AttackSettings)
+        parts.append(f"{words.rule_text(settings.rule)}, {settings.steps} steps")
     return " · ".join(parts)
 
 
@@ -230,15 +241,16 @@ def _numbers(entry: Entry) -> dict[str, str]:
 
 def _own(ranking: Ranking, entry: Entry, names: Sequence[str]) -> str:
     """What the runs of a ranking differ in."""
-    settings, base = entry.run.settings, ", ".join(entry.run.hashes.models)
+    run, base = entry.run, ", ".join(entry.run.hashes.models)
     if ranking.question.models:
-        base = words.rule_text(str(settings["rule"]))
+        base = words.rule_text(settings_of(run, AttackSettings).rule)
     elif ranking.question.transfer:
-        base = f"{base}, {words.rule_text(str(settings['rule']))}"
-    elif entry.run.kind == "train":
-        base = f"{settings['method']}, network {settings['model']}"
-    said = ("rule", "method", "model") if entry.run.kind == "train" else ("rule",)
-    more = [f"{name} {readable(settings.get(name))}" for name in names if name not in said]
+        base = f"{base}, {words.rule_text(settings_of(run, AttackSettings).rule)}"
+    elif run.kind == "train":
+        trained = settings_of(run, TrainSettings)
+        base = f"{trained.method}, network {trained.model}"
+    said = ("rule", "method", "model") if run.kind == "train" else ("rule",)
+    more = [f"{name} {readable(run.settings.get(name))}" for name in names if name not in said]
     return " · ".join([base, *(text for text in more if len(text) < 60)])
 
 

@@ -15,8 +15,9 @@ from saddlepoint.doctor import worst
 from saddlepoint.report import charts, words
 from saddlepoint.report.pictures import picture, sign_picture
 from saddlepoint.report.template import render_template
-from saddlepoint.runs import Accuracies, DomainMetrics, EvaluationMetrics, Run
+from saddlepoint.runs import Accuracies, DomainMetrics, EvaluationMetrics, Run, settings_of
 from saddlepoint.runs.evaluations import prefix_of
+from saddlepoint.runs.settings import EvaluateSettings
 
 __all__ = [
     "accuracy_text",
@@ -39,11 +40,13 @@ def render_evaluation(run: Run, tensors: Mapping[str, Tensor], *, max_bytes: int
     """
     metrics = EvaluationMetrics.of(run)
     parts, threats, doctor = metrics.domains, list(metrics.radii), metrics.doctor
+    settings = settings_of(run, EvaluateSettings)
     return render_template(
         "evaluation.html",
         run=run,
         metrics=metrics,
-        title=f"Evaluation of {', '.join(run.hashes.models)} on {run.settings.get('data', 'data')}",
+        settings=settings,
+        title=f"Evaluation of {', '.join(run.hashes.models)} on {settings.data}",
         several=len(parts) > 1,
         nouns=_domains(run),
         everyone=_all(run),
@@ -173,7 +176,7 @@ def _curve(
 ) -> dict[str, Any]:
     """Accuracy over the radius under one threat, one line per domain."""
     parts = metrics.domains
-    prefixes = [prefix_of(name) for name in parts] if len(parts) > 1 else [""]
+    prefixes = [prefix_of(name) for name in parts]
     distances = [tensors[f"{prefix}{threat}/distance"] for prefix in prefixes]
     # For how many images, that are right, an attack has looked for the nearest wrong one.
     right = sum(_count(part.clean, part.rows) for part in parts.values())
@@ -298,7 +301,7 @@ def _bound(part: Accuracies, name: str, threat: str = "") -> str:
 
 
 def _ball(threat: str, radius: float) -> str:
-    return words.ball_text({"norm": threat, "eps": radius})
+    return words.ball_text(threat, radius)
 
 
 def _all(run: Run) -> str:
@@ -306,7 +309,7 @@ def _all(run: Run) -> str:
 
 
 def _domains(run: Run) -> str:
-    if not run.settings.get("transforms"):
+    if not settings_of(run, EvaluateSettings).transforms:
         return "models"
     return "views" if len(run.hashes.models) == 1 else "pairs of model and view"
 

@@ -13,17 +13,24 @@ from saddlepoint.files import write_atomically
 from saddlepoint.report import charts, weight_charts, words
 from saddlepoint.report.evaluation_page import render_evaluation
 from saddlepoint.report.gallery import picture_row, scales
+from saddlepoint.report.patch_page import patch_files, render_patch
 from saddlepoint.report.tables import evaluation_table, write_table
 from saddlepoint.report.template import render_template
 from saddlepoint.report.training_page import render_training
 from saddlepoint.report.transfer_part import attack_table, transfer_part
 from saddlepoint.report.universal_page import spread_of
-from saddlepoint.runs import EVALUATE, AttackMetrics, Run, metrics_of, read_results
+from saddlepoint.runs import EVALUATE, AttackMetrics, Run, metrics_of, read_results, settings_of
+from saddlepoint.runs.settings import AttackSettings
 
 __all__ = ["MAX_BYTES", "render", "write_report"]
 
 MAX_BYTES = 2_000_000
-"""A report is not larger than this; the gallery shows fewer rows where they would not fit."""
+"""Bytes of a report, at most; the gallery shows fewer rows where they would not fit.
+
+Example:
+    >>> MAX_BYTES
+    2000000
+"""
 
 _OVERHEAD = 90_000  # style, script, charts and text
 
@@ -31,7 +38,8 @@ _OVERHEAD = 90_000  # style, script, charts and text
 def write_report(folder: Path, *, max_bytes: int = MAX_BYTES) -> Path:
     """Draw `report.html` of a finished run of any kind from its `run.json` and `tensors.safetensors`.
 
-    Of an evaluation, and of an attack with victims, `table.md`, `table.csv` and `table.tex` are written too.
+    Of an evaluation, and of an attack with victims, `table.md`, `table.csv` and `table.tex` are written too, of
+    a patch attack `patch.png` and `patch-true-size.png`.
 
     Args:
         folder: The run directory.
@@ -42,6 +50,12 @@ def write_report(folder: Path, *, max_bytes: int = MAX_BYTES) -> Path:
 
     Raises:
         ValueError: Not a run directory, or an unfinished run.
+
+    Example:
+        >>> write_report(Path("no run"))
+        Traceback (most recent call last):
+            ...
+        ValueError: `no run` must be a run folder, got no run.json in it.
     """
     run, tensors = read_results(folder)
     metrics_of(run)  # a measurement has no page
@@ -54,6 +68,9 @@ def write_report(folder: Path, *, max_bytes: int = MAX_BYTES) -> Path:
     write_atomically(path, html.encode())
     if run.kind == EVALUATE:
         write_table(evaluation_table(run), folder / "table")
+    if run.kind == "patch":
+        for name, png in patch_files(run, tensors).items():
+            write_atomically(folder / name, png)
     if run.hashes.victims:
         write_table(attack_table(run), folder / "table")
     return path
@@ -69,7 +86,10 @@ def render(run: Run, tensors: Mapping[str, Tensor], *, max_bytes: int = MAX_BYTE
     """
     if run.kind == EVALUATE:
         return render_evaluation(run, tensors, max_bytes=max_bytes)
+    if run.kind == "patch":
+        return render_patch(run, tensors)
     nouns, metrics = words.NOUNS[run.kind], AttackMetrics.of(run)
+    settings = settings_of(run, AttackSettings)
     # Pictures of hard and easy images of groups have a share of their own.
     share = max_bytes // 4 if run.kind == "universal" else 0
     rows = _rows(run, tensors, max_bytes - share)
@@ -81,16 +101,17 @@ def render(run: Run, tensors: Mapping[str, Tensor], *, max_bytes: int = MAX_BYTE
         lines=words.headline(run, metrics),
         transfer=transfer_part(run, metrics),
         figure=words.figure(run, metrics),
-        title=f"{nouns.title} on {run.settings.get('data', 'data')}",
-        ball=words.ball_text(run.settings),
-        rule=words.rule_text(str(run.settings.get("rule", ""))).partition(" (")[0],
-        baseline=words.rule_text(str(run.settings.get("baseline") or "")).partition(" (")[0],
+        title=f"{nouns.title} on {settings.data}",
+        ball=words.ball_text(settings.norm, settings.eps),
+        rule=words.rule_name(settings.rule),
+        baseline=words.rule_name(settings.baseline),
         hardest=words.hardest_name(run, metrics),
         target=words.target_text(run),
         bars=_bars(run, metrics),
         table=_table(run, metrics),
         spread=spread_of(metrics, tensors, rows, share) if run.kind == "universal" else None,
-        weights=_weights(run, tensors),
+        moved=weight_charts.weights_moved(tensors["history.weights"], run.domains),
+        boxplot=weight_charts.boxplot(tensors["weights"], run.domains),
         rows=rows,
         total=len(tensors["weights"]),
         classes=sorted({name for row in rows for name in row["classes"]}),
@@ -114,27 +135,12 @@ def _rows(run: Run, tensors: Mapping[str, Tensor], max_bytes: int) -> list[dict[
 
 
 def _bars(run: Run, metrics: AttackMetrics) -> Markup | None:
-    shown = {"rule": metrics.rate}
+    settings = settings_of(run, AttackSettings)
+    shown = [(settings.rule, metrics.rate)]
     if metrics.baseline is not None:
-        shown["baseline"] = metrics.baseline.rate
-    rows = [
-        (words.rule_text(str(run.settings[key])).partition(" (")[0], *rate)
-        for key, rate in shown.items()
-        if rate is not None
-    ]
+        shown.append((settings.baseline or "", metrics.baseline.rate))
+    rows = [(words.rule_name(rule), *rate) for rule, rate in shown if rate is not None]
     return charts.interval_bars(rows, ["", "other"][: len(rows)]) if rows else None
-
-
-def _weights(run: Run, tensors: Mapping[str, Tensor]) -> dict[str, Any] | None:
-    """How the weights of the domains moved, in one chart or in one for each, and where they ended."""
-    if run.kind == "universal":
-        return None
-    moved, many = tensors["history.weights"], len(run.domains) > weight_charts.TOGETHER
-    return {
-        "chart": None if many else weight_charts.weights_chart(moved, run.domains),
-        "panels": weight_charts.weights_panels(moved, run.domains) if many else [],
-        "boxplot": weight_charts.boxplot(tensors["weights"], run.domains),
-    }
 
 
 def _table(run: Run, metrics: AttackMetrics) -> list[dict[str, Any]]:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import base64
-import struct
-import zlib
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+
+from saddlepoint.data.pixels import encode_png
 
 __all__ = ["data_uri", "encode_png", "picture", "sign_picture"]
 
@@ -18,29 +18,6 @@ LARGEST = 96
 # Without colour, which is for what became of an image and for domains; the page puts them on grey.
 _NEGATIVE = (0, 0, 0)
 _POSITIVE = (255, 255, 255)
-
-
-def encode_png(pixels: Tensor) -> bytes:
-    r"""A PNG file of 8-bit pixels, (C, H, W), with C = 1 grey, 3 RGB or 4 RGBA.
-
-    Example:
-        >>> encode_png(torch.zeros(1, 2, 2, dtype=torch.uint8))[:8]
-        b'\x89PNG\r\n\x1a\n'
-    """
-    kinds = {1: 0, 3: 2, 4: 6}
-    if pixels.dim() != 3 or pixels.shape[0] not in kinds or pixels.dtype != torch.uint8:
-        raise ValueError(
-            f"`pixels` must be uint8 of shape (C, H, W) with C in 1, 3, 4, got {pixels.dtype} "
-            f"of shape {tuple(pixels.shape)}."
-        )
-    channels, height, width = pixels.shape
-    lines = pixels.permute(1, 2, 0).reshape(height, width * channels)
-    # Filter type 0 at the head of every line.
-    raw = torch.cat([torch.zeros(height, 1, dtype=torch.uint8), lines.cpu()], dim=1)
-    header = struct.pack(">IIBBBBB", width, height, 8, kinds[channels], 0, 0, 0)
-    body = zlib.compress(raw.contiguous().numpy().tobytes(), 9)
-    chunks = _chunk(b"IHDR", header) + _chunk(b"IDAT", body) + _chunk(b"IEND", b"")
-    return b"\x89PNG\r\n\x1a\n" + chunks
 
 
 def data_uri(png: bytes) -> str:
@@ -105,7 +82,3 @@ def _as_image(image: Tensor) -> Tensor:
         size = [max(1, round(side / factor)) for side in image.shape[-2:]]
         image = F.interpolate(image.unsqueeze(0), size=size, mode="area").squeeze(0)
     return image
-
-
-def _chunk(kind: bytes, body: bytes) -> bytes:
-    return struct.pack(">I", len(body)) + kind + body + struct.pack(">I", zlib.crc32(kind + body))

@@ -45,6 +45,15 @@ def write_result(
         ValueError: The problem of an evaluation is another one; or an attack does not know what
             was asked, was stopped, knows no true classes, or has domains of a kind of the user's own; or the
             file is not to be an HTML page.
+
+    Example:
+        >>> import tempfile
+        >>> import torch
+        >>> import saddlepoint as sp
+        >>> x, y = torch.tensor([[[[0.2, 0.7]]]]), torch.tensor([1])
+        >>> result = sp.attack(sp.Ensemble([torch.nn.Flatten().eval()], x, y), sp.linf(0.3), steps=5)
+        >>> write_result(result, Path(tempfile.mkdtemp()) / "attack.html").name
+        'attack.html'
     """
     path = Path(path)
     if path.suffix.lower() not in (".html", ".htm") or path.is_dir():

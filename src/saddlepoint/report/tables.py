@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import final
 
 from saddlepoint.files import write_atomically
-from saddlepoint.runs import Accuracies, DomainMetrics, EvaluationMetrics, Run
+from saddlepoint.runs import Accuracies, DomainMetrics, EvaluationMetrics, Run, settings_of
+from saddlepoint.runs.settings import EvaluateSettings
 
 __all__ = [
     "Cell",
@@ -239,7 +240,7 @@ def _line(text: str) -> str:
 
 def evaluation_table(run: Run) -> Table:
     """One line per domain, threat and attack, then what all attacks leave, then the union."""
-    metrics = EvaluationMetrics.of(run)
+    metrics, settings = EvaluationMetrics.of(run), settings_of(run, EvaluateSettings)
     lines = [line for name, part in metrics.domains.items() for line in _lines(name, part)]
     if len(metrics.domains) > 1:
         lines += _totals("every domain", metrics)
@@ -262,7 +263,7 @@ def evaluation_table(run: Run) -> Table:
     digits = {"radius": 4, "alone": 1, "accuracy": 1, "95 %": 1}
     return Table(
         title=f"Accuracy under attack, {', '.join(run.hashes.models)}, {metrics.rows} images of "
-        f"{run.settings['data']}, suite {run.settings['suite']}, percent",
+        f"{settings.data}, suite {settings.suite}, percent",
         columns=tuple(Column(name, digits.get(name, 2)) for name in names),
         lines=tuple(lines),
         notes=metrics.notes,

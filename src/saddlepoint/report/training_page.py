@@ -14,7 +14,7 @@ from saddlepoint.evaluation import wilson
 from saddlepoint.report.epoch_chart import epoch_chart
 from saddlepoint.report.svg import ceiling, coloured
 from saddlepoint.report.template import render_template
-from saddlepoint.runs import Epoch, Run, TrainingMetrics
+from saddlepoint.runs import Epoch, Run, TrainingMetrics, settings_of
 from saddlepoint.runs.settings import TrainSettings
 from saddlepoint.runs.training_parts import line_to_evaluate
 
@@ -31,19 +31,18 @@ def render_training(run: Run, folder: Path) -> str:
         folder: Where the network is, as the user names it.
     """
     metrics = TrainingMetrics.of(run)
-    settings, epochs = run.settings, metrics.history
+    settings, epochs = settings_of(run, TrainSettings), metrics.history
     threats = [name for name in epochs[0].validation if name not in _STYLES]
     shown = _shown(epochs, threats)
     styles = [_STYLES.get(name, coloured(k, "")) for k, name in enumerate(shown)]
     weighted = [name for name in threats if f"weight/{name}" in epochs[0].stats]
     weighted = weighted if len(weighted) > 1 else []  # the only one has all the weight
     best = _kept(epochs)
-    plain = {name: value for name, value in settings.items() if name != "recipe"}
     return render_template(
         "training.html",
         run=run,
-        title=f"{settings['method'].upper()} on {settings['data']}, network {settings['model']}",
-        threats=", ".join(settings.get("threat", [])) or "without threats",
+        title=f"{str(settings.method).upper()} on {settings.data}, network {settings.model}",
+        threats=", ".join(settings.threat) or "without threats",
         metrics=metrics,
         figure=_figure(metrics),
         tests=_tests(metrics),
@@ -58,7 +57,7 @@ def render_training(run: Run, folder: Path) -> str:
         kept=[_share(name, epochs[best - 1].validation[name], metrics) for name in shown],
         rows=[_row(index, each, shown, weighted, metrics) for index, each in enumerate(epochs)],
         network=str(folder / "model.safetensors"),
-        evaluate=line_to_evaluate(TrainSettings.model_validate(plain), folder),
+        evaluate=line_to_evaluate(settings, folder),
     )
 
 

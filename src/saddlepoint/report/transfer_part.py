@@ -6,8 +6,9 @@ from typing import Any
 
 from saddlepoint.report import charts, words
 from saddlepoint.report.tables import Cell, Column, Table
-from saddlepoint.runs import AttackMetrics, Rates, Run
+from saddlepoint.runs import AttackMetrics, Rates, Run, settings_of
 from saddlepoint.runs.metric_parts import Interval, Transfer
+from saddlepoint.runs.settings import AttackSettings
 
 __all__ = ["attack_table", "transfer_part"]
 
@@ -52,10 +53,11 @@ def attack_table(run: Run) -> Table:
     """An attack with victims as data: what was asked and what was not, apart, each rate with its interval."""
     metrics = AttackMetrics.of(run)
     assert metrics.transfer is not None  # only such runs have a table
-    names = [words.rule_text(str(run.settings["rule"])).partition(" (")[0]]
-    parts: list[tuple[str, Rates, Transfer]] = [(names[0], metrics, metrics.transfer)]
+    settings = settings_of(run, AttackSettings)
+    ours = words.rule_name(settings.rule)
+    parts: list[tuple[str, Rates, Transfer]] = [(ours, metrics, metrics.transfer)]
     if metrics.baseline is not None and metrics.baseline.transfer is not None:
-        other = words.rule_text(str(run.settings["baseline"])).partition(" (")[0]
+        other = words.rule_name(settings.baseline)
         parts.append((other, metrics.baseline, metrics.baseline.transfer))
     lines: list[tuple[Cell, ...]] = []
     for rule, rates, found in parts:
@@ -70,7 +72,7 @@ def attack_table(run: Run) -> Table:
             lines.append(("transfer", "all at once", rule, None, found.rows_correct, *every))
     nouns = words.NOUNS[run.kind]
     return Table(
-        f"{nouns.title} on {run.settings.get('data', 'data')}, {words.ball_text(run.settings)}",
+        f"{nouns.title} on {settings.data}, {words.ball_text(settings.norm, settings.eps)}",
         (
             *(Column("question"), Column("models"), Column("weights"), Column("clean, %", 1)),
             *(Column(f"{nouns.rows} that were right"), Column("success, %", 1), Column("95 %", 1)),

@@ -20,15 +20,25 @@ from saddlepoint.report.svg import (
     whole_ticks,
 )
 
-__all__ = ["TOGETHER", "boxplot", "histogram", "weights_chart", "weights_panels"]
+__all__ = ["boxplot", "histogram", "weights_chart", "weights_moved", "weights_panels"]
 
-TOGETHER = 3
-"""So many domains share one chart; the bands of more would cover each other."""
-
+_TOGETHER = 3  # domains that share one chart; the bands of more would cover each other
 _LEVELS = (0.05, 0.25, 0.5, 0.75, 0.95)
 _BINS = 20
 # Ends of an axis of counts, of which a quarter is a whole number.
 _COUNTS = (4, 8, *(k * 10**power for power in range(1, 10) for k in (2, 4, 6, 8)))
+
+
+def weights_moved(weights: Tensor, names: Sequence[str]) -> list[Markup]:
+    """How the weights moved: one chart for a few domains, or one for every domain.
+
+    Args:
+        weights: (T, B, K).
+        names: K names.
+    """
+    if len(names) > _TOGETHER:
+        return weights_panels(weights, names)
+    return [weights_chart(weights, names)]
 
 
 def weights_chart(weights: Tensor, names: Sequence[str]) -> Markup:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, final
+from typing import final
 
 from saddlepoint.display import hardest, radius_text
 from saddlepoint.evaluation import wilson
-from saddlepoint.runs import AttackMetrics, Run, TrainingMetrics
+from saddlepoint.runs import AttackMetrics, Run, TrainingMetrics, settings_of
+from saddlepoint.runs.settings import AttackSettings, TrainSettings
 
 __all__ = [
     "NOUNS",
@@ -19,6 +20,7 @@ __all__ = [
     "figure",
     "hardest_name",
     "headline",
+    "rule_name",
     "rule_text",
     "target_text",
     "training_lines",
@@ -50,6 +52,7 @@ class Nouns:
 NOUNS: Mapping[str, Nouns] = {
     "ensemble": Nouns("Ensemble attack", "image", "images", "model", "models"),
     "universal": Nouns("Universal perturbation", "group", "groups", "image", "images"),
+    "patch": Nouns("Patch attack", "patch", "patches", "photograph", "photographs"),
     "transform": Nouns("Attack through transformations", "image", "images", "view", "views"),
 }
 
@@ -65,15 +68,28 @@ def rule_text(rule: str) -> str:
     return _RULES.get(name, name) + (f" ({', '.join(rest.split(','))})" if rest else "")
 
 
-def ball_text(config: Mapping[str, Any]) -> str:
-    """The set of perturbations in words.
+def rule_name(rule: str | None) -> str:
+    """A weight rule in words, without its numbers; empty for none.
 
     Example:
-        >>> ball_text({"norm": "linf", "eps": 8 / 255}), ball_text({"norm": "l2", "eps": 3.0})
+        >>> rule_name("minmax:gamma=3"), rule_name(None)
+        ('min-max', '')
+    """
+    return rule_text(rule or "").partition(" (")[0]
+
+
+def ball_text(norm: str, eps: float | str) -> str:
+    """The set of perturbations in words.
+
+    Args:
+        norm: "linf", "l2", "l1" or "l0".
+        eps: The radius; words of an attack from Python with a radius per image are left out.
+
+    Example:
+        >>> ball_text("linf", 8 / 255), ball_text("l2", 3.0)
         ('ℓ∞ ≤ 8/255', 'ℓ2 ≤ 3')
     """
-    norm, eps = str(config.get("norm", "")), config.get("eps")
-    if not isinstance(eps, int | float):
+    if isinstance(eps, str):
         return _NORMS.get(norm, norm)
     return f"{_NORMS.get(norm, norm)} ≤ {radius_text(float(eps))}"
 
@@ -95,7 +111,7 @@ def class_name(run: Run, index: int) -> str:
 
 def target_text(run: Run) -> str:
     """The class that an attack was to reach, in words; empty where there was none."""
-    target = run.settings.get("targeted")
+    target = settings_of(run, AttackSettings).targeted
     if target is None:
         return ""
     known = {
@@ -128,15 +144,14 @@ def figure(run: Run, metrics: AttackMetrics) -> str:
     every = "both" if len(run.domains) == 2 else "all"
     if run.kind == "universal":
         return f"{start} are {f'answered with {target}' if target else 'fooled'} as a whole"
-    if target:
-        whom = (
-            (f" by {every} of them" if run.kind == "ensemble" else f" in {every} of them")
-            if several
-            else ""
-        )
-        return f"{start} are made to be answered with {target}{whom}"
-    whom = f"them {every}" if run.kind == "ensemble" else f"it in {every} of them"
-    return f"{start} {'fools' if count == 1 else 'fool'} {whom if several else 'it'}"
+    whom = f"them {every}" if several and run.kind == "ensemble" else "it"
+    where = f" in {every} of them" if several and run.kind == "transform" else ""
+    s = "s" if count == 1 else ""
+    return (
+        f"{start} make{s} {whom} answer {target}{where}"
+        if target
+        else f"{start} fool{s} {whom}{where}"
+    )
 
 
 def headline(run: Run, metrics: AttackMetrics) -> list[str]:
@@ -146,7 +161,7 @@ def headline(run: Run, metrics: AttackMetrics) -> list[str]:
         run: The record.
         metrics: Its results.
     """
-    nouns = NOUNS[run.kind]
+    nouns, settings = NOUNS[run.kind], settings_of(run, AttackSettings)
     every = f"counted over every {nouns.row}, as the paper does, the success rate is {metrics.asr_all:.1f} %."
     if metrics.rate is None:
         start = f"Nothing can be said about the attack: all {_wrong(run, metrics.rows)} before it."
@@ -155,8 +170,8 @@ def headline(run: Run, metrics: AttackMetrics) -> list[str]:
     count, wrong = metrics.rows_correct, metrics.rows - metrics.rows_correct
     lines = [
         f"For {round(share * count / 100)} of the {_count(count, nouns)} {_right(run)}, one perturbation "
-        f"within {ball_text(run.settings)} {_whole(run)}: {share:.1f} %, with 95 % confidence between "
-        f"{low:.1f} and {high:.1f} %."
+        f"within {ball_text(settings.norm, settings.eps)} {_whole(run)}: {share:.1f} %, with 95 % confidence "
+        f"between {low:.1f} and {high:.1f} %."
     ]
     if wrong:
         lines.append(f"{wrong} of {_wrong(run, metrics.rows)} before any attack; {every}")
@@ -200,14 +215,14 @@ def transfer_lines(run: Run, metrics: AttackMetrics) -> list[str]:
     ]
     theirs = metrics.baseline and metrics.baseline.transfer
     if theirs and theirs.rate is not None:
-        other = rule_text(str(run.settings["baseline"])).partition(" (")[0]
+        other = rule_name(settings_of(run, AttackSettings).baseline)
         lines.append(f"With {other} weights it is {theirs.rate[0]:.1f} % of them.")
     return lines
 
 
 def training_lines(run: Run) -> list[str]:
     """What a training came to: the accuracy on all test images, and on those that were attacked, if any."""
-    metrics, settings = TrainingMetrics.of(run), run.settings
+    metrics, settings = TrainingMetrics.of(run), settings_of(run, TrainSettings)
 
     def share(value: float, count: int) -> str:
         low, high = wilson(round(value * count / 100), count)
@@ -215,7 +230,7 @@ def training_lines(run: Run) -> list[str]:
 
     eps = "" if metrics.fgsm_eps is None else f" (linf {radius_text(metrics.fgsm_eps)})"
     lines = [
-        f"{settings['data']} {settings['model']}: accuracy on all {metrics.rows} test images (95 % interval): "
+        f"{settings.data} {settings.model}: accuracy on all {metrics.rows} test images (95 % interval): "
         f"clean {share(metrics.accuracy, metrics.rows)}, FGSM{eps} {share(metrics.fgsm_accuracy, metrics.rows)}"
     ]
     if metrics.robust_accuracy:
@@ -229,9 +244,8 @@ def training_lines(run: Run) -> list[str]:
 
 def _against(run: Run, ours: float, theirs: float, gain: float | None) -> str:
     """The baseline, by the same rate as the headline."""
-    rule, other = (
-        rule_text(str(run.settings[key])).partition(" (")[0] for key in ("rule", "baseline")
-    )
+    settings = settings_of(run, AttackSettings)
+    rule, other = rule_name(settings.rule), rule_name(settings.baseline)
     start = f"With {other} weights instead of {rule} it is {theirs:.1f} %"
     if gain is None:
         return f"{start}."

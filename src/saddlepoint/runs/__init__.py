@@ -1,8 +1,9 @@
-"""A run on disk, from its settings to its results: the one place that writes run folders.
+"""A run on disk, from its settings to its results: the one place that opens and finishes run folders.
 
 `settings` are what decides the numbers, and `build` makes objects of them. A run folder holds `run.json` (a
 `Run`), `tensors.safetensors` and what is drawn from them; while the run is under way, `pages/` holds what is
-done so far, and `run.lock` says who is at work.
+done so far, and `run.lock` says who is at work. Under that lock `training` writes its checkpoints. Into
+folders that are complete `report` draws pages and tables, which nothing reads again.
 """
 
 from importlib import import_module
@@ -27,8 +28,9 @@ if TYPE_CHECKING:
         TrainingMetrics,
         examined,
     )
+    from saddlepoint.runs.patch_metrics import HeldOut
     from saddlepoint.runs.ranking import Board, Pair, Place, Ranking, rank_runs
-    from saddlepoint.runs.reading import finished, metrics_of, read_results
+    from saddlepoint.runs.reading import finished, metrics_of, read_results, settings_of
     from saddlepoint.runs.record import EVALUATE, RECORD, SCHEMA_VERSION, TENSORS, Hashes, Kind, Run
     from saddlepoint.runs.rows import Job, RunProgress, attack_rows
     from saddlepoint.runs.store import Store, locked
@@ -49,6 +51,7 @@ __all__ = [
     "Examined",
     "Execution",
     "Hashes",
+    "HeldOut",
     "Job",
     "Kind",
     "Metrics",
@@ -75,6 +78,7 @@ __all__ = [
     "opened",
     "rank_runs",
     "read_results",
+    "settings_of",
     "summarise",
 ]
 
@@ -85,6 +89,7 @@ _FILES = (
     "execute",
     "hashing",
     "metrics",
+    "patch_metrics",
     "ranking",
     "reading",
     "record",

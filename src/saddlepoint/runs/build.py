@@ -1,4 +1,4 @@
-"""From settings to objects: images, problem, ball, rule, the call of the solver, and the record of the run."""
+"""From settings to objects: problem, ball, rule, the call of the solver, and the record of the run."""
 
 from __future__ import annotations
 
@@ -11,24 +11,26 @@ import torch
 from torch import Tensor
 
 from saddlepoint import data
-from saddlepoint.problems import AbstractProblem, Ensemble, Model, Product, Universal
-from saddlepoint.projections import NORMS, LpBall
+from saddlepoint.problems import AbstractProblem, Ensemble, Model, Patched, Product, Universal
+from saddlepoint.projections import NORMS, AbstractSet, LpBall
 from saddlepoint.rules import AbstractWeightRule
-from saddlepoint.runs import texts
-from saddlepoint.runs.devices import device_of
-from saddlepoint.runs.domain_names import domain_names
+from saddlepoint.runs import patch_words, texts
 from saddlepoint.runs.hashing import hash_model, hash_settings, hash_tensors
-from saddlepoint.runs.materials import Images, check_classes, load_images
+from saddlepoint.runs.materials import Images
+from saddlepoint.runs.patch_build import patched_of, shared
+from saddlepoint.runs.patch_tests import PatchTest
 from saddlepoint.runs.precisions import for_models
 from saddlepoint.runs.record import Hashes, Run
 from saddlepoint.runs.rows import Job, Solve
 from saddlepoint.runs.settings import (
     AttackSettings,
     EvaluateSettings,
+    PatchSettings,
     TransformSettings,
     UniversalSettings,
 )
 from saddlepoint.runs.victims import check_strangers
+from saddlepoint.runs.view_names import view_names
 from saddlepoint.solver import apgda_unchecked, attack_unchecked
 from saddlepoint.solver.grid import Grid
 from saddlepoint.solver.inspection import Look, look
@@ -40,10 +42,7 @@ __all__ = [
     "evaluated_problem",
     "files_of_rows",
     "hashes_of",
-    "images_of",
     "job_of",
-    "on_device",
-    "placed",
     "problem_of",
     "record_of",
     "rules_of",
@@ -51,59 +50,7 @@ __all__ = [
 ]
 
 
-def images_of(
-    settings: AttackSettings | EvaluateSettings,
-    progress: Callable[[str, int, int], None] | None = None,
-) -> Images:
-    """The first images of the data that settings name.
-
-    Args:
-        settings: Of an attack or an evaluation.
-        progress: Of downloads, as in `saddlepoint.data.load`.
-    """
-    return load_images(
-        settings.data,
-        settings.split,
-        settings.limit,
-        progress,
-        classes=settings.classes,
-        size=settings.size,
-    )
-
-
-def placed(
-    device: str, images: Images, models: Mapping[str, Model]
-) -> tuple[Tensor, Tensor, dict[str, Model]]:
-    """Images, labels and models where they are to be used, if they fit together.
-
-    Raises:
-        ValueError: There is no such device, or a model and the images have other classes or channels.
-    """
-    moved = on_device(device, models)
-    where = device_of(device)
-    x, y = images.x.to(where), images.y.to(where)
-    check_classes(replace(images, x=x, y=y), moved)
-    return x, y, moved
-
-
-def on_device(device: str, models: Mapping[str, Model]) -> dict[str, Model]:
-    """Models where they are to be used; none is asked anything.
-
-    Raises:
-        ValueError: There is no such device.
-    """
-    try:
-        where = device_of(device)
-        torch.empty(0, device=where)
-        return {n: m.to(where) if isinstance(m, torch.nn.Module) else m for n, m in models.items()}
-    except (RuntimeError, AssertionError) as error:
-        reason = str(error).splitlines()[0]
-        raise ValueError(
-            f"`--device` must be one that is there, such as cpu, got {device!r}: {reason}"
-        ) from error
-
-
-def ball_of(settings: AttackSettings) -> LpBall:
+def ball_of(settings: AttackSettings) -> AbstractSet:
     """Where perturbations may be.
 
     Example:
@@ -111,6 +58,8 @@ def ball_of(settings: AttackSettings) -> LpBall:
         >>> ball_of(EnsembleSettings(models=["A"], norm="l2", eps=3))
         LpBall(p=2.0, eps=3.0, unit='entry')
     """
+    if isinstance(settings, PatchSettings):
+        return patch_words.patch(settings.patch, settings.eps)
     return LpBall(NORMS[settings.norm], settings.eps)
 
 
@@ -143,9 +92,11 @@ def problem_of(
         )
         (model,) = models.values()
         return Universal(model, groups, truth, box=settings.box, labels=settings.labels)
+    if isinstance(settings, PatchSettings):
+        return patched_of(settings, x, y, models)
     if isinstance(settings, TransformSettings):
         family = texts.transforms(settings.transforms)
-        names = domain_names(models, settings.transforms) if views is None else views
+        names = view_names(models, settings.transforms) if views is None else views
         options: Any = {"seed": settings.seed, "names": names, "labels": settings.labels}
         return Product(list(models.values()), family, x, y, settings.samples, **options)
     return Ensemble(list(models.values()), x, y, names=list(models), labels=settings.labels)
@@ -153,7 +104,7 @@ def problem_of(
 
 def files_of_rows(settings: AttackSettings, images: Images) -> list[tuple[str, ...]]:
     """For every row of the problem the files its images come from; empty where images are no files."""
-    if not images.files:
+    if not images.files or isinstance(settings, PatchSettings):  # a patch is for many images
         return []
     if not isinstance(settings, UniversalSettings):
         return [(file,) for file in images.files]
@@ -175,7 +126,7 @@ def evaluated_problem(
     if not settings.transforms:
         return Ensemble(list(models.values()), x, y, names=list(models))
     family = texts.transforms(settings.transforms)
-    names = domain_names(models, settings.transforms)
+    names = view_names(models, settings.transforms)
     problem = Product(list(models.values()), family, x, y, names=names)
     if problem.random:
         raise ValueError(
@@ -222,13 +173,20 @@ def rules_of(
     """
     rule = texts.rule(settings.rule)
     baseline = None if settings.baseline is None else texts.rule(settings.baseline)
+    rule, baseline = (
+        shared(settings, problem, rule),
+        baseline and shared(settings, problem, baseline),
+    )
     for each in (rule, baseline or rule):
         each.init(torch.zeros(1, problem.num_domains))
     return rule, baseline
 
 
 def job_of(
-    settings: AttackSettings, problem: AbstractProblem, victims: tuple[AbstractProblem, ...] = ()
+    settings: AttackSettings,
+    problem: AbstractProblem,
+    victims: tuple[AbstractProblem, ...] = (),
+    test: PatchTest | None = None,
 ) -> Job:
     """What the rows of an attack need. The models are looked at here, once for all pages; victims are not.
 
@@ -238,8 +196,8 @@ def job_of(
     rule, baseline = rules_of(settings, problem)
     ball = ball_of(settings)
     if settings.quantize is not None:
-        Grid(settings.quantize).check(problem.images(problem.zeros()))
-        Grid(settings.quantize).check_ball(ball)
+        Grid(settings.quantize).check(problem.unperturbed())
+        Grid(settings.quantize).check_ball(ball.ball)
     doubt = ball.doubt(problem.lower.shape[1:])
     seen = look(problem, texts.loss(settings.loss), targeted=settings.targeted is not None)
     notes = (doubt, *seen.faults) if doubt else seen.faults
@@ -251,6 +209,7 @@ def job_of(
         settings.batch_size,
         notes,
         victims,
+        test,
     )
 
 
@@ -261,6 +220,9 @@ def record_of(
     models: Mapping[str, Model],
     command: str,
     victims: Mapping[str, Model] | None = None,
+    *,
+    values: Mapping[str, Any] | None = None,
+    known: dict[int, tuple[object, str]] | None = None,
 ) -> Run:
     """The record of a run that begins.
 
@@ -271,12 +233,15 @@ def record_of(
         models: By name, as hashed.
         command: The line that repeats the run.
         victims: Models that the attack never asks, by name.
+        values: What the record is to say in place of the settings.
+        known: As in `hashes_of`.
 
     Raises:
         ValueError: A victim is one of the models.
     """
-    values = settings.model_dump()
-    hashes = hashes_of(values, images.x, images.y, models)
+    values = settings.model_dump() if values is None else values
+    mask = problem.mask if isinstance(problem, Patched) else None
+    hashes = hashes_of(values, images.x, images.y, models, mask=mask, known=known)
     hashes = replace(hashes, victims={n: hash_model(m) or "" for n, m in (victims or {}).items()})
     check_strangers(hashes)
     return Run(
@@ -297,6 +262,7 @@ def hashes_of(
     y: Tensor,
     models: Mapping[str, Model],
     *,
+    mask: Tensor | None = None,
     known: dict[int, tuple[object, str]] | None = None,
 ) -> Hashes:
     """What has to be the same for a run to be continued.
@@ -306,6 +272,7 @@ def hashes_of(
         x: Images, (N, ...).
         y: Labels, (N,).
         models: By name.
+        mask: Where a patch is, which may have come from a file.
         known: A memory for runs that share models and images, which must not change in between: what is in it
             is not hashed again.
     """
@@ -317,8 +284,9 @@ def hashes_of(
             memory[id(thing)] = (thing, hashed() or "")
         return memory[id(thing)][1]
 
+    data = {"x": x, "y": y} | ({} if mask is None else {"mask": mask})
     return Hashes(
         settings=hash_settings(settings),
         models={name: once(m, partial(hash_model, m)) for name, m in models.items()},
-        data=once(x, partial(hash_tensors, {"x": x, "y": y})),
+        data=once(x, partial(hash_tensors, data)),
     )

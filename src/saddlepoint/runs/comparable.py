@@ -232,6 +232,10 @@ def read_entry(name: str, folder: Path) -> Entry:
     """
     run, tensors = read_results(folder)
     metrics = metrics_of(run)
+    if isinstance(metrics, AttackMetrics) and metrics.held_out is not None:
+        held_out = metrics.held_out
+        score = (held_out.worst, *held_out.worst_interval)
+        return Entry(name, folder, run, metrics, score)
     if isinstance(metrics, AttackMetrics):
         right = ~tensors["clean_fooled"].any(dim=1)
         hit = tensors["fooled"].all(dim=1)

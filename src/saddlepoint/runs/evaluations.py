@@ -29,6 +29,7 @@ from saddlepoint.runs.record import Run
 __all__ = [
     "CLOSEST",
     "Result",
+    "as_domains",
     "evaluation_metrics",
     "evaluation_tensors",
     "finish_evaluation",
@@ -40,6 +41,9 @@ Result = RobustAccuracy | DomainAccuracy
 
 CLOSEST = 9
 """How many images closest to the boundary are kept for the gallery, per threat."""
+
+ALONE = ("model",)
+"""What a model is called that nobody has named."""
 
 _LEVELS = {"10 %": 0.1, "25 %": 0.25, "median": 0.5, "75 %": 0.75, "90 %": 0.9}
 
@@ -84,12 +88,10 @@ def evaluation_metrics(result: Result, domains: Sequence[str]) -> EvaluationMetr
         >>> metrics.robust, metrics.domains["A"].attacks[0].accuracy, metrics.domains["A"].attacks[0].first
         ({'linf': 33.3333}, 33.3333, 1)
     """
-    if isinstance(result, RobustAccuracy):
-        (name,) = domains
-        part = DomainMetrics(**_accuracies(result), attacks=_attacks(result))
-        return EvaluationMetrics(**_accuracies(result), domains={name: part})
+    result = as_domains(result, domains)
+    joint = {name: percents(result.joint_interval(name)) for name in result.fooled}
     return EvaluationMetrics(
-        **_accuracies(result),
+        **_accuracies(result, joint),
         joint={name: percent(share(~table)) for name, table in result.fooled.items()},
         eps_min={name: _quantiles(radii) for name, radii in result.eps_min.items()},
         weights={
@@ -103,11 +105,10 @@ def evaluation_metrics(result: Result, domains: Sequence[str]) -> EvaluationMetr
     )
 
 
-def _accuracies(result: Result) -> dict[str, Any]:
+def _accuracies(
+    result: Result, joint: Mapping[str, tuple[float, float]] | None = None
+) -> dict[str, Any]:
     """The fields of `Accuracies`."""
-    joint = {}
-    if isinstance(result, DomainAccuracy):
-        joint = {name: percents(result.joint_interval(name)) for name in result.balls}
     return {
         "rows": result.count,
         "radii": {name: float(ball.eps) for name, ball in result.balls.items()},
@@ -118,7 +119,7 @@ def _accuracies(result: Result) -> dict[str, Any]:
             clean=percents(wilson(int(result.correct.sum()), result.count)),
             union=percents(result.interval()),
             robust={name: percents(result.interval(name)) for name in result.balls},
-            joint=joint,
+            joint=joint or {},
         ),
         "notes": tuple(result.notes),
         "failures": tuple(result.failures),
@@ -130,47 +131,69 @@ def evaluation_tensors(result: Result, problem: AbstractProblem | None) -> dict[
     """What happened to every image, and the images of the gallery, of which there are none without a problem.
 
     Returns:
-        `labels`, `correct` (N,); `THREAT/distance` and `THREAT/ATTACK/attacked`, `broken`, `distance` (N,).
-        With several domains these are behind `domains/NAME/`, and there are `joint/THREAT/fooled`, `eps_min`
+        `labels`, `correct` (N,); for every domain, behind `domains/NAME/`, `correct`, `THREAT/distance` and
+        `THREAT/ATTACK/attacked`, `broken`, `distance` (N,); with several also `joint/THREAT/fooled`, `eps_min`
         (N,), `broken` and `weights` (N, K). For the images closest to the boundary there are
         `gallery.threat`, its number, `gallery.rows`, `gallery.distance` (G,), `gallery.says` (classes,
         -1 for logits that are not numbers) and `gallery.fooled` (G, K), `gallery.clean` and `gallery.delta`
         (G, ...).
     """
+    result = as_domains(result, ALONE if problem is None else problem.names)
     tensors: dict[str, Tensor] = {"correct": result.correct}
     if problem is not None:
         tensors["labels"] = problem.truth[:, 0]
-    if isinstance(result, RobustAccuracy):
-        tensors |= _tables(result, "")
-        closest = {name: result.distance(name) for name in result.balls}
-    else:
-        for name, each in result.per_domain.items():
-            tensors |= _tables(each, prefix_of(name))
-        for name in result.balls:
-            tensors |= {
-                f"joint/{name}/fooled": result.fooled[name],
-                f"joint/{name}/eps_min": result.eps_min[name],
-                f"joint/{name}/broken": result.broken[name],
-                f"joint/{name}/weights": result.weights[name],
-            }
-        closest = {
-            name: torch.where(result.fooled[name], radii, math.inf)
-            for name, radii in result.eps_min.items()
+    for name, each in result.per_domain.items():
+        tensors |= _tables(each, prefix_of(name))
+    for name in result.fooled:
+        tensors |= {
+            f"joint/{name}/fooled": result.fooled[name],
+            f"joint/{name}/eps_min": result.eps_min[name],
+            f"joint/{name}/broken": result.broken[name],
+            f"joint/{name}/weights": result.weights[name],
         }
+    closest = {name: _closest(result, name) for name in result.balls}
     if problem is None:
         return tensors | {"gallery.threat": torch.zeros(0, dtype=torch.long)}
     return tensors | _gallery(problem, closest, result.nearest)
 
 
+def as_domains(result: Result, names: Sequence[str]) -> DomainAccuracy:
+    """One domain as K = 1 of several: all at once are that one, so that nothing is told of them apart.
+
+    Raises:
+        ValueError: There are more names than the one domain.
+    """
+    if isinstance(result, DomainAccuracy):
+        return result
+    (name,) = names
+    return DomainAccuracy(
+        result.balls,
+        {name: result},
+        fooled={},
+        broken={},
+        weights={},
+        eps_min={},
+        nearest=result.nearest,
+        precision=result.precision,
+    )
+
+
+def _closest(result: DomainAccuracy, threat: str) -> Tensor:
+    """Distance to the nearest image found that fools every domain, inf where there is none, (N,)."""
+    if threat not in result.fooled:
+        (only,) = result.per_domain.values()
+        return only.distance(threat)
+    return torch.where(result.fooled[threat], result.eps_min[threat], math.inf)
+
+
 def prefix_of(domain: str) -> str:
-    """Where the tensors of one of several domains begin."""
+    """Where the tensors of a domain begin."""
     return f"domains/{domain}/"
 
 
 def _tables(result: RobustAccuracy, prefix: str) -> dict[str, Tensor]:
     tensors = {f"{prefix}{name}/distance": result.distance(name) for name in result.balls}
-    if prefix:
-        tensors[f"{prefix}correct"] = result.correct
+    tensors[f"{prefix}correct"] = result.correct
     for each in result.outcomes:
         where = f"{prefix}{each.threat}/{each.attack}"
         tensors |= {

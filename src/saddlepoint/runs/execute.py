@@ -33,6 +33,7 @@ from saddlepoint.training.session import CHECKPOINT
 __all__ = ["VICTIMS", "Execution", "RunInterrupted", "in_pages", "opened", "saved_text"]
 
 _ROWS = "rows {} to {}"  # the name of a page of rows
+_NOUNS = {"universal": "groups", "patch": "patches"}
 VICTIMS = "victims of rows {} to {}"
 """The name of a page of what victims say to the perturbations of rows."""
 _HISTORY = "history."  # these tensors have the steps as first axis and the rows as second
@@ -214,7 +215,7 @@ def saved_text(execution: Execution) -> str:
         return f"{len(store)} finished batches"
     spans = (re.fullmatch(_ROWS.format(r"(\d+)", r"(\d+)"), key) for key in store.names())
     done = sum(int(found[2]) - int(found[1]) for found in spans if found)
-    return f"{done} of {run.rows} {'groups' if run.kind == 'universal' else 'images'}"
+    return f"{done} of {run.rows} {_NOUNS.get(run.kind, 'images')}"
 
 
 def _joined(parts: list[Mapping[str, Tensor]]) -> dict[str, Tensor]:

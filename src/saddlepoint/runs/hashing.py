@@ -131,9 +131,8 @@ def answers(problem: AbstractProblem) -> Tensor | None:
     try:
         with torch.no_grad():
             first, again = (part.logits(part.zeros(), JUDGE).cpu() for _ in range(2))
-    except (
-        Exception
-    ):  # the user's code may raise anything; the run itself says better what is wrong
+    except Exception:
+        # The user's code may raise anything; the run itself says better what is wrong.
         return None
     return first if same_answers(first, again) else None
 
@@ -192,9 +191,8 @@ class _Walk:
             if isinstance(value, kinds):
                 try:
                     walk(value)
-                except (
-                    Exception
-                ):  # objects of others may raise anything; then nobody can say what they are
+                except Exception:
+                    # Objects of others may raise anything; then nobody can say what they are.
                     self.complete = False
                 return
         if hasattr(value, "SerializeToString"):  # a message of protobuf, as in ONNX files

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from saddlepoint import data as datasets
 from saddlepoint import models as networks
 from saddlepoint.data import own
+from saddlepoint.data.image_files import files_of
 from saddlepoint.data.pixels import resized
 from saddlepoint.data.splits import rows_of
 from saddlepoint.models.loading import fill, parameters
@@ -24,7 +25,7 @@ from saddlepoint.models.zoos import Found, Wanted, from_zoo
 from saddlepoint.problems import Ensemble, Model, check_eval_mode
 from saddlepoint.runs import texts
 from saddlepoint.runs.model_words import HELP, ModelWord, parse
-from saddlepoint.runs.preparing import check_parameters, preparations, told_by_card
+from saddlepoint.runs.normalising import check_parameters, preparations, told_by_card
 
 __all__ = [
     "Images",
@@ -34,11 +35,7 @@ __all__ = [
     "load_images",
     "load_model",
     "load_models",
-    "usual_radius",
 ]
-
-
-_RADII = {"mnist": 0.2}
 
 
 @final
@@ -108,15 +105,10 @@ def load_images(
         if not Path(spec).is_dir():
             return _images_of_code(spec, split, limit, listed, size)
         found = own.folder(spec, size, listed, limit=limit, split=split)
-        files = own.files_of(spec, listed, limit=limit, split=split)
+        files = files_of(spec, listed, limit=limit, split=split)
     is_listed = listed is not None or (Path(spec) / own.CLASSES).is_file()
     places = "listed classes" if is_listed else "folders"
     return Images(*found, "", places, tuple(file.as_posix() for file in files))
-
-
-def usual_radius(images: Images) -> float:
-    """An linf radius at which attacks on models of such images should work."""
-    return _RADII.get(images.family, 8 / 255)
 
 
 def check_data(spec: str) -> None:

@@ -9,6 +9,7 @@ from typing import Any, ClassVar, Self, TypeVar, final
 from saddlepoint.doctor import Finding
 from saddlepoint.evaluation import Failure
 from saddlepoint.runs.metric_parts import Interval, Part, Transfer, VictimMetrics
+from saddlepoint.runs.patch_metrics import HeldOut
 from saddlepoint.runs.plain import read_plain
 from saddlepoint.runs.record import Run
 
@@ -108,6 +109,7 @@ class Rates(Metrics):
         intervals: Wilson score intervals; of ASR_mean the normal interval of the row means.
         asr_all_among_correct: Success rate over `rows_correct`; None where there is no such row.
         reached: Per domain, how often it answers the class to reach; empty for attacks without one.
+        held_out: What patches do on images that were held out; None for other attacks.
         transfer: What happened to victims; None where there are none.
     """
 
@@ -123,6 +125,7 @@ class Rates(Metrics):
     intervals: RateIntervals
     asr_all_among_correct: float | None = None
     reached: Mapping[str, float] = field(default_factory=dict)
+    held_out: HeldOut | None = None
     transfer: Transfer | None = None
 
     @property

@@ -1,143 +1,126 @@
-"""How models of the user's own want images: by --mean and --std, or by the card beside their parameters."""
+"""What attacks and evaluations have to load before they can begin: images and models, where they are used."""
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Sequence
-from pathlib import Path
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Generic, TypeVar, final
 
-from saddlepoint.models import ARCHITECTURES, NORMALISATIONS, Card
-from saddlepoint.models.wrapping import Normalisation, normalisation
-from saddlepoint.runs import texts
-from saddlepoint.runs.model_words import ModelWord
+import torch
+from torch import Tensor
 
-__all__ = [
-    "OWN",
-    "card_of",
-    "check_parameters",
-    "normalises_inside",
-    "preparations",
-    "told_by_card",
-]
+from saddlepoint.problems import Model
+from saddlepoint.runs.devices import device_of
+from saddlepoint.runs.materials import Images, check_classes, load_images, load_models
+from saddlepoint.runs.settings import AttackSettings, EvaluateSettings
+from saddlepoint.training.distributed import World
 
-OWN = "own"
-"""In place of a mean: what the library or the card of the model says, or nothing."""
+__all__ = ["Prepared", "images_of", "on_device", "placed", "prepared"]
+
+S = TypeVar("S", AttackSettings, EvaluateSettings)
 
 
-def preparations(
-    words: Sequence[ModelWord], mean: str | None, std: str | None
-) -> list[Normalisation | None]:
-    """What --mean and --std say for each model; None where they say nothing.
+@final
+@dataclass(frozen=True)
+class Prepared(Generic[S]):
+    """What settings name, loaded.
 
-    One of them is for all models. For each its own: names separated by commas, or numbers by semicolons.
+    Attributes:
+        settings: With a limit that there are images for.
+        images: As they were loaded.
+        x: Images on the device, (N, C, H, W).
+        y: Labels on the device, (N,).
+        models: By name, on the device.
+        victims: Models that an attack never asks, by names that differ from those; on the device too.
+    """
+
+    settings: S
+    images: Images
+    x: Tensor
+    y: Tensor
+    models: Mapping[str, Model]
+    victims: Mapping[str, Model]
+
+
+def images_of(
+    settings: AttackSettings | EvaluateSettings,
+    progress: Callable[[str, int, int], None] | None = None,
+) -> Images:
+    """The first images of the data that settings name.
 
     Args:
-        words: The models.
-        mean: A name, numbers separated by commas, or several of them.
-        std: Numbers separated by commas, or several of them.
+        settings: Of an attack or an evaluation.
+        progress: Of downloads, as in `saddlepoint.data.load`.
+    """
+    return load_images(
+        settings.data,
+        settings.split,
+        settings.limit,
+        progress,
+        classes=settings.classes,
+        size=settings.size,
+    )
+
+
+def placed(
+    device: str, images: Images, models: Mapping[str, Model]
+) -> tuple[Tensor, Tensor, dict[str, Model]]:
+    """Images, labels and models where they are to be used, if they fit together.
 
     Raises:
-        ValueError: No such name, numbers that do not fit, or another number of them than of models.
+        ValueError: There is no such device, or a model and the images have other classes or channels.
+    """
+    moved = on_device(device, models)
+    where = device_of(device)
+    x, y = images.x.to(where), images.y.to(where)
+    check_classes(replace(images, x=x, y=y), moved)
+    return x, y, moved
+
+
+def on_device(device: str, models: Mapping[str, Model]) -> dict[str, Model]:
+    """Models where they are to be used; none is asked anything.
+
+    Raises:
+        ValueError: There is no such device.
+    """
+    try:
+        where = device_of(device)
+        torch.empty(0, device=where)
+        return {n: m.to(where) if isinstance(m, torch.nn.Module) else m for n, m in models.items()}
+    except (RuntimeError, AssertionError) as error:
+        reason = str(error).splitlines()[0]
+        raise ValueError(
+            f"`--device` must be one that is there, such as cpu, got {device!r}: {reason}"
+        ) from error
+
+
+def prepared(
+    settings: S, *, trust: bool = False, progress: Callable[[str, int, int], None] | None = None
+) -> Prepared[S]:
+    """Load the images and the models that settings name. All processes call this; the first one downloads.
+
+    Args:
+        settings: Of an attack or an evaluation.
+        trust: Whether code of others may run, as `--trust` says.
+        progress: Of downloads, as in `saddlepoint.data.load`.
+
+    Raises:
+        ValueError: Something is not there, or images and models do not fit each other.
 
     Example:
-        >>> from saddlepoint.runs.model_words import parse
-        >>> words = [parse("timm:resnet18"), parse("small.onnx")]
-        >>> preparations(words, "own,mnist", None)
-        [None, Normalisation(mean=(0.1307,), std=(0.3081,))]
+        >>> from saddlepoint.runs.settings import EnsembleSettings
+        >>> ready = prepared(EnsembleSettings(models=["A", "C"], victims=["B"], eps=0.2, limit=9999))
+        >>> ready.settings.limit, list(ready.models), list(ready.victims)
+        (1000, ['A', 'C'], ['B'])
     """
-    means, stds = _each("--mean", mean, len(words)), _each("--std", std, len(words))
-    found = [_one(*pair) for pair in zip(means, stds, strict=True)]
-    inside = [word for word in words if normalises_inside(word)]
-    if any(found) and len(inside) == len(words):
-        names = ", ".join(f"{word}" for word in inside)
-        raise ValueError(
-            f"`--mean` must be left out for {names}: networks of the package normalise inside."
-        )
-    return found
-
-
-def normalises_inside(word: ModelWord) -> bool:
-    """Whether a model takes images in [0, 1] as they are, because it is a network of the package."""
-    return word.kind in ("shipped", "card", "architecture")
-
-
-def check_parameters(word: ModelWord) -> None:
-    """Refuse a file of parameters of which nobody says which network they are for.
-
-    Raises:
-        ValueError: There is no card beside it, or the card names the user's code, which he has to name himself.
-    """
-    if word.kind != "card":
-        return
-    file, known = word.parameters, card_of(Path(word.parameters))
-    if known is None:
-        raise ValueError(
-            f"`--models` {file} must name the network that the parameters are for: {file}:nets.py:factory "
-            f"(your code), {file}:timm:NAME, or {file}:A (an architecture of the package), got the file alone."
-        )
-    if known.architecture not in ARCHITECTURES:
-        raise ValueError(
-            f"`--models` {file} must name the network that the parameters are for, which by the card beside it "
-            f"is {file}:{known.architecture}, got the file alone."
-        )
-
-
-def told_by_card(word: ModelWord) -> tuple[str | None, str | None]:
-    """Mean and std, as they were written, that the card beside the parameters of a model tells."""
-    known = card_of(Path(word.parameters)) if word.parameters else None
-    return (None, None) if known is None else (known.mean, known.std)
-
-
-def card_of(parameters: Path) -> Card | None:
-    """The card beside a file of parameters, as `saddlepoint train` writes it; None where there is none.
-
-    Raises:
-        ValueError: It is the card of other parameters.
-    """
-    beside = parameters.with_suffix(".json")
-    if parameters.suffix != ".safetensors" or not beside.is_file():
-        return None
-    try:
-        found = Card.from_json(beside.read_text(encoding="utf-8"))
-    except ValueError:  # somebody else's file
-        return None
-    if hashlib.sha256(parameters.read_bytes()).hexdigest() != found.sha256:
-        raise ValueError(
-            f"`{beside}` must be the card of {parameters}, got that of parameters with another SHA-256; "
-            "take it away if it belongs to others."
-        )
-    return found
-
-
-def _each(flag: str, text: str | None, count: int) -> list[str | None]:
-    """One word for every model."""
-    if text is None or text.strip() == OWN:
-        return [None] * count
-    parts = [part.strip() for part in text.split(";")]
-    named = texts.split(text)
-    if len(parts) == 1 and not any(part[:1].isdigit() or part[:1] in "-." for part in named):
-        parts = named  # names, which have no commas inside
-    if len(parts) == 1:
-        return [parts[0]] * count
-    if len(parts) != count:
-        raise ValueError(
-            f"`{flag}` must have one entry for all models or one for each, {count}, got {len(parts)}: {text}."
-        )
-    return [None if part == OWN else part for part in parts]
-
-
-def _one(mean: str | None, std: str | None) -> Normalisation | None:
-    try:
-        means = mean if mean is None or mean in NORMALISATIONS else _numbers(mean)
-        stds = None if std is None else [texts.number(part, "--std") for part in texts.split(std)]
-        return normalisation(means, stds)
-    except (TypeError, ValueError) as error:
-        raise ValueError(texts.renamed(str(error), {"mean": "--mean", "std": "--std"})) from error
-
-
-def _numbers(mean: str) -> list[float]:
-    if any(part[:1].isalpha() for part in texts.split(mean)):
-        raise ValueError(
-            f"`--mean` must be numbers or one of {', '.join(NORMALISATIONS)}, {OWN}, got {mean!r}."
-        )
-    return [texts.number(part, "--mean") for part in texts.split(mean)]
+    with World.current().one_then_all():
+        images = images_of(settings, progress)
+    if settings.limit is not None:
+        settings = settings.model_copy(update={"limit": min(settings.limit, len(images.x))})
+    words = [*settings.models, *(settings.victims if isinstance(settings, AttackSettings) else ())]
+    preparing = {"mean": settings.mean, "std": settings.std}
+    loaded = list(load_models(words, images, **preparing, trust=trust).items())
+    asked = len(settings.models)
+    x, y, models = placed(settings.device, images, dict(loaded[:asked]))
+    victims = on_device(settings.device, dict(loaded[asked:]))
+    return Prepared(settings, images, x, y, models, victims)

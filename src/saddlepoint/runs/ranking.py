@@ -102,7 +102,12 @@ class LeftOut:
 @final
 @dataclass(frozen=True)
 class Board:
-    """All runs: in rankings, on their own, or left out."""
+    """All runs: in rankings, on their own, or left out.
+
+    Example:
+        >>> Board(rankings=(), alone=(), left_out=()).entries
+        ()
+    """
 
     rankings: tuple[Ranking, ...]
     alone: tuple[Alone, ...]
@@ -146,6 +151,10 @@ def rank_runs(folders: Sequence[Path], *, strict: bool = False) -> Board:
 
     Raises:
         ValueError: A folder holds no run, or one that is refused.
+
+    Example:
+        >>> rank_runs([])
+        Board(rankings=(), alone=(), left_out=())
     """
     entries, left_out = [], []
     for name, folder in find_runs(folders):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import TypeVar
 
 from torch import Tensor
 
@@ -17,11 +18,21 @@ from saddlepoint.runs.metrics import (
     Metrics,
     TrainingMetrics,
 )
+from saddlepoint.runs.patch_metrics import HeldOut
 from saddlepoint.runs.plain import quoted
 from saddlepoint.runs.record import EVALUATE, RECORD, TENSORS, Run
-from saddlepoint.runs.settings import ATTACKS, EvaluateSettings, Settings, TrainSettings
+from saddlepoint.runs.settings import (
+    ATTACKS,
+    AttackSettings,
+    EvaluateSettings,
+    PatchSettings,
+    Settings,
+    TrainSettings,
+)
 
-__all__ = ["digest_of", "finished", "metrics_of", "read_results"]
+__all__ = ["digest_of", "finished", "metrics_of", "read_results", "settings_of"]
+
+S = TypeVar("S", bound=Settings)
 
 Finished = AttackMetrics | EvaluationMetrics | TrainingMetrics
 
@@ -111,6 +122,30 @@ def metrics_of(run: Run) -> Finished:
     return metrics
 
 
+def settings_of(run: Run, kind: type[S]) -> S:
+    """The settings of a run, typed: `AttackSettings`, `EvaluateSettings` or `TrainSettings`.
+
+    They are not checked, which `metrics_of` has done: an attack from Python may have a rule of its own. The
+    `recipe` of a training is not among them; its record has the whole schedule in place of the name.
+
+    Raises:
+        TypeError: The run is of another kind.
+
+    Example:
+        >>> from saddlepoint.runs.record import Hashes
+        >>> from saddlepoint.runs.settings import AttackSettings
+        >>> run = Run(kind="ensemble", command="", settings={"models": ["A"], "eps": 0.2}, seed=0,
+        ...           domains=("A",), classes=(), rows=8, hashes=Hashes("", {}, ""))
+        >>> settings_of(run, AttackSettings).eps
+        0.2
+    """
+    values = {name: value for name, value in run.settings.items() if name != "recipe"}
+    found = _SETTINGS[run.kind].model_construct(**values)
+    if not isinstance(found, kind):
+        raise TypeError(f"`run` must have {kind.__name__}, got a run of kind {run.kind}.")
+    return found
+
+
 def _check_settings(run: Run) -> None:
     values = dict(run.settings)
     if run.kind == "train":  # whose record has the whole schedule in place of its name
@@ -139,9 +174,10 @@ def _facts(run: Run, metrics: Metrics) -> Iterator[Fact]:
 
 def _attack_facts(run: Run, metrics: AttackMetrics) -> Iterator[Fact]:
     names = set(run.domains)
-    baseline = run.settings.get("baseline") is not None
+    settings = settings_of(run, AttackSettings)
+    baseline = settings.baseline is not None
     victims = set(run.hashes.victims)
-    yield "as many victims as", len(victims), len(run.settings.get("victims", ()))
+    yield "as many victims as", len(victims), len(settings.victims)
     yield "results of a baseline:", metrics.baseline is not None, baseline
     yield "clean accuracy for", set(metrics.clean_accuracy), names
     for part in (metrics, metrics.baseline):
@@ -151,7 +187,25 @@ def _attack_facts(run: Run, metrics: AttackMetrics) -> Iterator[Fact]:
             yield "weights for", set(part.weights), names
             yield "intervals for", set(part.intervals.accuracy), names
             yield "answers of the class to reach for", {*part.reached} or names, names
+            yield "held-out images:", part.held_out is not None, run.kind == "patch"
+            yield from _held_out_facts(run, part.held_out)
             yield "victims", set(part.transfer.victims if part.transfer else ()), victims
+
+
+def _held_out_facts(run: Run, found: HeldOut | None) -> Iterator[Fact]:
+    if found is None:
+        return
+    names = {name for view in found.views.values() for name in view.models}
+    yield "views", list(found.views), settings_of(run, PatchSettings).views
+    yield "a hardest view among them:", found.worst_view in found.views, True
+    yield "a best patch among its rows:", 0 <= found.best_patch < run.rows, True
+    for view in found.views.values():
+        yield "success of the models", set(view.models), names
+    yield "domains as many as", len(run.domains) % (len(found.views) * max(len(names), 1)), 0
+    for each in found.maps:
+        shape = [len(each.across)] * len(each.down)
+        yield "a heat map of cells", [len(line) for line in each.success], shape
+        yield "a heat map of intervals", [len(line) for line in each.intervals], shape
 
 
 def _evaluation_facts(run: Run, metrics: EvaluationMetrics) -> Iterator[Fact]:
@@ -184,7 +238,7 @@ def _training_facts(run: Run, metrics: TrainingMetrics) -> Iterator[Fact]:
     names, robust = {"clean", "union", *run.domains}, set(metrics.robust_accuracy)
     yield "a history of epochs, as many as", len(metrics.history), run.rows
     yield "an epoch:", bool(metrics.history), True
-    yield "threats", list(run.domains), list(texts.threats(run.settings["threat"]))
+    yield "threats", list(run.domains), list(texts.threats(settings_of(run, TrainSettings).threat))
     yield "accuracy under", robust, names if run.domains else set()
     yield "attacked rows:", metrics.rows_attacked > 0, bool(robust)
     yield "test images:", metrics.rows > 0, True

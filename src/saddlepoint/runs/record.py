@@ -44,10 +44,10 @@ TENSORS = "tensors.safetensors"
 BOARD = "tensorboard"
 """The folder of a training with scalars for TensorBoard."""
 
-SCHEMA_VERSION = 4
+SCHEMA_VERSION = 5
 """Raised whenever a reader of older files would misunderstand the new ones."""
 
-Kind = Literal["ensemble", "universal", "transform", "evaluate", "train", "measure"]
+Kind = Literal["ensemble", "universal", "transform", "patch", "evaluate", "train", "measure"]
 Status = Literal["running", "interrupted", "failed", "complete"]
 
 EVALUATE: Kind = "evaluate"
@@ -68,12 +68,15 @@ _RESULTS: dict[str, tuple[str, ...]] = {
 _TABLES = ("table.md", "table.csv", "table.tex")
 _DRAWN: dict[str, tuple[str, ...]] = {
     "train": ("report.html", BOARD),
+    "patch": ("report.html", "patch.png", "patch-true-size.png"),
     "evaluate": ("report.html", *_TABLES),
     "measure": (),
 }
 
 _EVENTS = "events.out.tfevents."  # how TensorBoard calls its files
 _Count = Annotated[int, Field(ge=0)]
+# A folder whose record cannot be read is not overwritten: nobody knows which files in it are ours.
+_AGAIN = "repeat the run into another --out, or delete this folder"
 
 
 @final
@@ -138,7 +141,7 @@ class Run:
     """One run of any kind, as it is in `run.json`.
 
     Attributes:
-        kind: "ensemble", "universal" or "transform" for attacks, "evaluate", "train", "measure".
+        kind: "ensemble", "universal", "transform" or "patch" for attacks, "evaluate", "train", "measure".
         command: The line that repeats the run.
         settings: All settings, defaults included; brought to what JSON can say, as they are read back.
         seed: Of everything random.
@@ -207,9 +210,8 @@ class Run:
             "saddlepoint reproduce steps-mnist --out 'my runs' --resume"
         """
         words = shlex.split(self.command)
-        if words[1:2] == [
-            "reproduce"
-        ]:  # FOLDER/labels/method/setting/row or FOLDER/labels/method/measurement
+        if words[1:2] == ["reproduce"]:
+            # FOLDER/labels/method/setting/row or FOLDER/labels/method/measurement
             above = 2 if self.kind == "measure" else 3
             whole = len(folder.parents) > above and ".." not in folder.parts
             folder = (folder if whole else folder.resolve()).parents[above]
@@ -231,21 +233,21 @@ class Run:
         try:
             raw = json.loads(text, parse_float=_finite, parse_constant=_finite)
         except json.JSONDecodeError as error:
-            raise ValueError(f"`{RECORD}` must be JSON, got {error}.") from error
+            raise ValueError(f"`{RECORD}` must be JSON, got {error}; {_AGAIN}.") from error
         version = raw.get("schema_version") if isinstance(raw, dict) else None
         if version != SCHEMA_VERSION:
             raise ValueError(
                 f"`{RECORD}` must have schema version {SCHEMA_VERSION}, got {quoted(version)}; read it with "
-                "the release that wrote it, or repeat the run."
+                f"the release that wrote it, or {_AGAIN}."
             )
         if raw.pop("digest", None) != _digest(raw):
             raise ValueError(
-                f"`{RECORD}` must be as it was written, got other content: it is damaged or was edited; repeat "
-                "the run."
+                f"`{RECORD}` must be as it was written, got other content: it is damaged or was edited; "
+                f"{_AGAIN}."
             )
         missing = [item.name for item in fields(Run) if item.name not in raw]
         if missing:
-            raise ValueError(f"`{RECORD}` must hold a run, got no `{missing[0]}`; repeat the run.")
+            raise ValueError(f"`{RECORD}` must hold a run, got no `{missing[0]}`; {_AGAIN}.")
         return read_plain(Run, raw, f"`{RECORD}` must hold a run")
 
     def write(self, folder: Path) -> None:
@@ -313,7 +315,7 @@ def versions() -> dict[str, str]:
 def _finite(text: str) -> float:
     value = float(text)
     if not math.isfinite(value):
-        raise ValueError(f"`{RECORD}` must hold finite numbers, got {text[:100]}; repeat the run.")
+        raise ValueError(f"`{RECORD}` must hold finite numbers, got {text[:100]}; {_AGAIN}.")
     return value
 
 

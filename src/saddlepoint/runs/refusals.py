@@ -13,14 +13,18 @@ __all__ = ["check_foreign", "check_free", "check_same"]
 
 
 def check_free(folder: Path, *, resume: bool = False, overwrite: bool = False) -> None:
-    """Refuse a folder with a run that is neither continued nor replaced.
+    """Refuse a folder with a run that is neither continued nor replaced, or cannot be.
 
     `opened` does so too, but needs a record, for which images and models have to be loaded.
 
     Raises:
-        ValueError: There is such a run.
+        ValueError: There is such a run, or one whose record cannot be read.
     """
-    if (folder / RECORD).is_file() and not (resume or overwrite):
+    if not (folder / RECORD).is_file():
+        return
+    if resume or overwrite:
+        Run.read(folder)
+    else:
         raise ValueError(
             f"`--out` must not hold a run yet, got {str(folder)!r}; add --resume to continue it, "
             "--overwrite to replace it, or choose another folder."

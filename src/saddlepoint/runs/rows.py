@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import final
 
 import torch
@@ -16,6 +16,8 @@ from saddlepoint.problems import AbstractProblem
 from saddlepoint.rules import AbstractWeightRule
 from saddlepoint.runs.counting import summarise
 from saddlepoint.runs.execute import VICTIMS, Execution, in_pages
+from saddlepoint.runs.metrics import AttackMetrics
+from saddlepoint.runs.patch_tests import PatchTest, keep_patches
 from saddlepoint.runs.record import Run
 from saddlepoint.runs.shown import keep_for_gallery
 from saddlepoint.solver import AttackResult, Progress
@@ -41,6 +43,7 @@ class Job:
         chunk: Rows between two writes to disk.
         notes: What a look at the models has shown, for the record.
         victims: Problems of the same rows whose models are asked only when all rows are on disk.
+        test: Of patches, on images that were held out; None for other attacks.
     """
 
     problem: AbstractProblem
@@ -50,6 +53,7 @@ class Job:
     chunk: int
     notes: tuple[str, ...] = ()
     victims: tuple[AbstractProblem, ...] = ()
+    test: PatchTest | None = None
 
 
 @final
@@ -80,8 +84,8 @@ def attack_rows(
     state = RunProgress(total, 0, 0, 0.0)
 
     def compute(start: int, stop: int) -> Page:
-        part = job.problem.take(torch.arange(start, stop, device=job.problem.lower.device))
-        return _page(job, part, state, report)
+        rows = torch.arange(start, stop, device=job.problem.lower.device)
+        return _page(job, rows, state, report)
 
     def tell(done: int, tensors: Mapping[str, Tensor]) -> None:
         nonlocal state
@@ -101,7 +105,11 @@ def attack_rows(
         victims=tuple(execution.run.hashes.victims),
     )
     execution.notes.extend(_no_better_than_chance(metrics.clean_accuracy, job.problem))
-    tensors |= keep_for_gallery(job.problem, tensors)
+    if job.test is None:
+        tensors |= keep_for_gallery(job.problem, tensors)
+    else:
+        metrics = _tested(job.test, metrics, tensors)
+        tensors |= keep_patches(job.problem, job.test, tensors)
     return execution.finish(tensors, done=total, seconds=round(seconds, 3), metrics=metrics.plain())
 
 
@@ -168,11 +176,13 @@ def _ask_victims(
 
 def _page(
     job: Job,
-    part: AbstractProblem,
+    positions: Tensor,
     base: RunProgress,
     report: Callable[[RunProgress], None],
 ) -> Page:
     """Attack and judge some rows."""
+    part, zero = job.problem.take(positions), job.problem.take(positions).zeros()
+    test = None if job.test is None else job.test.problem.take(positions)
     rules = [("", job.rule)] + ([("baseline.", job.baseline)] if job.baseline is not None else [])
     tensors: dict[str, Tensor] = {"labels": part.truth}
     began = time.perf_counter()
@@ -182,10 +192,27 @@ def _page(
             share = (index + progress.fraction) / len(rules) * len(part) / base.rows
             report(RunProgress(base.rows, base.done, base.fooled, base.fraction + share))
 
-        tensors |= _judged(part, job.solve(part, rule, show), prefix)
-    zero = part.zeros()
+        result = job.solve(part, rule, show)
+        tensors |= _judged(part, result, prefix)
+        if job.test is not None and test is not None:
+            table = _verdict(test, result.delta)[2]
+            tensors[f"{prefix}held_out.fooled"] = table.reshape(len(part), *job.test.shape)
+    if job.test is not None and test is not None:
+        table = _verdict(test, zero)[2]
+        tensors["held_out.plain"] = table.reshape(len(part), *job.test.shape)
+        tensors["held_out.right"] = job.test.right(len(part))
     tensors["clean_predictions"], tensors["clean_fooled"], _ = _verdict(part, zero)
     return Page(tensors, time.perf_counter() - began)
+
+
+def _tested(
+    test: PatchTest, metrics: AttackMetrics, tensors: Mapping[str, Tensor]
+) -> AttackMetrics:
+    """Metrics with what was found on images that were held out."""
+    baseline = metrics.baseline
+    if baseline is not None:
+        baseline = replace(baseline, held_out=test.metrics(tensors, "baseline."))
+    return replace(metrics, held_out=test.metrics(tensors), baseline=baseline)
 
 
 def _judged(part: AbstractProblem, result: AttackResult, prefix: str) -> dict[str, Tensor]:

@@ -10,28 +10,35 @@ from types import FrameType
 
 __all__ = ["stop_on_signals"]
 
+_active = False
+
 
 @contextmanager
 def stop_on_signals() -> Iterator[None]:
-    """Within, SIGTERM and SIGHUP raise KeyboardInterrupt, so that the work ends as after Ctrl-C."""
-    if threading.current_thread() is not threading.main_thread():
+    """Within, SIGTERM and SIGHUP raise KeyboardInterrupt, so that the work ends as after Ctrl-C.
+
+    Once is enough: further ones are ignored until the outermost of these blocks has been left.
+    """
+    global _active
+    if _active or threading.current_thread() is not threading.main_thread():
         yield
         return
     numbers = [getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)]
 
     def stop(number: int, frame: FrameType | None) -> None:
         del frame
-        for (
-            each
-        ) in numbers:  # once is enough: a second one must not interrupt the writing of the record
+        # A second one must not interrupt the writing of the record.
+        for each in numbers:
             signal.signal(each, signal.SIG_IGN)
         raise KeyboardInterrupt(signal.Signals(number).name)
 
     before = {number: signal.getsignal(number) for number in (*numbers, signal.SIGINT)}
     for number in numbers:
         signal.signal(number, stop)
+    _active = True
     try:
         yield
     finally:
+        _active = False
         for number, handler in before.items():
             signal.signal(number, handler)

@@ -105,9 +105,8 @@ class Store:
             self.check()
         path = self._path(key)
         about = {"format": _FORMAT, "key": key, "fingerprint": self.fingerprint}
-        if (
-            path.name in self.damaged
-        ):  # kept with the page, so that a killed process forgets nothing
+        # Kept with the page, so that a killed process forgets nothing.
+        if path.name in self.damaged:
             about["instead of"] = "a damaged page"
         write_tensors(path, page.tensors, {**about, "seconds": repr(page.seconds)})
 

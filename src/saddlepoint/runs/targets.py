@@ -9,8 +9,9 @@ import torch
 from torch import Tensor
 
 from saddlepoint.problems import AbstractProblem
+from saddlepoint.runs.settings import AttackSettings
 
-__all__ = ["LEAST_LIKELY", "NEXT", "aimed"]
+__all__ = ["LEAST_LIKELY", "NEXT", "aimed", "without"]
 
 NEXT, LEAST_LIKELY = "next", "least-likely"
 _ROWS = 256  # at a time, where nothing is differentiated
@@ -58,6 +59,20 @@ def aimed(problem: AbstractProblem, target: str, classes: Sequence[str]) -> Abst
         )
     part = problem.take(left)
     return part.aim_at(torch.full_like(part.truth, number))
+
+
+def without(
+    settings: AttackSettings, x: Tensor, y: Tensor, classes: Sequence[str]
+) -> tuple[Tensor, Tensor]:
+    """Images and labels without those that have the class to reach, where rows are made of many of them.
+
+    Elsewhere `aimed` leaves out the rows of that class; a patch is for many images, and none would be left.
+    """
+    target = settings.targeted
+    if settings.kind != "patch" or target in (None, NEXT, LEAST_LIKELY):
+        return x, y
+    left = y != _number(str(target), classes, max(len(classes), int(y.max()) + 1))
+    return x[left], y[left]
 
 
 def _number(target: str, classes: Sequence[str], count: int) -> int:

@@ -19,7 +19,7 @@ from saddlepoint.models.wrapping import Wrapped
 from saddlepoint.runs.devices import device_of
 from saddlepoint.runs.materials import Images, check_classes, has_splits, load_images, load_models
 from saddlepoint.runs.model_words import parse
-from saddlepoint.runs.preparing import told_by_card
+from saddlepoint.runs.normalising import told_by_card
 from saddlepoint.runs.settings import EvaluateSettings, TrainSettings
 
 __all__ = [

@@ -15,11 +15,12 @@ from safetensors.torch import save
 from torch import Tensor, nn
 
 from saddlepoint import data, models, training
+from saddlepoint.doctor.defaults import default_radius
 from saddlepoint.files import write_atomically
 from saddlepoint.runs import texts
 from saddlepoint.runs.execute import Execution
 from saddlepoint.runs.hashing import hash_model, hash_settings, hash_tensors
-from saddlepoint.runs.materials import Images, usual_radius
+from saddlepoint.runs.materials import Images
 from saddlepoint.runs.metrics import Epoch, TrainingMetrics
 from saddlepoint.runs.precisions import begun_with
 from saddlepoint.runs.record import Hashes, Run
@@ -122,7 +123,7 @@ def prepare(
         )
     network = first_network(settings, images[0], device)
     test = images[1].x, images[1].y
-    about = len(images[0].classes), usual_radius(images[0])
+    about = len(images[0].classes), default_radius(images[0].family)
     return Work(network, (x[:split], y[:split]), held_out, test, recipe, threats, *about)
 
 

@@ -7,21 +7,27 @@ from typing import Any
 
 from torch import Tensor
 
-from saddlepoint.evaluation import RobustAccuracy
 from saddlepoint.problems import AbstractProblem, Ensemble, Product, Transformed, Universal
 from saddlepoint.projections import LpBall, norm_name
 from saddlepoint.rules import AbstractWeightRule, Average, Entropic, Fixed, MinMax, WorstCase
 from saddlepoint.runs import texts
 from saddlepoint.runs.counting import summarise
-from saddlepoint.runs.evaluations import Result, evaluation_metrics, evaluation_tensors
+from saddlepoint.runs.evaluations import (
+    ALONE,
+    Result,
+    as_domains,
+    evaluation_metrics,
+    evaluation_tensors,
+)
 from saddlepoint.runs.hashing import hash_model, hash_settings, hash_tensors
 from saddlepoint.runs.metrics import Metrics
 from saddlepoint.runs.record import EVALUATE, Hashes, Kind, Run
 from saddlepoint.runs.rows import judged_rows
 from saddlepoint.runs.shown import keep_for_gallery
-from saddlepoint.solver import Asked, AttackResult
+from saddlepoint.solver import AttackResult
+from saddlepoint.solver.result import asked_of
 
-__all__ = ["as_run", "asked_of", "evaluation_as_run"]
+__all__ = ["as_run", "evaluation_as_run"]
 
 _KINDS: Mapping[type, Kind] = {
     Ensemble: "ensemble",
@@ -36,25 +42,6 @@ _RULES: Mapping[type, str] = {
     WorstCase: "worst",
     Entropic: "entropic",
 }
-
-
-def asked_of(result: AttackResult) -> Asked:
-    """What was asked, for whoever has to ask again.
-
-    Raises:
-        ValueError: The result does not know, or was stopped on the way.
-    """
-    if result.asked is None:
-        raise ValueError(
-            "`result` must know what was asked (`result.asked`), got one without, as after pickling; take what "
-            "`attack` returned."
-        )
-    if result.interrupted:
-        raise ValueError(
-            f"`result` must be of an attack that came to its end, got {int(result.completed.sum())} of "
-            f"{len(result.completed)} rows; attack the others too."
-        )
-    return result.asked
 
 
 def as_run(
@@ -96,7 +83,7 @@ def as_run(
             "only; build the problem with true classes and attack `problem.aim_at(targets)`."
         )
     settings: dict[str, Any] = {"kind": kind, "data": data, "models": _model_names(problem)}
-    settings |= {**_ball(asked.ball), "steps": asked.steps}
+    settings |= {**_ball(asked.ball.ball), "steps": asked.steps}
     settings |= {"rule": _rule(asked.rule), "baseline": None}
     settings |= {"quantize": problem.levels, "targeted": "given" if asked.targeted else None}
     tensors = judged_rows(problem, result)
@@ -126,14 +113,15 @@ def evaluation_as_run(
     Raises:
         ValueError: The problem is not the one that was evaluated.
     """
-    names = ("model",) if isinstance(result, RobustAccuracy) else tuple(result.per_domain)
-    count, domains = len(names), names if problem is None else problem.names
+    names = ALONE if problem is None else problem.names
+    result = as_domains(result, names[:1])
+    count, domains = len(result.per_domain), tuple(result.per_domain) if problem is None else names
     if problem is not None and (len(problem), problem.num_domains) != (result.count, count):
         raise ValueError(
             f"`problem` must be what was evaluated, {result.count} images and {count} domains, got "
             f"{len(problem)} and {problem.num_domains}."
         )
-    parts = [result] if isinstance(result, RobustAccuracy) else result.per_domain.values()
+    parts = result.per_domain.values()
     attacks = dict.fromkeys(each.attack for part in parts for each in part.outcomes)
     settings: dict[str, Any] = {
         "data": data,

@@ -8,12 +8,14 @@ and `attack_unchecked`, the cores below them.
 from saddlepoint.solver.apgda import apgda, apgda_unchecked
 from saddlepoint.solver.attack import attack, attack_unchecked
 from saddlepoint.solver.result import Asked, AttackResult, History, Progress
+from saddlepoint.solver.schedule import Schedule
 
 __all__ = [
     "Asked",
     "AttackResult",
     "History",
     "Progress",
+    "Schedule",
     "apgda",
     "apgda_unchecked",
     "attack",

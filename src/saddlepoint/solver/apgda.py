@@ -14,7 +14,7 @@ from saddlepoint.directions import Direction, raw
 from saddlepoint.losses import Loss, cw_margin
 from saddlepoint.precision import Precision, Precisions
 from saddlepoint.problems import AbstractProblem
-from saddlepoint.projections import LpBall
+from saddlepoint.projections import AbstractSet, LpBall
 from saddlepoint.rules import AbstractWeightRule, MinMax
 from saddlepoint.solver.batching import Plan, Report, in_batches
 from saddlepoint.solver.best import Best, may_be_kept
@@ -34,7 +34,7 @@ Keep = Literal["last", "best"]
 
 def apgda(
     problem: AbstractProblem,
-    ball: LpBall,
+    ball: AbstractSet,
     *,
     rule: AbstractWeightRule | None = None,
     loss: Loss = cw_margin,
@@ -62,7 +62,7 @@ def apgda(
 
     Args:
         problem: B independent rows, K domains.
-        ball: Where delta may be; projections onto ball ∩ box are exact.
+        ball: Where delta may be, an `LpBall` or a `Patch`; projections onto ball ∩ box are exact.
         rule: How the weights move. `MinMax()` by default; `Average()` gives plain PGD on the mean loss.
         loss: Small = fooled.
         steps: T, the number of updates.
@@ -135,7 +135,7 @@ def apgda(
 
 def apgda_unchecked(
     problem: AbstractProblem,
-    ball: LpBall,
+    ball: AbstractSet,
     *,
     batch_size: int,
     rule: AbstractWeightRule | None = None,
@@ -219,7 +219,8 @@ def _apgda(
     watch.check()
     losses, fooled = point.losses, point.fooled
     if keep == "best":
-        delta, weights, losses, fooled = best.delta, best.weights, best.losses, best.fooled
+        kept = best.kept
+        delta, weights, losses, fooled = kept.delta, kept.weights, kept.losses, kept.fooled
     return AttackResult(
         delta=delta,
         adversarial=problem.images(delta).clamp(0, 1),

@@ -14,7 +14,7 @@ from saddlepoint.calls import full_precision
 from saddlepoint.losses import Loss, cw_margin
 from saddlepoint.precision import Precision, Precisions
 from saddlepoint.problems import AbstractProblem
-from saddlepoint.projections import LpBall
+from saddlepoint.projections import AbstractSet, LpBall
 from saddlepoint.rules import AbstractWeightRule, MinMax
 from saddlepoint.solver.batching import Plan, Report, in_batches
 from saddlepoint.solver.best import Best, may_be_kept
@@ -34,7 +34,7 @@ __all__ = ["attack", "attack_unchecked"]
 
 def attack(
     problem: AbstractProblem,
-    ball: LpBall,
+    ball: AbstractSet,
     *,
     rule: AbstractWeightRule | None = None,
     loss: Loss = cw_margin,
@@ -67,7 +67,7 @@ def attack(
 
     Args:
         problem: B independent rows, K domains.
-        ball: Where delta may be.
+        ball: Where delta may be: an `LpBall`, or a `Patch`.
         rule: How the weights move; `MinMax()` by default, `Average()` for comparison.
         loss: Small = fooled.
         steps: Updates per restart; 50 by default.
@@ -119,8 +119,8 @@ def attack(
     check_count("restarts", restarts, 1)
     check_arguments(problem, ball, rule, loss, steps, start, targeted, batch_size)
     if quantize is not None:
-        Grid(quantize).check(problem.images(problem.zeros()))
-        Grid(quantize).check_ball(ball)
+        Grid(quantize).check(problem.unperturbed())
+        Grid(quantize).check_ball(ball.ball)
     batch_size, accumulate = inspect(problem, loss, targeted, batch_size, accumulate)
     precisions = choose_precisions(problem, precision)
     if evaluations is not None:
@@ -148,7 +148,7 @@ def attack(
 
 def attack_unchecked(
     problem: AbstractProblem,
-    ball: LpBall,
+    ball: AbstractSet,
     *,
     batch_size: int,
     rule: AbstractWeightRule | None = None,
@@ -178,7 +178,7 @@ def attack_unchecked(
     setup = Plan(len(problem), steps, targeted, batch_size, accumulate, rule, precisions, *budget)
 
     def solve(part: AbstractProblem, ball: LpBall, delta: Tensor, report: Report) -> AttackResult:
-        best = Best.none(part, setup.steps)
+        ball, best = within_box(ball, part), Best.none(part, setup.steps)
         rows = torch.arange(len(part), device=delta.device)
         watch = Watch(loss, targeted=targeted)
         try:
@@ -195,7 +195,7 @@ def attack_unchecked(
                 if len(rows) == 0:
                     break
         except KeyboardInterrupt as stop:
-            if bool(best.num_forwards.any()):
+            if best.begun:
                 watch.check()
                 best.completed[best.left(setup.most(part))] = False
                 keep_partial(stop, best.result(part))
@@ -205,7 +205,6 @@ def attack_unchecked(
     with full_precision(), gradients_enabled():
         if grid is not None:
             problem = problem.on_grid(grid.levels)
-        ball = within_box(ball, problem)
         return in_batches(problem, ball, start, loss, setup, solve, callback)
 
 
@@ -231,7 +230,7 @@ class _Restart:
     def go(
         self, problem: AbstractProblem, ball: LpBall, delta: Tensor, rows: Tensor, best: Best
     ) -> None:
-        """Descend from delta, (n, ...), updating `best` at `rows`, (n,), the positions of these n rows."""
+        """Restart from delta, (n, ...), updating `best` at `rows`, (n,), the positions of these n rows."""
         steps, schedule, most = self.setup.steps, self.schedule, self.setup.most(problem)
         log = History(*(delta.new_zeros(steps + 1, *problem.labels.shape) for _ in range(2)))
         here = torch.arange(len(problem), device=delta.device)  # rows that are not fooled yet

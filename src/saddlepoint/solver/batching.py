@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from copy import copy
 from dataclasses import dataclass, field, replace
 from typing import final
 
@@ -14,7 +15,7 @@ from saddlepoint.losses import Loss, finite
 from saddlepoint.losses import fooled as is_fooled
 from saddlepoint.precision import Precisions
 from saddlepoint.problems import AbstractProblem
-from saddlepoint.projections import LpBall
+from saddlepoint.projections import AbstractSet, LpBall
 from saddlepoint.rules import AbstractWeightRule
 from saddlepoint.solver.evaluate import typed_loss
 from saddlepoint.solver.result import (
@@ -62,14 +63,14 @@ Solve = Callable[[AbstractProblem, LpBall, Tensor, Report], AttackResult]
 
 def in_batches(
     problem: AbstractProblem,
-    ball: LpBall,
+    region: AbstractSet,
     start: Tensor | None,
     loss: Loss,
     setup: Plan,
     solve: Solve,
     callback: Callback | None,
 ) -> AttackResult:
-    """Solve batch after batch.
+    """Solve batch after batch. What a set forbids is taken out of the box here: solvers see a ball and a box.
 
     Raises:
         KeyboardInterrupt: After Ctrl-C, with what is done; rows that were not attacked to the end are marked.
@@ -77,7 +78,9 @@ def in_batches(
     start = problem.zeros() if start is None else torch.as_tensor(start).detach().to(problem.lower)
     done, fooled = 0, 0
     parts: list[AttackResult] = []
-    asked = Asked(problem, ball, setup.rule, setup.steps, setup.targeted)
+    asked = Asked(problem, region, setup.rule, setup.steps, setup.targeted)
+
+    problem, ball = _restricted(problem, region), region.ball
 
     def named(result: AttackResult) -> AttackResult:
         return replace(result, precision=setup.precisions.names, asked=asked)
@@ -116,6 +119,13 @@ def in_batches(
         )
         raise
     return named(concatenate(parts))
+
+
+def _restricted(problem: AbstractProblem, region: AbstractSet) -> AbstractProblem:
+    """The problem with the box that the set leaves of its own."""
+    part = copy(problem)
+    part.lower, part.upper = region.box(problem.lower, problem.upper)
+    return part
 
 
 def _judge(problem: AbstractProblem, result: AttackResult, loss: Loss, setup: Plan) -> AttackResult:

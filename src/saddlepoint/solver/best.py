@@ -57,14 +57,22 @@ def may_be_kept(problem: AbstractProblem, step: int, steps: int) -> bool:
 
 
 @final
-@dataclass
-class Best:
-    """The best iterate of every row of a batch so far; the fields are among those of `AttackResult`."""
+@dataclass(frozen=True)
+class _Kept:
+    """The best iterates; they are never written into, see `Best.offer`."""
 
     delta: Tensor
     weights: Tensor
     losses: Tensor
     fooled: Tensor
+
+
+@final
+@dataclass
+class Best:
+    """The best iterate of every row of a batch so far; what it holds is called as in `AttackResult`."""
+
+    kept: _Kept
     history: History
     num_forwards: Tensor
     completed: Tensor
@@ -75,14 +83,31 @@ class Best:
         shape = problem.labels.shape
         losses = torch.full_like(problem.labels, math.inf, dtype=problem.lower.dtype)
         return Best(
-            delta=problem.zeros(),
-            weights=torch.full_like(losses, 1.0 / shape[1]),
-            losses=losses,
-            fooled=torch.zeros_like(losses, dtype=torch.bool),
+            kept=_Kept(
+                delta=problem.zeros(),
+                weights=torch.full_like(losses, 1.0 / shape[1]),
+                losses=losses,
+                fooled=torch.zeros_like(losses, dtype=torch.bool),
+            ),
             history=History(*(losses.new_zeros(steps + 1, *shape) for _ in range(2))),
             num_forwards=torch.zeros_like(problem.rows),
             completed=torch.ones_like(problem.rows, dtype=torch.bool),
         )
+
+    @property
+    def delta(self) -> Tensor:
+        """The best iterates, (B, ...)."""
+        return self.kept.delta
+
+    @property
+    def fooled(self) -> Tensor:
+        """Their verdicts, (B, K), boolean."""
+        return self.kept.fooled
+
+    @property
+    def begun(self) -> bool:
+        """Whether every row has an iterate: until then nothing is known, not even of delta = 0."""
+        return bool(self.kept.losses.isfinite().all())
 
     def left(self, most: float = math.inf) -> Tensor:
         """Positions of the rows that do not fool every domain yet and took no more than `most`, (n,)."""
@@ -100,18 +125,30 @@ class Best:
         Returns:
             Where it was taken, (n,), boolean.
         """
-        better = improves(point.fooled, point.losses, self.fooled[rows], self.losses[rows])
-        # Everywhere instead of at the chosen rows: to know which they are, an accelerator would have to stop.
-        wide = better.reshape(-1, *(1 for _ in delta.shape[1:]))
-        self.delta[rows] = torch.where(wide, delta, self.delta[rows])
-        for mine, new in (
-            (self.weights, weights),
-            (self.losses, point.losses),
-            (self.fooled, point.fooled),
-        ):
-            mine[rows] = torch.where(better.unsqueeze(1), new, mine[rows])
+        kept = self.kept
+        better = improves(point.fooled, point.losses, kept.fooled[rows], kept.losses[rows])
+
+        def taken(mine: Tensor, new: Tensor) -> Tensor:
+            # Everywhere instead of at the chosen rows: to know them, an accelerator would have to stop.
+            wide = better.reshape(-1, *(1 for _ in new.shape[1:]))
+            return mine.index_copy(0, rows, torch.where(wide, new.to(mine), mine[rows]))
+
+        # In one assignment: Ctrl-C comes between any two lines, and must not leave the delta of one iterate
+        # with the verdict of another.
+        self.kept = _Kept(
+            delta=taken(kept.delta, delta),
+            weights=taken(kept.weights, weights),
+            losses=taken(kept.losses, point.losses),
+            fooled=taken(kept.fooled, point.fooled),
+        )
         return better
 
     def result(self, problem: AbstractProblem) -> AttackResult:
         """The frozen form, with the images of the problem."""
-        return AttackResult(adversarial=problem.images(self.delta).clamp(0, 1), **vars(self))
+        return AttackResult(
+            adversarial=problem.images(self.delta).clamp(0, 1),
+            history=self.history,
+            num_forwards=self.num_forwards,
+            completed=self.completed,
+            **vars(self.kept),
+        )

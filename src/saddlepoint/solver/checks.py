@@ -9,7 +9,7 @@ from torch import Tensor
 
 from saddlepoint.losses import Loss
 from saddlepoint.problems import AbstractProblem, check_targets
-from saddlepoint.projections import LpBall
+from saddlepoint.projections import AbstractSet
 from saddlepoint.rules import AbstractWeightRule
 
 __all__ = ["check_arguments", "check_budget", "check_count"]
@@ -17,7 +17,7 @@ __all__ = ["check_arguments", "check_budget", "check_count"]
 
 def check_arguments(
     problem: AbstractProblem,
-    ball: LpBall,
+    ball: AbstractSet,
     rule: AbstractWeightRule,
     loss: Loss,
     steps: int,
@@ -43,10 +43,12 @@ def check_arguments(
         )
     if start is not None and not bool(torch.as_tensor(start).isfinite().all()):
         raise ValueError("`start` must be finite, got NaN or inf; leave it out to start at zero.")
-    if isinstance(ball.eps, Tensor) and ball.eps.dim() == 1 and len(ball.eps) != len(problem):
+    eps = ball.ball.eps
+    if isinstance(eps, Tensor) and eps.dim() == 1 and len(eps) != len(problem):
         raise ValueError(
-            f"`ball.eps` must have one radius per row, ({len(problem)},), got ({len(ball.eps)},)."
+            f"`ball.eps` must have one radius per row, ({len(problem)},), got ({len(eps)},)."
         )
+    ball.box(problem.lower, problem.upper)  # a mask of another size is refused
     if bool((problem.lower >= -1).all() & (problem.upper <= 1).all()):  # images in [0, 1]
         ball.check(shape[1:], stacklevel=4)
 
@@ -81,10 +83,10 @@ def check_count(name: str, value: object, least: int) -> None:
 
 def _check_kinds(problem: object, ball: object, rule: object, loss: object) -> None:
     """Refuse names and numbers in place of the things they mean."""
-    kinds = "an Ensemble, Universal, Transformed or Product"
+    kinds = "an Ensemble, Universal, Transformed, Product or Patched"
     fits = isinstance(problem, AbstractProblem)
     _check_kind("problem", problem, fits, kinds, "Ensemble([model], x, y)")
-    _check_kind("ball", ball, isinstance(ball, LpBall), "an LpBall", "linf(0.2)")
+    _check_kind("ball", ball, isinstance(ball, AbstractSet), "an LpBall or a Patch", "linf(0.2)")
     fits = isinstance(rule, AbstractWeightRule)
     _check_kind("rule", rule, fits, "a rule for the weights", "MinMax()")
     fits = callable(loss) and not isinstance(loss, type)

@@ -20,6 +20,7 @@ from saddlepoint.solver.watch import Watch, check_answers
 __all__ = ["Look", "first_answers", "inspect", "look"]
 
 _GRAPH_BYTES = 2**30  # what the graph of one batch may hold
+_FEW = 16  # rows without which a batch is too small to be fast
 _ROWS = 128  # the batch size at which the networks of the paper run fastest on a CPU
 
 
@@ -32,16 +33,18 @@ class Look:
         num_domains: K.
         row_bytes: What the graph of a row takes, all domains together.
         faults: Why an attack on these models would say nothing about robustness; sentences.
+        total: Rows in all.
     """
 
     num_domains: int
     row_bytes: float
     faults: tuple[str, ...]
+    total: int = _FEW
 
     @property
     def accumulate(self) -> bool:
-        """Whether even few rows are too much for one graph of all domains."""
-        return 16 * self.row_bytes > _GRAPH_BYTES
+        """Whether even few rows, or the few there are, are too much for one graph of all domains."""
+        return min(_FEW, self.total) * self.row_bytes > _GRAPH_BYTES
 
     def rows(self, accumulate: bool) -> int:
         """How many rows can be attacked at once within the memory a graph may hold; 128 at most.
@@ -111,7 +114,7 @@ def look(problem: AbstractProblem, loss: Loss = cw_margin, targeted: bool = Fals
         watch.gradient(few.take(left), delta[left], gradient[left])
         watch.check()
         faults += _zero_gradients(few, gradient)
-    return Look(few.num_domains, saved.total / len(few), tuple(faults))
+    return Look(few.num_domains, saved.total / len(few), tuple(faults), len(problem))
 
 
 def first_answers(

@@ -19,10 +19,8 @@ __all__ = ["choose_precisions"]
 
 _ROWS = 32  # that are measured; parameters are converted once per batch, so that few rows would look too slow
 _ROUNDS = 3
-_HOPELESS, _SHORT = (
-    1.3,
-    0.05,
-)  # times slower than the fastest, and by seconds that count: not measured again
+# Times slower than the fastest, and by seconds that count: not measured again.
+_HOPELESS, _SHORT = 1.3, 0.05
 _GAIN = 1.1  # what a way has to bring to be worth its rounding
 # What was measured of a network that is still there, by where it is and what images it sees.
 _measured: dict[int, dict[object, Precision]] = {}
@@ -124,9 +122,8 @@ def _times(
             try:
                 with precisions.applied():
                     times[way] = min(times[way], _seconds(few, domain))
-            except (
-                Exception
-            ):  # a model that cannot do it; what it says as it is comes up in the attack itself
+            except Exception:
+                # A model that cannot do it; what it says as it is comes up in the attack itself.
                 times[way] = math.inf
         if number == 0:
             bound = max(_SHORT, _HOPELESS * min(times.values()))

@@ -14,7 +14,7 @@ from torch import Tensor
 from saddlepoint.display import Brief, hardest, html_table
 from saddlepoint.plots import plot_steps
 from saddlepoint.problems import AbstractProblem
-from saddlepoint.projections import LpBall
+from saddlepoint.projections import AbstractSet
 from saddlepoint.rules import AbstractWeightRule
 
 __all__ = [
@@ -23,6 +23,7 @@ __all__ = [
     "Callback",
     "History",
     "Progress",
+    "asked_of",
     "concatenate",
     "keep_partial",
     "partial_of",
@@ -37,6 +38,12 @@ class History:
     Attributes:
         weights: (steps + 1, B, K).
         losses: (steps + 1, B, K). A row that finished early keeps its last values.
+
+    Example:
+        >>> import saddlepoint as sp
+        >>> problem = sp.Ensemble([torch.nn.Flatten().eval()], torch.tensor([[0.2, 0.7]]), torch.tensor([1]))
+        >>> sp.apgda(problem, sp.linf(0.1), steps=3, step_size=0.1).history
+        History(4 iterates, 1 rows, 1 domains)
     """
 
     weights: Tensor
@@ -59,10 +66,17 @@ class Asked(Brief):
         rule: How the weights moved.
         steps: Updates per restart.
         targeted: Whether the labels were classes to reach.
+
+    Example:
+        >>> import saddlepoint as sp
+        >>> problem = sp.Ensemble([torch.nn.Flatten().eval()], torch.tensor([[0.2, 0.7]]), torch.tensor([1]))
+        >>> asked = sp.attack(problem, sp.linf(0.1), steps=3).asked
+        >>> asked.ball.eps, asked.steps, asked.targeted, asked.problem is problem
+        (0.1, 3, False, True)
     """
 
     problem: AbstractProblem
-    ball: LpBall
+    ball: AbstractSet
     rule: AbstractWeightRule
     steps: int
     targeted: bool
@@ -89,6 +103,14 @@ class AttackResult:
             nobody has said.
         asked: What the attack was asked, with the problem, so that it can be asked again; None where nobody has
             said, and in results that were pickled, which leave the models behind.
+
+    Example:
+        >>> import saddlepoint as sp
+        >>> x, y = torch.tensor([[0.2, 0.7], [0.0, 0.9]]), torch.tensor([1, 1])
+        >>> result = sp.attack(sp.Ensemble([torch.nn.Flatten().eval()], x, y), sp.linf(0.3), steps=5)
+        >>> result.success, result.weights
+        (tensor([ True, False]), tensor([[1.],
+                [1.]]))
     """
 
     delta: Tensor
@@ -123,11 +145,9 @@ class AttackResult:
             for name, count, weight in zip(names, hits, weights, strict=True)
         ]
         lines.append(("all at once", f"{int(self.success.sum())} of {rows}", ""))
-        hard = hardest([-count for count in hits])
-        if (
-            self.adversarial.dim() > self.delta.dim()
-        ):  # the place of an image in a group means nothing
-            hard = None
+        # The place of an image in a group means nothing.
+        grouped = self.adversarial.dim() > self.delta.dim()
+        hard = None if grouped else hardest([-count for count in hits])
         note = "" if hard is None else f"hardest: {names[hard]}"
         return html_table(("domain", "fooled", "mean weight"), lines, note)
 
@@ -188,6 +208,14 @@ class Progress:
         step, steps: Position inside the current batch.
         restart: Which restart of the current batch, from 0.
         fraction: How much of the work is done, at least: rows that are fooled early make it jump.
+
+    Example:
+        >>> import saddlepoint as sp
+        >>> problem = sp.Ensemble([torch.nn.Flatten().eval()], torch.tensor([[0.0, 0.9]]), torch.tensor([1]))
+        >>> seen = []
+        >>> _ = sp.attack(problem, sp.linf(0.1), steps=3, callback=seen.append)
+        >>> seen[-1].rows, seen[-1].step, seen[-1].steps, seen[-1].fooled
+        (1, 3, 3, 0)
     """
 
     rows: int
@@ -200,6 +228,25 @@ class Progress:
 
 
 Callback = Callable[[Progress], None]
+
+
+def asked_of(result: AttackResult) -> Asked:
+    """What was asked, for whoever has to ask again.
+
+    Raises:
+        ValueError: The result does not know, or was stopped on the way.
+    """
+    if result.asked is None:
+        raise ValueError(
+            "`result` must know what was asked (`result.asked`), got one without, as after pickling; take what "
+            "`attack` returned."
+        )
+    if result.interrupted:
+        raise ValueError(
+            f"`result` must be of an attack that came to its end, got {int(result.completed.sum())} of "
+            f"{len(result.completed)} rows; attack the others too."
+        )
+    return result.asked
 
 
 def keep_partial(stop: KeyboardInterrupt, result: AttackResult) -> None:

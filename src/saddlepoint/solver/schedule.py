@@ -14,10 +14,11 @@ from saddlepoint.projections import LpBall
 __all__ = ["SIZES", "Schedule", "divided"]
 
 # For p = 1 and 2 every restart but the first begins in a ball that is larger than the true one by this factor.
-# It shrinks to the true one over two thirds of the steps: a way round the flat regions that stop an attack
-# inside. The next restart begins in a ball twice as large, the one after it in one four times as large, then
-# the three sizes are repeated. Measured on networks trained against several threats: they learn to mask their
-# gradients for the one size they were trained with, and no size is the best for all of them.
+# It shrinks to the true one over two thirds of the steps: an attack that begins where the loss is flat does not
+# move, and one that comes from outside the true ball need not begin there. The next restart begins in a ball
+# twice as large, the one after it in one four times as large, then the three sizes are repeated. Measured on
+# networks trained against several threats: they learn to mask their gradients for the one size they were
+# trained with, and no size is the best for all of them.
 _GROWTH: dict[float, float] = {1: 5.0, 2: 3.0}
 SIZES = 3
 _SHRINKING = 2 / 3
@@ -100,7 +101,8 @@ class Schedule:
         """How many entries of a row move for p = 1, one number or (B,); None leaves it to `steps.steepest`.
 
         In a restart that begins in a larger ball a tenth of all `size` entries move at first, half as many as
-        the radius in the end, on a logarithmic scale: many find the way, few go it to the end.
+        the radius in the end, on a logarithmic scale: small changes of many entries at first, and large
+        ones of few in the end, which is what an l1 ball has room for.
         """
         if ball.p != 1 or not self.restart:
             return None

@@ -25,9 +25,8 @@ the mode the caller left every module in. Modes, `requires_grad` and `.grad` are
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from operator import index
-from typing import Required, TypedDict, Unpack, final
+from typing import Unpack
 
 import torch
 import torch.nn.functional as F
@@ -48,6 +47,7 @@ from .inner import (
     precisions_of_step,
     steepest_of_all,
 )
+from .step_stats import StepOptions, StepStats
 from .threats import AbstractStart, ThreatLike, check_threats
 
 __all__ = ["StepOptions", "StepStats", "ampgd_step", "avg_step", "max_step", "msd_step", "perturb"]
@@ -60,57 +60,6 @@ RULE = MinMax(step_size=1.0, gamma=0.5)
 def cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
     """Cross-entropy of every row, (N,); large = hard."""
     return F.cross_entropy(logits, labels, reduction="none")
-
-
-class StepOptions(TypedDict, total=False):
-    """What all adversarial steps take; `ampgd_step` explains each."""
-
-    iteration: Required[int]
-    steps: int
-    start: AbstractStart | None
-    mix: float
-    loss: TrainingLoss
-    precision: Precision
-
-
-@final
-@dataclass(frozen=True)
-class StepStats:
-    """How a training step went; all numbers are from before the update of the model.
-
-    Attributes:
-        names: Of the K threats.
-        loss: What the optimiser descended on.
-        losses: Mean loss under each threat, (K,).
-        weights: Mean weight of each threat, (K,).
-        accuracies: Share of rows classified correctly under each threat, (K,).
-        accuracy: Share of rows classified correctly under every threat.
-        perturbations: The perturbations trained on, (B, K, ...), for a warm start.
-        row_weights: Weights of every row, (B, K), for a warm start.
-    """
-
-    names: tuple[str, ...]
-    loss: float
-    losses: Tensor
-    weights: Tensor
-    accuracies: Tensor
-    accuracy: float
-    perturbations: Tensor
-    row_weights: Tensor
-
-    def __repr__(self) -> str:
-        """The numbers in one line instead of all tensors."""
-        told = (f"{name} {value:.4g}" for name, value in self.scalars().items())
-        return f"StepStats({', '.join(told)})"
-
-    def scalars(self) -> dict[str, float]:
-        """Everything that is one number, under names such as "loss" and "weight/linf"."""
-        scalars = {"loss": self.loss, "accuracy": self.accuracy}
-        groups = {"loss": self.losses, "accuracy": self.accuracies, "weight": self.weights}
-        for label, values in groups.items():
-            pairs = zip(self.names, values.tolist(), strict=True)
-            scalars |= {f"{label}/{name}": value for name, value in pairs}
-        return scalars
 
 
 def ampgd_step(
@@ -215,6 +164,15 @@ def avg_step(
     """AVG (Tramer & Boneh, 2019): a step on the mean loss over the threats, AMPGD with gamma = infinity.
 
     With one threat it is PGD training (Madry et al., 2018). Arguments as in `ampgd_step`.
+
+    Example:
+        >>> import saddlepoint as sp
+        >>> model = nn.Linear(4, 3)
+        >>> optimizer = torch.optim.SGD(model.parameters(), 0.1)
+        >>> threats = {"linf": sp.linf(0.1), "l2": sp.l2(0.2)}
+        >>> x, y = torch.rand(8, 4), torch.arange(8) % 3
+        >>> sp.avg_step(model, optimizer, x, y, threats, steps=2, iteration=0).weights
+        tensor([0.5000, 0.5000])
     """
     return ampgd_step(model, optimizer, x, y, threats, rule=Average(), **options)
 
@@ -230,6 +188,15 @@ def max_step(
     """MAX (Tramer & Boneh, 2019): a step on every row's worst threat, AMPGD with gamma = 0.
 
     Arguments as in `ampgd_step`.
+
+    Example:
+        >>> import saddlepoint as sp
+        >>> model = nn.Linear(4, 3)
+        >>> optimizer = torch.optim.SGD(model.parameters(), 0.1)
+        >>> threats = {"linf": sp.linf(0.4), "l2": sp.l2(0.01)}
+        >>> x, y = torch.full((8, 4), 0.5), torch.arange(8) % 3
+        >>> sp.max_step(model, optimizer, x, y, threats, steps=2, iteration=0).weights
+        tensor([1., 0.])
     """
     return ampgd_step(model, optimizer, x, y, threats, rule=WorstCase(), **options)
 
@@ -259,6 +226,16 @@ def msd_step(
     Returns:
         As `ampgd_step`: `losses` and `accuracies` are those of the K last proposals, `weights` says how many
         rows kept which, `perturbations` are the proposals, and `accuracy` is that of what was kept.
+
+    Example:
+        >>> import saddlepoint as sp
+        >>> model = nn.Linear(4, 3)
+        >>> optimizer = torch.optim.SGD(model.parameters(), 0.1)
+        >>> threats = {"linf": sp.linf(0.1), "l2": sp.l2(0.2)}
+        >>> x, y = torch.rand(8, 4), torch.arange(8) % 3
+        >>> stats = sp.msd_step(model, optimizer, x, y, threats, steps=2, iteration=0)
+        >>> round(stats.weights.sum().item(), 4)  # shares of rows
+        1.0
     """
     check_model(model)
     x, y = check_batch(x, y, mix)

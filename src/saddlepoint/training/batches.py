@@ -15,7 +15,14 @@ __all__ = ["Batch", "Batches", "Loader", "TrainingProgress", "as_batch", "as_loa
 
 
 class Loader(Protocol):
-    """What `train` needs of a loader: batches (x, y) or (x, y, numbers), and how many. A DataLoader is one."""
+    """What `train` needs of a loader: batches (x, y) or (x, y, numbers), and how many. A DataLoader is one.
+
+    Example:
+        >>> import saddlepoint as sp
+        >>> loader: sp.Loader = [(torch.rand(4, 2), torch.tensor([0, 1, 0, 1]))] * 3
+        >>> len(loader), next(iter(loader))[0].shape
+        (3, torch.Size([4, 2]))
+    """
 
     def __iter__(self) -> Iterator[Any]: ...
     def __len__(self) -> int: ...
@@ -88,6 +95,13 @@ class TrainingProgress:
             method reports, such as "weight/linf".
         validation: At the end of an epoch, the accuracy on held-out images: "clean", one entry per threat,
             and "union". None before, and where nothing is held out.
+
+    Example:
+        >>> import saddlepoint as sp
+        >>> model, data = torch.nn.Linear(4, 3), Batches(torch.rand(6, 4), torch.arange(6) % 3, 3)
+        >>> (last,) = sp.train(model, data, epochs=1)
+        >>> last.epoch, last.step, last.steps, sorted(last.stats)
+        (1, 2, 2, ['accuracy', 'loss'])
     """
 
     epoch: int

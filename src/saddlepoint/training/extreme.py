@@ -19,7 +19,12 @@ __all__ = ["Drawn", "RunningErrors"]
 
 
 class Drawn(NamedTuple):
-    """How the rows of a step fared under the threat that was drawn for it."""
+    """How the rows of a step fared under the threat that was drawn for it.
+
+    Example:
+        >>> Drawn("linf", wrong=0.25, rows=64).name
+        'linf'
+    """
 
     name: str
     wrong: float

@@ -43,6 +43,14 @@ class MethodOptions(TypedDict, total=False):
             the perturbations and weights it was left with in the epoch before, as in Algorithm 2. For that the
             loader must give numbers of images too, and memory holds K times the data set.
         ramp: Epochs over which the radii rise from zero, as l1 and linf training from scratch may need.
+
+    Example:
+        >>> import saddlepoint as sp
+        >>> options: sp.MethodOptions = {"steps": 5, "ramp": 2.0}
+        >>> model, data = nn.Linear(4, 3), sp.Batches(torch.rand(6, 4), torch.arange(6) % 3, 3)
+        >>> history = sp.train(model, data, {"linf": sp.linf(0.1)}, epochs=1, **options)
+        >>> len(history)
+        1
     """
 
     rule: AbstractWeightRule | None

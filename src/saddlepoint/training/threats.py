@@ -155,7 +155,19 @@ ThreatLike = LpBall | Threat
 
 
 class AbstractStart(ABC):
-    """Where the inner maximisation starts: delta_0 for every threat, and w_0."""
+    """Where the inner maximisation starts: delta_0 for every threat, and w_0.
+
+    Example:
+        >>> import saddlepoint as sp
+        >>> class Corner(sp.AbstractStart):  # as far up as every ball allows
+        ...     def delta(self, threats, lower, upper):
+        ...         return torch.stack([each.ball.project(upper, lower, upper) for each in threats])
+        ...     def weights(self, initial):
+        ...         return initial
+        >>> threats = [Threat(sp.linf(0.1)), Threat(sp.linf(0.2))]
+        >>> Corner().delta(threats, -torch.ones(1, 2), torch.ones(1, 2))[:, 0, 0]
+        tensor([0.1000, 0.2000])
+    """
 
     @abstractmethod
     def delta(self, threats: Sequence[Threat], lower: Tensor, upper: Tensor) -> Tensor:

@@ -19,6 +19,7 @@ Convention:
         is 0 where they do.
 """
 
+from saddlepoint.transforms.carrying import View
 from saddlepoint.transforms.makers import (
     brightness,
     crop_resize,
@@ -40,6 +41,7 @@ from saddlepoint.transforms.transform import Transform, from_callable, sometimes
 
 __all__ = [
     "Transform",
+    "View",
     "brightness",
     "crop_resize",
     "from_callable",

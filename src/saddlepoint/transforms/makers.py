@@ -28,8 +28,26 @@ __all__ = [
 ]
 
 identity = Wrapped(torch.positive, "ori")
+"""The image as it is.
+
+Example:
+    >>> identity(torch.tensor([[[[0.1, 0.9]]]])).flatten()
+    tensor([0.1000, 0.9000])
+"""
 hflip = Wrapped(flip, "flh", (-1,))
+"""Left and right exchanged.
+
+Example:
+    >>> hflip(torch.tensor([[[[0.1, 0.9]]]])).flatten()
+    tensor([0.9000, 0.1000])
+"""
 vflip = Wrapped(flip, "flv", (-2,))
+"""Top and bottom exchanged.
+
+Example:
+    >>> vflip(torch.tensor([[[[0.1], [0.9]]]])).flatten()
+    tensor([0.9000, 0.1000])
+"""
 
 
 def brightness(amount: float) -> Transform:

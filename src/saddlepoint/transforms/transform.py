@@ -26,7 +26,17 @@ __all__ = [
 
 
 class Transform(ABC):
-    """A labelled map of images; a new one writes `name`, `apply` and, if random, `num_draws`."""
+    """A labelled map of images; a new one writes `name`, `apply` and, if random, `num_draws`.
+
+    Example:
+        >>> import torch
+        >>> class Fade(Transform):  # by a random amount
+        ...     name, num_draws = "fade", 1
+        ...     def apply(self, images, uniforms):
+        ...         return images * uniforms.to(images).view(-1, 1, 1, 1)
+        >>> Fade()(torch.ones(2, 1, 1, 1), torch.tensor([[0.25], [0.5]])).flatten()
+        tensor([0.2500, 0.5000])
+    """
 
     name: str
 

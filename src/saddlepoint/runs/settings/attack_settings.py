@@ -40,7 +40,6 @@ from saddlepoint.runs.settings.paper_numbers import (
 )
 
 __all__ = [
-    "ATTACKS",
     "AttackSettings",
     "EnsembleSettings",
     "Steps",
@@ -63,7 +62,7 @@ class AttackSettings(Settings):
     examples: ClassVar[Mapping[str, str]] = {"models": "such as --models A,C,D"}
     demanded: ClassVar[Mapping[str, bool]] = {"eps": False}
 
-    kind: Literal["ensemble", "universal", "transform"]
+    kind: Literal["ensemble", "universal", "transform", "patch"]
     data: Data = "mnist-sample"
     classes: Classes = None
     size: Size = None
@@ -325,14 +324,6 @@ class TransformSettings(AttackSettings):
     def _are_transforms(cls, value: list[str]) -> list[str]:
         texts.transforms(value)
         return value
-
-
-ATTACKS: Mapping[str, type[AttackSettings]] = {
-    "ensemble": EnsembleSettings,
-    "universal": UniversalSettings,
-    "transform": TransformSettings,
-}
-"""The settings of every kind of attack."""
 
 
 def _check_alone(evaluations: object, given: Mapping[str, Any]) -> None:

@@ -34,7 +34,10 @@ def _case(known: Mapping[str, Any]) -> tuple[str, str, str]:
 
 def parameters(known: Mapping[str, Any]) -> paper.Parameters | None:
     """The paper's numbers for `apgda`, where it has some; `attack` needs none."""
-    return paper.parameters(*_case(known)) if known["method"] == "apgda" else None
+    kind, data, norm = _case(known)
+    if known["method"] != "apgda" or kind not in paper.STEPS:  # patches came after it
+        return None
+    return paper.parameters(kind, data, norm)
 
 
 def rule_numbers(found: paper.Parameters | None) -> dict[str, float]:
@@ -45,6 +48,8 @@ def rule_numbers(found: paper.Parameters | None) -> dict[str, float]:
 def radius(known: Mapping[str, Any]) -> float | None:
     """The paper's radius for this attack, data, norm and these networks; None where it has none."""
     kind, data, norm = _case(known)
+    if kind not in paper.STEPS:
+        return None
     return paper.radius(kind, data, norm, _letters(known.get("models"), data))
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -16,21 +15,21 @@ import torch
 from torch import Tensor
 
 from saddlepoint.data.classes import CLASSES
-from saddlepoint.data.pixels import read_picture, unit
+from saddlepoint.data.pixels import encode_png, read_picture, unit
+from saddlepoint.evaluation.origins import Origin
 from saddlepoint.extras import install
 from saddlepoint.files import write_atomically
 from saddlepoint.losses import fooled as is_fooled
 from saddlepoint.problems import AbstractProblem
 from saddlepoint.projections import LpBall
-from saddlepoint.report.pictures import encode_png
-from saddlepoint.runs.unsaved import asked_of
 from saddlepoint.solver import AttackResult
 from saddlepoint.solver.grid import Grid
+from saddlepoint.solver.result import asked_of
 from saddlepoint.streams import JUDGE
 
 __all__ = [
+    "LEVELS",
     "VERDICTS",
-    "Origin",
     "SavedImages",
     "check_folder",
     "save_images",
@@ -42,7 +41,8 @@ VERDICTS = "verdicts.json"
 """The file beside the images that says what became of each."""
 
 LEVELS = 256
-_FOLDER = re.compile(r"[\w(][\w ().,'+&-]{0,99}(?<![ .])")  # what every system takes for a name
+"""Of a pixel in 8 bits."""
+
 _ROWS = 256  # at a time, where nothing is differentiated
 _LONGER = (1.0, 1.02, 1.05, 1.1, 1.2, 1.5, 2.0, 4.0)
 _ROUNDING = 1e-4  # of the radius, as the judge of evaluations allows
@@ -59,6 +59,16 @@ class SavedImages:
         before: Domains fooled before the images were rounded to 8 bits, (B, K), boolean.
         fooled: Domains fooled by what was read back, inside the ball, (B, K), boolean.
         outside: Rows that rounding has moved out of the ball, (B,), boolean.
+
+    Example:
+        >>> import tempfile
+        >>> import saddlepoint as sp
+        >>> x, y = torch.tensor([[[[0.2, 0.6]]]]), torch.tensor([1])
+        >>> problem = sp.Ensemble([torch.nn.Flatten().eval()], x, y)
+        >>> result = sp.attack(problem, sp.linf(0.3), steps=5, quantize=256)
+        >>> saved = sp.save_images(result, tempfile.mkdtemp())
+        >>> saved.fooled, saved.outside, len(saved.files)
+        (tensor([[True]]), tensor([False]), 1)
     """
 
     folder: Path
@@ -75,27 +85,6 @@ class SavedImages:
             f"SavedImages({images} images in {str(self.folder)!r}: {now} of {rows} rows fool all "
             f"{self.fooled.shape[1]} domains when read back, {before} did before)"
         )
-
-
-@final
-@dataclass(frozen=True)
-class Origin:
-    """What images were before: names of their classes, and by the number of a row the files they come from."""
-
-    classes: Sequence[str] = ()
-    files: Sequence[Sequence[str]] = ()
-
-    def folders(self, count: int) -> list[str]:
-        """Folders for so many labels: names of classes where they can be names of folders, else numbers.
-
-        Example:
-            >>> Origin(("cat", "dog")).folders(3), Origin(("../cat", "dog")).folders(2)
-            (['cat', 'dog', '2'], ['0', '1'])
-        """
-        names = [*self.classes[:count], *map(str, range(len(self.classes), count))]
-        plain = all(_FOLDER.fullmatch(name) for name in names)
-        alike = len({name.casefold() for name in names}) < count
-        return [str(number) for number in range(count)] if alike or not plain else names
 
 
 def save_images(
@@ -132,7 +121,7 @@ def save_images(
     saved = save_perturbed(
         asked.problem,
         result.delta,
-        asked.ball,
+        asked.ball.ball,
         Path(folder),
         targeted=asked.targeted,
         origin=Origin(classes),
@@ -154,6 +143,16 @@ def check_folder(folder: Path) -> None:
 
     Raises:
         ValueError: It does, or it is a file.
+
+    Example:
+        >>> import tempfile
+        >>> folder = Path(tempfile.mkdtemp())
+        >>> check_folder(folder)  # empty
+        >>> _ = (folder / "mine.txt").write_text("mine")
+        >>> check_folder(folder)
+        Traceback (most recent call last):
+            ...
+        ValueError: `folder` must be new or empty, got ...
     """
     if folder.is_file() or (folder.exists() and any(folder.iterdir())):
         raise ValueError(
@@ -182,6 +181,16 @@ def save_nearest(
 
     Returns:
         What was saved, by threat; nothing for a threat that broke no image.
+
+    Example:
+        >>> import tempfile
+        >>> import saddlepoint as sp
+        >>> x, y = torch.tensor([[[[0.2, 0.7]]]]), torch.tensor([1])
+        >>> problem = sp.Ensemble([torch.nn.Flatten().eval()], x, y)
+        >>> nearest = {"linf": torch.tensor([[[[0.26, -0.26]]]])}  # just beyond the boundary
+        >>> saved = save_nearest(problem, {"linf": sp.linf(0.3)}, nearest, Path(tempfile.mkdtemp()))
+        >>> saved["linf"].fooled
+        tensor([[True]])
     """
     check_folder(folder)
     saved = {}
@@ -200,7 +209,7 @@ def save_nearest(
 def _lengthened(problem: AbstractProblem, delta: Tensor, ball: LpBall) -> Tensor:
     """The shortest of some multiples of every perturbation that fools, read back, all that it fooled before."""
     grid, truth = Grid(LEVELS), problem.truth
-    whole = grid.holds(problem.images(problem.zeros()))
+    whole = grid.holds(problem.unperturbed())
     wanted = is_fooled(_answers(problem, delta), truth)
     best, left = delta.clone(), torch.arange(len(delta), device=delta.device)
     for factor in _LONGER:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 
 from saddlepoint.runs import texts
 
-__all__ = ["domain_names"]
+__all__ = ["view_names"]
 
 # The paper's short names in words, for its families, of which the user has named none alone.
 _VIEWS = {
@@ -19,7 +19,7 @@ _VIEWS = {
 }
 
 
-def domain_names(models: Iterable[str], transforms: Sequence[str]) -> list[str]:
+def view_names(models: Iterable[str], transforms: Sequence[str]) -> list[str]:
     """Every model behind every transformation, as the user has called them.
 
     Args:
@@ -27,11 +27,11 @@ def domain_names(models: Iterable[str], transforms: Sequence[str]) -> list[str]:
         transforms: As settings name them.
 
     Example:
-        >>> domain_names(["A"], ["identity", "rotate:30", "rotate:-30"])
+        >>> view_names(["A"], ["identity", "rotate:30", "rotate:-30"])
         ['identity', 'rotate:30', 'rotate:-30']
-        >>> domain_names(["A", "C"], ["hflip", "hflip"])
+        >>> view_names(["A", "C"], ["hflip", "hflip"])
         ['A/hflip 1', 'A/hflip 2', 'C/hflip 1', 'C/hflip 2']
-        >>> domain_names(["A"], ["paper"])[:3]
+        >>> view_names(["A"], ["paper"])[:3]
         ['identity', 'hflip', 'vflip']
     """
     seen: list[str] = []

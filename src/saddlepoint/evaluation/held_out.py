@@ -1,0 +1,152 @@
+"""How often a patch works where it was not made: on other images, through other looks."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import final
+
+import torch
+from torch import Tensor
+
+from saddlepoint.display import percent
+from saddlepoint.evaluation.rates import success_rates, wilson
+from saddlepoint.losses import fooled as is_fooled
+from saddlepoint.problems import Ensemble, Patched
+
+__all__ = ["PatchRates", "patch_rates", "right_without_patch"]
+
+
+@final
+@dataclass(frozen=True)
+class PatchRates:
+    """Success of patches by view, counted on the images that every model has right without them.
+
+    Attributes:
+        fooled: Whether a model is fooled by a patch on an image through a view, (B, M, V, N), boolean.
+        plain: The same for the patches as they were before the attack, such as grey: what covering alone does.
+        right: Whether a model has an image right without any patch, (M, N), boolean.
+        views: V names.
+
+    Example:
+        >>> fooled = torch.tensor([True, False, True, True]).reshape(1, 1, 2, 2)
+        >>> rates = PatchRates(fooled, fooled & False, torch.tensor([[True, True]]), ("near", "far"))
+        >>> rates.per_view, rates.worst
+        ((0.5, 1.0), 'near')
+    """
+
+    fooled: Tensor
+    plain: Tensor
+    right: Tensor
+    views: tuple[str, ...]
+
+    def __post_init__(self) -> None:
+        models, views, images = self.fooled.shape[1:]
+        if self.plain.shape != self.fooled.shape or self.right.shape != (models, images):
+            raise ValueError(
+                f"`plain` and `right` must have shapes {tuple(self.fooled.shape)} and ({models}, {images}), "
+                f"got {tuple(self.plain.shape)} and {tuple(self.right.shape)}."
+            )
+        if len(self.views) != views:
+            raise ValueError(
+                f"`views` must have one name per view, {views}, got {len(self.views)}."
+            )
+
+    def __repr__(self) -> str:
+        """What matters, in one line."""
+        shares = dict(zip(self.views, self.per_view, strict=True))
+        told = f"mean {percent(self.mean)}, worst {percent(shares[self.worst])} ({self.worst})"
+        return f"PatchRates({self.trials} trials per view, {len(self.views)} views: {told})"
+
+    @property
+    def trials(self) -> int:
+        """How often each view was tried: patches times images that every model has right without them."""
+        return self.fooled.shape[0] * int(self.right.all(dim=0).sum())
+
+    @property
+    def per_view(self) -> tuple[float, ...]:
+        """Share of the trials in which every model is fooled, V numbers; nan without any trial."""
+        return self._shares(self.fooled)
+
+    @property
+    def plain_per_view(self) -> tuple[float, ...]:
+        """The same for the patches before the attack."""
+        return self._shares(self.plain)
+
+    @property
+    def mean(self) -> float:
+        """Mean over views."""
+        return sum(self.per_view) / len(self.views)
+
+    @property
+    def worst(self) -> str:
+        """The view through which a patch works least often; the first of those."""
+        return self.views[min(range(len(self.views)), key=lambda v: self.per_view[v])]
+
+    def per_patch(self) -> Tensor:
+        """Share of the images per patch and view, (B, V)."""
+        return self._hits(self.fooled).double().mean(dim=2)
+
+    def per_model(self, view: int) -> tuple[float, ...]:
+        """Share of the trials in which a model is fooled, whatever the others say, M numbers."""
+        counted = self.fooled[:, :, view][..., self.right.all(dim=0)]
+        return tuple(counted.double().mean(dim=(0, 2)).tolist())
+
+    def intervals(self, level: float = 0.95) -> tuple[tuple[float, float], ...]:
+        """Wilson score interval of each view's rate, V pairs; as if trials with one patch were independent."""
+        hits = self._hits(self.fooled).sum(dim=(0, 2)).tolist()
+        return tuple(wilson(int(count), self.trials, level) for count in hits)
+
+    def _hits(self, table: Tensor) -> Tensor:
+        """Where all models are fooled, (B, V, n) for the n images that count."""
+        return table.all(dim=1)[..., self.right.all(dim=0)]
+
+    def _shares(self, table: Tensor) -> tuple[float, ...]:
+        return tuple(self._hits(table).double().mean(dim=(0, 2)).tolist())
+
+
+def patch_rates(
+    problem: Patched, delta: Tensor, *, targeted: bool = False, batch_size: int = 16
+) -> PatchRates:
+    """Judge patches on every image through every view, one fresh look each.
+
+    Args:
+        problem: B patches that share their N images, as `Patched.elsewhere` makes it for images and views that
+            they were not made for.
+        delta: (B, C, H, W).
+        targeted: Whether labels are classes to reach.
+        batch_size: Patches at a time; it changes no result.
+
+    Raises:
+        ValueError: The patches have different images.
+
+    Example:
+        >>> from saddlepoint import Patch, View
+        >>> model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 3)).eval()
+        >>> x = torch.rand(7, 1, 8, 8)
+        >>> y = model(x).argmax(dim=1)
+        >>> problem = Patched([model], Patch(size=3), x[None, :4], y[None, :4], [View(at="anywhere")])
+        >>> other = problem.elsewhere(x[4:], y[4:], [View(at=(0, 0)), View(at=(1, 1))])
+        >>> patch_rates(other, problem.zeros()).fooled.shape
+        torch.Size([1, 1, 2, 3])
+    """
+    groups, truth = problem.groups, problem.truth
+    if bool((groups != groups[:1]).any() | (truth != truth[:1]).any()):
+        raise ValueError(
+            "`problem` must show every patch on the same images, got others; make it with `elsewhere`."
+        )
+    rates = success_rates(problem, delta, targeted=targeted, batch_size=batch_size)
+    shape = (len(problem), len(problem.models), len(problem.views), groups.shape[1])
+    return PatchRates(
+        rates.fooled.reshape(shape),
+        ~rates.correct.reshape(shape),
+        right_without_patch(problem),
+        tuple(view.name for view in problem.views),
+    )
+
+
+def right_without_patch(problem: Patched) -> Tensor:
+    """Whether every model has the images of the first row right without any patch, (M, N), boolean."""
+    count = problem.groups.shape[1]
+    clean = Ensemble(problem.models, problem.groups[0], problem.truth[0, :count])
+    with torch.no_grad():
+        return ~is_fooled(clean.logits(clean.zeros()), clean.truth).T

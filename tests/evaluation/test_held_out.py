@@ -1,0 +1,75 @@
+"""Success of patches on held-out images, counted by hand."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+import saddlepoint as sp
+
+
+def rates() -> sp.PatchRates:
+    """One patch, two models, two views, four images, of which the models have 0, 1 and 2 right together."""
+    fooled = torch.tensor(
+        [
+            [[1, 1, 0, 1], [1, 0, 0, 1]],  # model 1: view by view
+            [[1, 0, 0, 1], [1, 0, 1, 1]],  # model 2
+        ],
+        dtype=torch.bool,
+    )[None]
+    right = torch.tensor([[1, 1, 1, 1], [1, 1, 1, 0]], dtype=torch.bool)
+    return sp.PatchRates(fooled, torch.zeros_like(fooled), right, ("near", "far"))
+
+
+def test_only_images_count_that_every_model_has_right_and_only_if_all_are_fooled() -> None:
+    found = rates()
+    assert found.trials == 3
+    assert found.per_view == pytest.approx((1 / 3, 1 / 3))
+    assert found.per_model(0) == pytest.approx((2 / 3, 1 / 3))
+    assert found.per_model(1) == pytest.approx((1 / 3, 2 / 3))
+    assert found.worst == "near"  # the first of equals
+    assert found.plain_per_view == (0.0, 0.0)
+    # Wilson, 1 of 3, as in tests/runs/test_metrics.py
+    assert found.intervals()[0] == pytest.approx((0.061492, 0.792340), abs=1e-5)
+    assert repr(found) == (
+        "PatchRates(3 trials per view, 2 views: mean 33.3 %, worst 33.3 % (near))"
+    )
+
+
+def test_a_patch_that_covers_what_is_looked_at_fools_where_it_does() -> None:
+    """The model sees the top left pixel alone: a white patch there fools it, a grey or another one does not."""
+
+    class Corner(nn.Module):
+        def forward(self, x):
+            value = x[:, 0, 0, 0]
+            return torch.stack([0.75 - value, value - 0.75], dim=1)
+
+    x = torch.full((3, 1, 6, 6), 0.25)
+    x[2] = 1.0  # wrong from the start
+    problem = sp.Patched(
+        [Corner().eval()], sp.Patch(size=2), x[None, :1], torch.zeros(1, 1, dtype=torch.long)
+    )
+    y = torch.zeros(3, dtype=torch.long)
+    other = problem.elsewhere(x, y, [sp.View(at=(0, 0)), sp.View(at=(1, 1)), sp.View(at=(0, 1))])
+    found = sp.patch_rates(other, problem.upper)
+    assert found.right.tolist() == [[True, True, False]]
+    assert found.per_view == (1.0, 0.0, 0.0)
+    assert found.plain_per_view == (0.0, 0.0, 0.0)
+    assert found.trials == 2
+
+
+def test_patches_must_share_their_images() -> None:
+    model = nn.Sequential(nn.Flatten(), nn.Linear(16, 3)).eval()
+    groups, y = torch.rand(2, 3, 1, 4, 4), torch.zeros(2, 3, dtype=torch.long)
+    problem = sp.Patched([model], sp.Patch(size=2), groups, y)
+    with pytest.raises(ValueError, match="`problem` must show every patch on the same images"):
+        sp.patch_rates(problem, problem.zeros())
+
+
+def test_tables_of_other_shapes_are_refused() -> None:
+    found = rates()
+    with pytest.raises(ValueError, match="`plain` and `right` must have shapes"):
+        sp.PatchRates(found.fooled, found.plain[:, :1], found.right, found.views)
+    with pytest.raises(ValueError, match="`views` must have one name per view, 2, got 1"):
+        sp.PatchRates(found.fooled, found.plain, found.right, ("near",))

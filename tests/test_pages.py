@@ -1,0 +1,110 @@
+"""The pages of the documentation: Python runs, commands are understood, and every page has its place."""
+
+from __future__ import annotations
+
+import importlib
+import re
+import shlex
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+from folders import ROOT
+from saddlepoint import cli
+
+sys.path.insert(0, str(ROOT / "tools"))
+pages = importlib.import_module("pages")
+links = importlib.import_module("links")
+
+DOCS = ROOT / "docs"
+# The guide to training has a test of its own, among those of training.
+WITH_PYTHON = [
+    page
+    for page in sorted(DOCS.rglob("*.md"))
+    if pages.blocks(page, "python") and page.name != "training.md"
+]
+WITH_COMMANDS = [
+    page
+    for page in [ROOT / "README.md", *sorted(DOCS.rglob("*.md"))]
+    if pages.blocks(page, "console")
+]
+
+
+def name(page: Path) -> str:
+    return page.relative_to(ROOT).as_posix()
+
+
+@pytest.mark.parametrize("page", WITH_PYTHON, ids=name)
+def test_the_python_of_a_page_runs_in_order(
+    page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    namespace: dict[str, object] = {"__name__": "__main__"}
+    for line, text in pages.blocks(page, "python"):
+        exec(compile("\n" * line + text, str(page), "exec"), namespace)
+    assert list(tmp_path.iterdir()) == []
+
+
+def words(command: str) -> list[str] | None:
+    """What follows `saddlepoint`, also behind torchrun; None for others, and for a shell's variables."""
+    found = re.match(r"(?:torchrun .*? -m )?saddlepoint (.*)", command)
+    return shlex.split(found[1].split(" > ")[0]) if found and "$" not in command else None
+
+
+@pytest.mark.parametrize("page", WITH_COMMANDS, ids=name)
+def test_the_commands_of_a_page_are_understood(page: Path) -> None:
+    for _, block in pages.blocks(page, "console"):
+        for command in pages.commands(block):
+            given = words(command)
+            if given and "..." not in given:
+                cli.app.parse_args(given, exit_on_error=False, print_error=False)
+
+
+def test_a_command_with_a_wrong_flag_is_noticed() -> None:
+    given = words("saddlepoint evaluate mnist-a --thread linf:0.1")
+    assert given is not None
+    with pytest.raises(Exception, match="--thread"):
+        cli.app.parse_args(given, exit_on_error=False, print_error=False)
+
+
+def menu(items: object) -> list[str]:
+    if isinstance(items, str):
+        return [items]
+    if isinstance(items, dict):
+        return menu(next(iter(items.values())))
+    assert isinstance(items, list)
+    return [page for item in items for page in menu(item)]
+
+
+def test_every_page_is_in_the_menu_and_every_entry_is_a_page() -> None:
+    listed = menu(yaml.safe_load((ROOT / "mkdocs.yml").read_text(encoding="utf-8"))["nav"])
+    assert len(listed) == len(set(listed))
+    written = {page.relative_to(DOCS).as_posix() for page in DOCS.rglob("*.md")}
+    made = {"changelog.md", "contributing.md"} | {
+        f"notebooks/{path.stem}.md" for path in (ROOT / "examples").glob("*.ipynb")
+    }
+    later = {"BENCHMARKS.md", "TRANSFER.md", "transfer.md", "patches.md", "scores.md"}
+    assert written | made <= set(listed)
+    assert set(listed) - written - made <= later
+
+
+def test_links_are_followed(tmp_path: Path) -> None:
+    (tmp_path / "one.html").write_text(
+        '<a href="two.html#here">a</a><a href="two.html#gone">b</a><a href="three.html">c</a>'
+        '<a href="https://pypi.org/x">d</a><a href="https://pipy.org/x">e</a>'
+        '<a href="http://pypi.org/x">f</a><a href="../up.html">g</a><a href="#top">h</a>'
+        '<script src="https://pypi.org/x.js"></script>'
+    )
+    (tmp_path / "two.html").write_text('<p id="here"></p>')
+    found = [fault.removeprefix("one.html: ") for fault in links.faults(tmp_path)]
+    assert found == [
+        "fetches https://pypi.org/x.js from the network",
+        "two.html#gone: no such anchor",
+        "three.html: no such file",
+        "https://pipy.org/x: a host that tools/links.py does not know",
+        "http://pypi.org/x: not https",
+        "../up.html: outside the site",
+        "#top: no such anchor",
+    ]

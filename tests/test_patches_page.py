@@ -1,0 +1,56 @@
+"""The guide to patches: its Python runs, and its table is that of the stored cells."""
+
+from __future__ import annotations
+
+import json
+
+from benchmarks import patches
+
+from folders import ROOT
+from test_readme import BLOCK
+
+PAGE = ROOT / "docs" / "patches.md"
+
+
+def test_the_python_of_the_guide_runs() -> None:
+    (block,) = BLOCK.finditer(PAGE.read_text(encoding="utf-8"))
+    found: dict[str, object] = {"__name__": "guide"}
+    exec(compile(block.group(1), str(PAGE), "exec"), found)
+    assert found["rates"].fooled.shape == (2, 2, 3, 50)
+    assert found["problem"].num_domains == 80
+
+
+def test_the_table_is_that_of_the_stored_cells() -> None:
+    cells = json.loads((ROOT / patches.STORE).read_text(encoding="utf-8"))["cells"]
+    rows = sum(len(patches.rules_of(family)) for family in patches.FAMILIES)
+    assert len(cells) == rows * len(patches.SEEDS)
+    assert patches.table(cells) in PAGE.read_text(encoding="utf-8")
+
+
+def test_a_cell_says_which_view_is_hardest(tmp_path) -> None:
+    cell = {
+        **{"family": "turned", "rule": "average", "seed": 0, "success": [0.5, 0.25, 0.4, 0.45]},
+        **{"intervals": [[0, 1], [0.2, 0.3], [0, 1], [0, 1]], "plain": [0.1, 0.0, 0.1, 0.0]},
+    }
+    line = patches.table([cell]).splitlines()[-1]
+    assert line == (
+        "| turned | 0 | average | `anywhere+rotate:90` | 25.0 | 20.0 to 30.0 | 40.0 | 5.0 |"
+    )
+    page = tmp_path / "page.md"
+    page.write_text("before\n<!-- table: patches -->\nold\n<!-- end -->\nafter\n")
+    patches.write_page([cell], page)
+    assert page.read_text() == (
+        "before\n<!-- table: patches -->\n" + patches.table([cell]) + "<!-- end -->\nafter\n"
+    )
+
+
+def test_a_cell_is_measured_on_images_that_were_held_out(monkeypatch) -> None:
+    monkeypatch.setattr(patches, "MADE", (0, 8))
+    monkeypatch.setattr(patches, "HELD_OUT", (10, 14))
+    monkeypatch.setattr(patches, "IMAGES", 4)
+    monkeypatch.setattr(patches, "STEPS", 1)
+    x, y = patches.sp.data.sample("cifar10", 14)
+    cell = patches.measure("turned", "min-max", 0, x, y)
+    assert (cell["patches"], len(cell["success"]), sum(cell["weights"])) == (2, 4, 1.0)
+    assert cell["trials"] % 2 == 0
+    assert cell["trials"] <= 8

@@ -1,0 +1,96 @@
+"""What a release says of itself agrees, and its files hold what they have to."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import sys
+import tarfile
+import tomllib
+import zipfile
+from pathlib import Path
+
+import pytest
+import yaml
+
+import saddlepoint
+from folders import ROOT
+
+sys.path.insert(0, str(ROOT / "tools"))
+release = importlib.import_module("release")
+matrix = importlib.import_module("matrix")
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+
+
+def test_the_version_is_in_one_place_and_others_agree() -> None:
+    assert release.version() == saddlepoint.__version__
+    assert release.disagreements() == []
+
+
+def test_another_version_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(release, "version", lambda: "9.9.9")
+    assert release.disagreements() == [
+        "CITATION.cff does not say version: 9.9.9",
+        "CHANGELOG.md has no heading ## [9.9.9] - date",
+    ]
+
+
+def test_every_python_that_is_declared_is_in_matrix_and_continuous_integration() -> None:
+    prefix = "Programming Language :: Python :: "
+    declared = [
+        each.removeprefix(prefix) for each in PROJECT["classifiers"] if each.startswith(prefix)
+    ]
+    assert declared == ["3.11", "3.12", "3.13"]
+    workflow = yaml.safe_load((ROOT / ".github/workflows/ci.yml").read_text(encoding="utf-8"))
+    assert workflow["jobs"]["test"]["strategy"]["matrix"]["python"] == declared
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    assert f"PYTHONS ?= {' '.join(declared)}\n" in makefile
+
+
+def test_continuous_integration_calls_make_targets_that_exist() -> None:
+    workflow = yaml.safe_load((ROOT / ".github/workflows/ci.yml").read_text(encoding="utf-8"))
+    steps = [
+        step["run"] for job in workflow["jobs"].values() for step in job["steps"] if "run" in step
+    ]
+    assert {"make lint", "make test", "make docs", "make release"} <= set(steps)
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    for step in steps:
+        assert f"\n{step.removeprefix('make ')}:" in makefile
+
+
+def test_the_page_says_what_the_matrix_ran() -> None:
+    page = (ROOT / "docs" / "install.md").read_text(encoding="utf-8")
+    assert matrix.render(json.loads(matrix.STORE.read_text(encoding="utf-8"))) in page
+
+
+def test_the_page_of_a_matrix_says_what_is_missing() -> None:
+    written = matrix.render(
+        {
+            "3.11": {"python": "3.11.7", "torch": "2.13.0", "tests": "all", "passed": 7},
+            "3.14": {"missing": "no interpreter"},
+        }
+    )
+    assert "| 3.11.7 | 2.13.0 | all | 7 | 0 | 0 |" in written
+    assert "| 3.14 | | **not tested**: no interpreter | | | |" in written
+
+
+def test_extras_are_all_explained() -> None:
+    page = (ROOT / "docs" / "install.md").read_text(encoding="utf-8")
+    table = page[page.index("## Extras") : page.index("## What was tested")]
+    missing = [name for name in PROJECT["optional-dependencies"] if f"`{name}`" not in table]
+    assert missing == []
+
+
+def test_faults_of_the_files_are_noticed(tmp_path: Path) -> None:
+    wheel, source = tmp_path / "a.whl", tmp_path / "a.tar.gz"
+    with zipfile.ZipFile(wheel, "w") as archive:
+        for name in release.NEEDED[1:]:
+            archive.writestr(name, "")
+        archive.writestr("tests/test_a.py", "")
+    with tarfile.open(source, "w:gz") as archive:
+        archive.add(ROOT / "README.md", "saddlepoint-0/README.md")
+    found = release.faults(wheel, source)
+    assert f"the wheel lacks {release.NEEDED[0]}" in found
+    assert "the wheel holds tests/test_a.py" in found
+    assert "the source distribution lacks LICENSE" in found
+    assert "the source distribution lacks README.md" not in found
