@@ -8,7 +8,7 @@ import sys
 import torch
 
 ROOMS = ("projections", "solver", "training", "precision", "processes", "parity")
-LONG = ("ceiling", "quick")
+LONG = ("ceiling", "quick", "scores")
 """Take hours, so that they have to be named."""
 
 

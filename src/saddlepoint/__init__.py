@@ -41,7 +41,17 @@ if TYPE_CHECKING:
     from saddlepoint.projections import LpBall, l0, l1, l2, linf, project_lp_box, project_simplex
     from saddlepoint.report import SavedImages, save_images
     from saddlepoint.rules import AbstractWeightRule, Average, Entropic, Fixed, MinMax, WorstCase
-    from saddlepoint.solver import Asked, AttackResult, History, Progress
+    from saddlepoint.score_models import Scores, scores
+    from saddlepoint.solver import (
+        Asked,
+        AttackResult,
+        Estimated,
+        History,
+        Progress,
+        Searched,
+        estimated,
+        searched,
+    )
     from saddlepoint.solver.apgda import apgda
     from saddlepoint.solver.attack import attack
     from saddlepoint.training import (
@@ -80,6 +90,7 @@ __all__ = [
     "DomainAccuracy",
     "Ensemble",
     "Entropic",
+    "Estimated",
     "EvaluationProgress",
     "Failure",
     "Fixed",
@@ -101,6 +112,8 @@ __all__ = [
     "Recipe",
     "RobustAccuracy",
     "SavedImages",
+    "Scores",
+    "Searched",
     "StepOptions",
     "StepStats",
     "SuccessRates",
@@ -122,6 +135,7 @@ __all__ = [
     "directions",
     "dlr",
     "doctor",
+    "estimated",
     "l0",
     "l1",
     "l2",
@@ -136,6 +150,8 @@ __all__ = [
     "robust_accuracy",
     "robust_domains",
     "save_images",
+    "scores",
+    "searched",
     "success_rates",
     "train",
     "transforms",
@@ -165,7 +181,19 @@ _ROOMS = {
     "problems": ("AbstractProblem", "Array", "Ensemble", "Product", "Transformed", "Universal"),
     "projections": ("LpBall", "l0", "l1", "l2", "linf", "project_lp_box", "project_simplex"),
     "report": ("SavedImages", "save_images"),
-    "solver": ("Asked", "AttackResult", "History", "Progress", "apgda", "attack"),
+    "score_models": ("Scores", "scores"),
+    "solver": (
+        "Asked",
+        "AttackResult",
+        "Estimated",
+        "History",
+        "Progress",
+        "Searched",
+        "apgda",
+        "attack",
+        "estimated",
+        "searched",
+    ),
     "training": (
         "AbstractStart",
         "Batches",
