@@ -3,12 +3,15 @@
 ``python -m benchmarks scores`` measures, stores every part of the rows as soon as it is done in
 docs/results/scores.json, and writes the tables of docs/scores.md; called again, it goes on.
 The table of results is of test images from number 3000 on, two seeds; what was tried on the way is of 50 test
-images from number 1000 on. One query is one perturbed image shown to all three networks.
+images from number 1000 on: `ideas` can be measured again with what the library has, the trials were made with
+scratch code on the way to it and are kept as they were printed. One query is one perturbed image shown to all
+three networks.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -30,6 +33,7 @@ QUERIES, EPS, PART = 5000, 0.2, 25
 NETWORKS = ("mnist-a", "mnist-c", "mnist-d")
 RESULTS = "results"
 IDEAS = "ideas"
+TRIALS = Path("docs/results/scores-trials.json")
 MARK = "<!-- {}: python -m benchmarks scores -->"
 
 Method = Callable[[sp.Ensemble, int], tuple[Tensor, Tensor]]
@@ -195,16 +199,18 @@ def lines(content: Mapping[str, Any], table: str, seed: int) -> dict[str, Line]:
     """The methods of a table, on the rows that all of them have done."""
     cells = content["cases"].get(table, {"cells": {}})["cells"]
     _, rows, _ = IMAGES[table]
-    parts = [
-        number
-        for number in range(0, rows, PART)
-        if all(f"{name}/{seed}/{number}" in cells for name in METHODS[table])
-    ]
-    found = {
-        name: Line([cells[f"{name}/{seed}/{number}"] for number in parts])
+    done = {
+        name: [n for n in range(0, rows, PART) if f"{name}/{seed}/{n}" in cells]
         for name in METHODS[table]
     }
-    return found if parts else {}
+    if table == RESULTS:  # compared row by row: only what all have done
+        shared = [n for n in range(0, rows, PART) if all(n in each for each in done.values())]
+        done = dict.fromkeys(done, shared)
+    return {
+        name: Line([cells[f"{name}/{seed}/{number}"] for number in parts])
+        for name, parts in done.items()
+        if parts
+    }
 
 
 def rendered(content: Mapping[str, Any], table: str) -> str:
@@ -217,6 +223,10 @@ def rendered(content: Mapping[str, Any], table: str) -> str:
         + " |",
         "|---|--:|--:|" + "--:|" * len(budgets),
     ]
+    if table == IDEAS:
+        for trial in json.loads(TRIALS.read_text(encoding="utf-8"))["trials"]:
+            numbers = " | ".join(map(str, trial["within"]))
+            text.append(f"| {trial['name']} | {first} to {first + 49} | 0 | {numbers} |")
     for seed in seeds:
         for name, line in lines(content, table, seed).items():
             numbers = " | ".join(f"{line.rate(budget):.0f}" for budget in budgets)

@@ -27,7 +27,7 @@ LEVELS = {
     "bars": -2,
     "plots": -2,
     "projections": 0,
-    "score_models": 0,
+    "score_models": -0.5,
     "losses": -1,
     "transforms": 0,
     "streams": 0,

@@ -71,7 +71,9 @@ class TestAnswers:
         "answer", ["cat", None, [], [0, 2], np.array([0, 2]), torch.tensor([0, 2])]
     )
     def test_other_answers_are_refused(self, answer):
-        with pytest.raises((TypeError, ValueError), match="models must return logits|too many dim"):
+        with pytest.raises(
+            (TypeError, ValueError), match=r"models must return logits|too many dim"
+        ):
             call(sp.scores(lambda images: answer), torch.rand(2, 4))
 
     def test_what_cannot_be_called_or_is_declared_already_is_refused(self):

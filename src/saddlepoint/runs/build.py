@@ -16,6 +16,7 @@ from saddlepoint.projections import NORMS, LpBall
 from saddlepoint.rules import AbstractWeightRule
 from saddlepoint.runs import texts
 from saddlepoint.runs.devices import device_of
+from saddlepoint.runs.gradient_words import gradient
 from saddlepoint.runs.hashing import hash_model, hash_settings, hash_tensors
 from saddlepoint.runs.materials import Images, check_classes, load_images
 from saddlepoint.runs.precisions import for_models
@@ -28,6 +29,7 @@ from saddlepoint.runs.settings import (
     UniversalSettings,
 )
 from saddlepoint.solver import apgda_unchecked, attack_unchecked
+from saddlepoint.solver.gradients import phases_of
 from saddlepoint.solver.grid import Grid
 from saddlepoint.solver.inspection import Look, look
 from saddlepoint.solver.lowering import choose_precisions
@@ -187,6 +189,8 @@ def solver_of(settings: AttackSettings, seen: Look, problem: AbstractProblem) ->
     else:
         solve = attack_unchecked
         options |= {name: getattr(settings, name) for name in ("restarts", "seed", "quantize")}
+        if settings.gradient is not None:
+            options["gradient"] = gradient(settings.gradient)
         if (most := settings.evaluations) is not None:
             steps, restarts = divided(most, problem.samples, confirmed=precisions.low)
             options |= {"steps": steps, "restarts": restarts, "evaluations": most}
@@ -218,6 +222,14 @@ def job_of(settings: AttackSettings, problem: AbstractProblem) -> Job:
     """
     rule, baseline = rules_of(settings, problem)
     ball = ball_of(settings)
+    if settings.gradient is not None:
+        phases_of(gradient(settings.gradient), problem)  # refuses too few queries
+    elif blind := problem.without_gradient:
+        named = ", ".join(problem.names[k] for k in blind)
+        raise ValueError(
+            f"`--gradient` must say how to do without gradients, which {named} has not; write --gradient "
+            "estimated:queries=5000 or searched:queries=5000."
+        )
     if settings.quantize is not None:
         Grid(settings.quantize).check(problem.images(problem.zeros()))
         Grid(settings.quantize).check_ball(ball)

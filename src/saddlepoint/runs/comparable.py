@@ -32,7 +32,17 @@ _SOURCE = frozenset({"data", "split", "limit", "size", "classes", "kind", "model
 _IDLE = frozenset({"baseline", "batch_size", "device", "every_attack"})
 # What makes an attack stronger or weaker; in low precision it finds a little less.
 _ATTACK = frozenset(
-    {"rule", "loss", "steps", "method", "restarts", "evaluations", "step_size", "precision"}
+    {
+        "rule",
+        "loss",
+        "steps",
+        "method",
+        "restarts",
+        "evaluations",
+        "gradient",
+        "step_size",
+        "precision",
+    }
 )
 _TEST = frozenset({"test_images", "test_steps", "test_restarts"})
 _NAMES = {"eps": "radius", "labels": "attacked labels", "kind": "kind of run"}

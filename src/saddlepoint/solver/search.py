@@ -29,8 +29,8 @@ def objective(losses: Tensor, kind: Objective = "soft") -> Tensor:
 
     "soft" is the largest loss made smooth, log sum exp: the inner maximum over weights with the entropy in
     place of the squares, max_w sum_k w_k F_k + H(w). "worst" is the largest loss itself, and "clipped" the sum
-    of the losses that are above zero. The largest loss alone stops for long where a gain for one domain is a
-    loss for another (docs/scores.md).
+    of the losses that are above zero. "soft" fooled the most where they were measured
+    (docs/scores.md).
 
     Example:
         >>> losses = torch.tensor([[3.0, 1.0], [0.5, -1.0]])
