@@ -1,34 +1,50 @@
-"""Run every benchmark and say which figures hold: ``python -m benchmarks [room ...]``."""
+"""Run every benchmark and say which figures hold: ``python -m benchmarks [--store FILE] [room ...]``."""
 
 from __future__ import annotations
 
+import argparse
 import importlib
+import os
 import sys
+from pathlib import Path
 
 import torch
 
+from .kept import FILE, keep
+
 ROOMS = ("projections", "solver", "training", "precision", "processes", "parity")
-LONG = ("ceiling", "quick", "scores")
+LONG = ("ceiling", "quick", "scores", "transfer")
 """Take hours, so that they have to be named."""
 
 
-def main(rooms: list[str]) -> int:
+def main(words: list[str]) -> int:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
+    parser.add_argument("rooms", nargs="*", metavar="room")
+    parser.add_argument(
+        "--store", type=Path, help=f"keep the figures in this file; the page shows those of {FILE}"
+    )
+    options = parser.parse_args(words)
+    rooms: list[str] = options.rooms
     known = (*ROOMS, *LONG)
     unknown = set(rooms) - set(known)
     if unknown:
         print(f"unknown benchmark {', '.join(sorted(unknown))}; choose from {', '.join(known)}")
         return 2
     failures = 0
-    print(
-        f"torch {torch.__version__}, {torch.get_num_threads()} threads; every figure is a ratio in one run"
-    )
+    threads = torch.get_num_threads()
+    print(f"torch {torch.__version__}, {threads} threads; every figure is a ratio in one run")
     for room in rooms or ROOMS:
+        load, found = round(os.getloadavg()[0], 2), []
+        print(f"{room}: {load} processes wanted a core in the last minute")
         for figure in importlib.import_module(f"benchmarks.{room}").figures():
+            found.append(figure)
             mark = "ok  " if figure.passed else "MISS"
             print(
                 f"{mark} {figure.name:<60} {figure.value:8.3f}   wanted {figure.bound}", flush=True
             )
             failures += not figure.passed
+        if options.store is not None and found:
+            keep(options.store, room, found, load, threads)
     return 1 if failures else 0
 
 

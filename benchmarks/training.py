@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Iterator
 
 import torch
@@ -26,7 +27,7 @@ ROWS = 32
 
 def figures() -> Iterator[Figure]:
     x, y = sp.data.sample("mnist", limit=ROWS)
-    yield at_most("AMPGD step over AVG step, K = 3", _rules(x, y), 1.05)
+    yield at_most("AMPGD step over AVG step, K = 3", _rules(x, y), 1.03)
     yield at_most("AMPGD step over K times bare forward + backward", _overhead(x, y), 1.15)
 
 
@@ -40,6 +41,7 @@ def _rules(x: Tensor, y: Tensor) -> float:
     return ratio(
         lambda: sp.ampgd_step(model, optimizer, x, y, THREATS, steps=STEPS, iteration=0),
         lambda: sp.avg_step(model, optimizer, x, y, THREATS, steps=STEPS, iteration=0),
+        clock=time.process_time,
     )
 
 
@@ -57,5 +59,7 @@ def _overhead(x: Tensor, y: Tensor) -> float:
         optimizer.step()
 
     return ratio(
-        lambda: sp.ampgd_step(model, optimizer, x, y, THREATS, steps=STEPS, iteration=0), bare
+        lambda: sp.ampgd_step(model, optimizer, x, y, THREATS, steps=STEPS, iteration=0),
+        bare,
+        clock=time.process_time,
     )

@@ -11,12 +11,14 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from benchmarks.kept import FILE, keep, section
 from benchmarks.peers import __main__ as command
 from benchmarks.peers import machine, page, projections
 from benchmarks.peers.cases import CASES, Case
 from benchmarks.peers.cells import Store
 from benchmarks.peers.measure import in_turn, measure, parts
 from benchmarks.peers.methods import METHODS, MeanLogits, Method, Work
+from benchmarks.timing import at_least, at_most
 from torch import Tensor, nn
 
 import oracles
@@ -317,4 +319,19 @@ def test_the_page_is_that_of_the_stored_cells() -> None:
     path = Path("docs/results/peers.json")
     content = json.loads((ROOT / path).read_text(encoding="utf-8"))
     written = (ROOT / "docs" / "BENCHMARKS.md").read_text(encoding="utf-8")
-    assert page.render(content, path.as_posix()) == written, "python -m benchmarks.peers --render"
+    again = page.render(content, path.as_posix(), ROOT / FILE)
+    assert again == written, "python -m benchmarks.peers --render"
+
+
+def test_own_figures_are_kept_by_room_and_shown_last(tmp_path: Path) -> None:
+    path = tmp_path / "figures.json"
+    assert section(path) == ""
+    keep(path, "solver", [at_most("one over another", 1.5, 1.03)], 0.5, 1)
+    keep(path, "training", [at_least("more", 2.0, 1.6)], 0.25, 1)
+    keep(path, "solver", [at_most("one over another", 1.01, 1.03)], 0.5, 1)
+    text = page.render(stored(), "peers.json", path)
+    assert text.count("one over another") == 1
+    solver, training = text.splitlines()[-2:]
+    assert solver.endswith("| one over another | 1.010 | at most 1.03 | kept |")
+    assert solver.startswith("| solver | 0.5 to ")
+    assert training.endswith("| more | 2.000 | at least 1.6 | kept |")

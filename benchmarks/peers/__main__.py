@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 import saddlepoint as sp
+from benchmarks.kept import FILE
 
 from . import machine, projections
 from .cases import CASES, THIRD_PARTY, Case
@@ -38,7 +39,8 @@ def main(words: Sequence[str] | None = None) -> int:
         if "c" in rooms:
             run.projections()
         store.save()
-    options.out.write_text(render(store.content, options.store.as_posix()), encoding="utf-8")
+    page = render(store.content, options.store.as_posix(), options.store.with_name(FILE.name))
+    options.out.write_text(page, encoding="utf-8")
     print(f"wrote {options.out}")
     return 0
 

@@ -8,6 +8,7 @@ import hashlib
 import importlib.metadata
 import os
 import platform
+from collections.abc import Iterable
 from pathlib import Path
 
 import saddlepoint as sp
@@ -54,11 +55,15 @@ def code() -> str:
         for path in sorted(root.rglob("*.py"))
         if path.relative_to(root).parts[0] not in _ELSEWHERE
     ]
-    files += [Path(__file__).parent / name for name in _HERE]
-    digest = hashlib.sha256()
+    return digest([*files, *(Path(__file__).parent / name for name in _HERE)])
+
+
+def digest(files: Iterable[Path]) -> str:
+    """A digest of programs, without their comments and docstrings."""
+    found = hashlib.sha256()
     for path in files:
-        digest.update(_instructions(path.read_text(encoding="utf-8")).encode())
-    return digest.hexdigest()[:12]
+        found.update(_instructions(path.read_text(encoding="utf-8")).encode())
+    return found.hexdigest()[:12]
 
 
 def _instructions(source: str) -> str:

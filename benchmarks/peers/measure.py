@@ -44,13 +44,13 @@ def measure(method: Method, work: Work) -> Cell:
         images; fooled: images whose candidate is in the box, in the ball up to rounding, and misclassified by
         every model when they are asked again; outside: those misclassified by all that are not in the ball
         or box; unusable: those that are not numbers; evaluations: images shown to the models, over their
-        number and over the images; seconds.
+        number and over the images; seconds that the processor worked.
     """
     counting = [Counting(model) for model in work.models]
     with sealed(nn.ModuleList(counting), work.seed):
-        start = time.perf_counter()
+        start = time.process_time()
         candidates = method.run(replace(work, models=counting))
-        seconds = time.perf_counter() - start
+        seconds = time.process_time() - start
     shown = sum(model.images for model in counting)
     found = judge_domains(
         sp.Ensemble(work.models, work.x, work.y), candidates.detach() - work.x, work.ball

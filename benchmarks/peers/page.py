@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from statistics import median
 from typing import Any
 
+from benchmarks.kept import section
 from saddlepoint.evaluation.rates import wilson
 
 from .measure import Cell
@@ -24,7 +26,8 @@ _INTRODUCTION = """# Beside other libraries
 
 Written by `python -m benchmarks.peers` from `{store}`; edit neither by hand. Ratios come first and compare
 what ran in the same run on the same machine: images are divided into parts, on each part every method runs in
-turn, and the ratio of times is the median over the parts.
+turn, and the ratio of times is the median over the parts. Times are seconds that the processor worked for the
+process, so that others who want the machine count little.
 
 Every success is counted by our judge: the candidate is in the box, in the ball up to rounding (1e-4 of the
 radius), and misclassified by all models when they are asked again. "Not counted" are candidates that all models
@@ -94,8 +97,14 @@ def lines(cells: Mapping[str, Cell], first: str) -> list[Line]:
     return found
 
 
-def render(content: Mapping[str, Any], store: str) -> str:
-    """The whole page."""
+def render(content: Mapping[str, Any], store: str, figures: Path | None = None) -> str:
+    """The whole page.
+
+    Args:
+        content: What is stored.
+        store: The name of the file, for the page.
+        figures: Own figures, which come last.
+    """
     cases: Mapping[str, Any] = content["cases"]
     blocks = [_INTRODUCTION.format(store=store)]
     counts = [case["settings"]["images"] for case in cases.values()]
@@ -117,6 +126,7 @@ def render(content: Mapping[str, Any], store: str) -> str:
             table = _projections(case) if room == "c" else _attacks(case, room)
             blocks.append(f"### {key[3:]}\n\n{table}{_about(case)}\n")
         blocks += [f"Skipped: {key[3:]} ({why}).\n" for key, why in skipped.items()]
+    blocks += [section(figures)] if figures is not None else []
     return "\n".join(block for block in blocks if block).rstrip() + "\n"
 
 

@@ -88,7 +88,8 @@ class TestTimm:
 
     def test_unknown_names(self, timm, images):
         with pytest.raises(
-            ValueError, match=r"`timm:NAME` must be a network of timm, got 'resnet18x'"
+            ValueError,
+            match=r"`timm:NAME` must be a network of timm, such as resnet18.*, got 'resnet18x'",
         ):
             load("timm:resnet18x", images)
 
@@ -186,6 +187,8 @@ class TestTransformers:
     def test_a_folder_that_is_not_there(self, folder, images):
         with pytest.raises(ValueError, match="`hf:FOLDER` must be a folder that exists"):
             load("hf:./none", images)
+        with pytest.raises(ValueError, match="or `hf:OWNER/NAME` a repository, got 'vti'"):
+            load("hf:vti", images)  # asks no network
 
 
 class TestOnnx:

@@ -377,3 +377,8 @@ class TestPredictedLabels:
             Ensemble(MODELS, X, Y, labels="own")
         with pytest.raises(ValueError, match="got Tensor; class numbers are given as `y`"):
             Universal(MODELS[0], GROUPS, LABELS, labels=LABELS)
+
+
+def test_groups_without_classes_say_where_both_come_from() -> None:
+    with pytest.raises(TypeError, match=r"`y` must be the classes .* sp.data.group"):
+        Universal(MODELS[0], GROUPS)

@@ -12,7 +12,19 @@ from folders import assert_same_folders
 DATA = ("--data", "mnist-sample")
 COMMANDS = {
     "attack": (
-        *("attack", "ensemble", *DATA, "--models", "A,C", "--eps", 0.15, "--steps", 2),
+        *(
+            "attack",
+            "ensemble",
+            *DATA,
+            "--models",
+            "A,C",
+            "--victims",
+            "D",
+            "--eps",
+            0.15,
+            "--steps",
+            2,
+        ),
         *("--limit", 3, "--batch-size", 1),
     ),
     "evaluate": (

@@ -188,7 +188,11 @@ class TestCode:
                 "nets.py:broken",
                 r"NameError: name 'undefined_name' is not defined \(nets.py, line 20\)",
             ),
-            ("nets.py:nothing", "AttributeError: module 'nets' has no attribute 'nothing'"),
+            ("nets.py:nothing", "AttributeError: there is no nothing in nets.py"),
+            (
+                "nets.py:smal",
+                "AttributeError: there is no smal in nets.py, where the nearest name is small",
+            ),
             ("none.py:make", "FileNotFoundError: there is no file none.py"),
             ("bad.py:make", r"SyntaxError: .*\(bad.py, line 2\)"),
             ("nowhere.nets:make", "ModuleNotFoundError: No module named 'nowhere'"),

@@ -17,7 +17,19 @@ from saddlepoint import runs
 DATA = ("--data", "mnist-sample")
 COMMANDS = {
     "attack": (
-        *("attack", "ensemble", *DATA, "--models", "A,C", "--eps", 0.15, "--steps", 3),
+        *(
+            "attack",
+            "ensemble",
+            *DATA,
+            "--models",
+            "A,C",
+            "--victims",
+            "D",
+            "--eps",
+            0.15,
+            "--steps",
+            3,
+        ),
         *("--limit", 10, "--batch-size", 3, "--baseline", "average"),
     ),
     "evaluate": (

@@ -67,6 +67,49 @@ def plain_projection(problem: sp.Ensemble, row: int, p: float, eps: float) -> Ca
 # ------------------------------------------------------------------------------- the algorithm
 
 
+def test_with_momentum_and_signs_it_is_mi_fgsm(problem: sp.Ensemble) -> None:
+    eps, alpha, decay, steps = 0.2, 0.05, 0.7, 6
+    result = sp.apgda(
+        problem,
+        sp.linf(eps),
+        rule=sp.Average(),
+        loss=sp.neg_cross_entropy,
+        steps=steps,
+        step_size=alpha,
+        direction=directions.sign,
+        momentum=decay,
+        batch_size=4,  # the last batch begins without the memory of the first
+    )
+    for b in range(len(problem)):  # Dong et al., 2018, Algorithm 1 and equation 6, written out
+        x, y = problem.x[b], problem.labels[b, :1]
+        moved, velocity = x.clone(), torch.zeros_like(x)
+        for _ in range(steps):
+            moved.requires_grad_()
+            logits = [model(moved.unsqueeze(0)) for model in problem.models]
+            loss = sum(nn.functional.cross_entropy(each, y) for each in logits)
+            (gradient,) = torch.autograd.grad(loss, moved)
+            velocity = decay * velocity + gradient / gradient.abs().sum() * len(gradient)
+            moved = moved.detach() + alpha * velocity.sign()
+            moved = torch.minimum(torch.maximum(moved, x - eps), x + eps).clamp(0, 1)
+        torch.testing.assert_close(result.adversarial[b], moved)
+
+
+def test_a_row_without_gradient_goes_on_with_its_momentum() -> None:
+    """Flat for small inputs: the first step has to come from the memory of nothing, and be none."""
+    step = nn.Linear(2, 2).eval()
+    nn.init.zeros_(step.weight)
+    problem = sp.Ensemble([step], torch.full((1, 2), 0.5), torch.tensor([0]))
+    with pytest.warns(UserWarning, match="the gradient is zero"):
+        result = sp.apgda(problem, sp.linf(0.1), direction=directions.sign, momentum=1.0, steps=3)
+    assert result.delta.tolist() == [[0.0, 0.0]]
+
+
+@pytest.mark.parametrize("momentum", [-0.1, INF, math.nan])
+def test_momentum_must_be_a_share(problem: sp.Ensemble, momentum: float) -> None:
+    with pytest.raises(ValueError, match=r"`momentum` must be >= 0 and finite, got"):
+        sp.apgda(problem, sp.linf(0.1), momentum=momentum)
+
+
 @pytest.mark.parametrize("rule_name", RULES)
 @pytest.mark.parametrize("ball_name", BALLS)
 def test_apgda_equals_the_literal_algorithm_with_two_evaluations_per_step(

@@ -243,6 +243,23 @@ def test_rows_leave_once_fooled_and_their_history_stops(problem: sp.Ensemble) ->
         assert bool((result.losses[b] < 0).all())
 
 
+def test_rows_that_keep_going_take_every_step_and_end_at_their_lowest_worst_loss(
+    problem: sp.Ensemble,
+) -> None:
+    stopped = sp.attack(problem, sp.linf(0.5), steps=12)
+    gone = sp.attack(problem, sp.linf(0.5), steps=12, keep_going=True)
+    assert bool(stopped.success.any())
+    assert bool((stopped.num_forwards[stopped.success] < 13).all())
+    assert gone.num_forwards.tolist() == [13] * len(problem)
+    assert bool(gone.success[stopped.success].all())
+    # Of the iterates that fool as many domains the one of lowest worst loss, from the first to the last.
+    worst = gone.history.losses.amax(dim=2).amin(dim=0)
+    torch.testing.assert_close(gone.losses.amax(dim=1)[gone.success], worst[gone.success])
+    assert bool((gone.losses.amax(dim=1) < stopped.losses.amax(dim=1))[stopped.success].any())
+    again = sp.attack(problem, sp.linf(0.5), steps=12, restarts=3, keep_going=True)
+    assert bool((again.num_forwards[gone.success] == 13).all())  # fooled rows are not restarted
+
+
 def test_misclassified_images_are_successes_without_perturbation(problem: sp.Ensemble) -> None:
     wrong = (problem.logits(problem.zeros()).argmax(dim=-1) != problem.labels).all(dim=1)
     assert 0 < wrong.sum() < 12

@@ -74,7 +74,7 @@ def fit(model, method="ampgd", **arguments):
 class TestMethods:
     def test_names(self):
         assert (
-            *("ampgd", "ampgd-paper", "avg", "max", "msd", "linf", "l2", "l1", "clean"),
+            *("ampgd", "ampgd-paper", "avg", "max", "msd", "eat", "linf", "l2", "l1", "clean"),
         ) == METHODS
 
     def test_without_a_name_it_is_ampgd_with_threats_and_clean_without(self):
@@ -535,7 +535,7 @@ class TestCommand:
         (line,) = capsys.readouterr().err.splitlines()
         assert "`--start warm`" in line
         assert line.endswith(
-            f"got --recipe fast, which mirrors those of cifar10-sample; take --recipe paper or {remedy}."
+            f"got --recipe fast, which does that with those of cifar10-sample; take --recipe paper or {remedy}."
         )
 
     def test_a_limit_above_all_images_and_a_radius_that_bounds_nothing_are_said(

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -131,12 +132,44 @@ class TestRecipes:
             ({"batch_size": 0}, "`batch_size` must be at least 1"),
             ({"learning_rate": 0.0}, "`learning_rate` must be positive"),
             ({"learning_rate": float("nan")}, "`learning_rate` must be positive"),
+            ({"shift": -1}, "`shift` must be at least 0"),
+            ({"sides": ((0.5, 16),)}, "`sides` must be pairs"),
+            ({"sides": ((0, 16), (1, 32))}, "`sides` must be pairs"),
+            ({"sides": ((0, 16), (0, 32))}, "`sides` must be pairs"),
+            ({"sides": ((0, 0),)}, "`sides` must be pairs"),
         ],
     )
     def test_wrong_recipes(self, change, message):
         arguments = {"name": "x", "optimizer": "sgd", "learning_rate": 0.1, "epochs": 1}
         with pytest.raises(ValueError, match=message):
             Recipe(**(arguments | change))
+
+    def test_small_images_come_first(self):
+        seen = []
+
+        class Spy(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.last = nn.Linear(1, 10)
+
+            def forward(self, x):
+                seen.append((x.shape[-1], x.amin().item() >= 0, x.amax().item() <= 1))
+                return self.last(x.mean(dim=(1, 2, 3))[:, None])
+
+        recipe = replace(ADAM, epochs=4, sides=((0, 7), (0.5, 14), (0.75, 28)))
+        train(Spy(), loader(), method="clean", recipe=recipe)
+        steps = len(loader())
+        assert [side for side, *_ in seen] == [7] * 2 * steps + [14] * steps + [28] * steps
+        assert all(low and high for _, low, high in seen)
+        with pytest.raises(ValueError, match="`recipe` must have no `sides` for method 'avg'"):
+            train(
+                network(), loader(), {"linf": LpBall(torch.inf, 0.1)}, method="avg", recipe=recipe
+            )
+
+    def test_vgg16_takes_smaller_images_than_it_was_made_for(self):
+        network = models.build("E", channels=3, size=32).eval()
+        for side in (16, 24, 32):
+            assert network(torch.rand(1, 3, side, side)).shape == (1, 10)
 
     def test_unknown_recipe(self):
         with pytest.raises(ValueError, match="`recipe` must be 'fast' or 'paper'"):
@@ -161,6 +194,24 @@ class TestBatches:
         mirrored = (batch[0][:, 0, 0, 0] == 1).sum()
         assert 150 < mirrored < 250
         assert torch.equal(x, kept)
+
+    def test_shift_moves_every_image_as_a_whole_and_brings_in_black(self):
+        x = torch.arange(1.0, 26.0).view(1, 1, 5, 5).repeat(300, 2, 1, 1)
+        kept = x.clone()
+        torch.manual_seed(0)
+        (batch,) = Batches(x, torch.zeros(300), size=300, shift=2)
+        wide = torch.zeros(9, 9)
+        wide[2:7, 2:7] = x[0, 0]
+        windows = {(i, j): wide[i : i + 5, j : j + 5] for i in range(5) for j in range(5)}
+        seen = [
+            next(place for place, window in windows.items() if torch.equal(image[0], window))
+            for image in batch[0]
+        ]
+        assert set(seen) == set(windows)  # all 25 of them, in 300 draws
+        assert torch.equal(batch[0][:, 0], batch[0][:, 1])
+        assert torch.equal(x, kept)
+        with pytest.raises(ValueError, match="`shift` must be 0 with numbered images, got 2"):
+            Batches(x, torch.zeros(300), 4, shift=2, numbered=True)
 
     def test_numbers_follow_the_images(self):
         x = torch.arange(10.0).view(10, 1, 1, 1)

@@ -15,8 +15,9 @@ from saddlepoint.runs.settings import (
 from .flags import ImagesRunning, given, takes
 
 if TYPE_CHECKING:
-    from saddlepoint.problems import AbstractProblem
+    from saddlepoint.problems import AbstractProblem, Model
     from saddlepoint.runs import Run
+    from saddlepoint.runs.materials import Images
     from saddlepoint.runs.settings import AttackSettings
 
 __all__ = ["app", "run_attack"]
@@ -36,6 +37,7 @@ app = App(
 @app.command(
     help_epilogue=_examples(
         "ensemble --models A,C,D --eps 0.2 --baseline average --limit 200",
+        "ensemble --models A,B --victims C,D --keep-going --eps 0.2",
         "ensemble --data photos/ --models a.safetensors:A,my.nets:big --norm l2 --eps 3",
         "ensemble --config mine.yaml --eps 8/255 --out runs/mine",
     )
@@ -99,7 +101,8 @@ def run_attack(
         command: The line that repeats the run, if it is not the one of the settings.
     """
     from saddlepoint import runs
-    from saddlepoint.runs import build, materials, precisions, targets
+    from saddlepoint.runs import build, precisions, targets
+    from saddlepoint.runs import victims as victim_room
     from saddlepoint.training.distributed import World
 
     from . import folders, progress, show
@@ -114,20 +117,22 @@ def run_attack(
             images = build.images_of(settings, downloading)
         limit = show.limit_used(settings.limit, len(images.x), quiet=quiet)
         settings = settings.model_copy(update={"limit": limit})
-        preparing = {"mean": settings.mean, "std": settings.std}
-        models = materials.load_models(settings.models, images, **preparing, trust=running.trust)
+        models, strangers = _load(settings, images, trust=running.trust)
         x, y, there = build.placed(settings.device, images, models)
         problem = build.problem_of(settings, x, y, there)
         if settings.targeted is not None:
             problem = targets.aimed(problem, settings.targeted, images.classes)
+        unasked = build.on_device(settings.device, strangers)
+        victims = victim_room.victims_of(settings, problem, x, y, unasked)
         asked = settings.precision
         settings, _ = precisions.with_precisions(settings, problem, folder, resume=running.resume)
         show.precision_used(asked, settings.precision, quiet=quiet)
         build.rules_of(settings, problem)  # weights for other domains are the user's to mend
     with library():
-        job = build.job_of(settings, problem)
+        job = build.job_of(settings, problem, victims)
     command = command or settings.command(trust=running.trust)
-    run = build.record_of(settings, job.problem, images, models, command)
+    with usage():
+        run = build.record_of(settings, job.problem, images, models, command, strangers)
     title = f"{settings.kind} {settings.data}"
     noun = "groups" if settings.kind == "universal" else "images"
     try:
@@ -147,6 +152,18 @@ def run_attack(
     if running.save_images is not None:
         _save_images(settings, job.problem, folder, running.save_images, quiet=quiet)
     return _finish(run, folder, quiet=quiet, as_json=running.json)
+
+
+def _load(
+    settings: "AttackSettings", images: "Images", *, trust: bool
+) -> "tuple[dict[str, Model], dict[str, Model]]":
+    """The models to attack and the victims, by names that differ; none is asked anything."""
+    from saddlepoint.runs import materials
+
+    words, asked = [*settings.models, *settings.victims], len(settings.models)
+    preparing = {"mean": settings.mean, "std": settings.std}
+    loaded = list(materials.load_models(words, images, **preparing, trust=trust).items())
+    return dict(loaded[:asked]), dict(loaded[asked:])
 
 
 def _save_images(

@@ -15,7 +15,7 @@ from rich.table import Table
 if TYPE_CHECKING:
     from saddlepoint.report import SavedImages
     from saddlepoint.report.tables import Table as Results
-    from saddlepoint.runs import Accuracies, AttackOutcome, Board, Rates, Run
+    from saddlepoint.runs import Accuracies, AttackMetrics, AttackOutcome, Board, Rates, Run
 
 __all__ = [
     "board",
@@ -127,6 +127,43 @@ def summary(run: "Run") -> None:
     console.print("Accuracy under attack and success rates (ASR), percent:", table, sep="\n")
     for line in words.headline(run, metrics):
         console.print(escape(line))
+    if metrics.transfer is not None:
+        _victims(run, metrics, names, shown, console)
+
+
+def _victims(
+    run: "Run",
+    metrics: "AttackMetrics",
+    names: Sequence[str],
+    shown: "Sequence[Rates]",
+    console: Console,
+) -> None:
+    """Models that the attack never asked, in a table of their own."""
+    from saddlepoint.report import words
+
+    tables = [part.transfer for part in shown if part.transfer is not None]
+    assert metrics.transfer is not None
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for heading in ("victim", "clean", "had right", *(f"success, {name}" for name in names)):
+        table.add_column(heading, justify="left" if not table.columns else "right")
+    for name, victim in metrics.transfer.victims.items():
+        rates = (each.victims[name] for each in tables)
+        cells = [_rate(each.asr_among_correct, each.interval) for each in rates]
+        clean = f"{victim.clean_accuracy:.1f}"
+        table.add_row(escape(name), clean, str(victim.rows_correct), *cells)
+    if len(metrics.transfer.victims) > 1:
+        table.add_section()
+        cells = [_rate(each.asr_all_among_correct, each.interval) for each in tables]
+        table.add_row("all at once", "", str(metrics.transfer.rows_correct), *cells)
+    console.print("\nTransfer to models that the attack never asked, percent:", table, sep="\n")
+    for line in words.transfer_lines(run, metrics):
+        console.print(escape(line))
+
+
+def _rate(value: float | None, ends: tuple[float, float] | None) -> str:
+    if value is None or ends is None:
+        return "-"
+    return f"{value:.1f} ({ends[0]:.1f} to {ends[1]:.1f})"
 
 
 def evaluation(run: "Run") -> None:
@@ -209,7 +246,7 @@ def _cell(outcome: "AttackOutcome | None") -> str:
 def board(found: "Board") -> None:
     """Rankings, runs on their own and runs left out, on stdout."""
     from saddlepoint.report.compare import (
-        about,
+        about_alone,
         outcome,
         ranking_about,
         ranking_table,
@@ -229,7 +266,9 @@ def board(found: "Board") -> None:
         console.print(table)
         console.print(escape(outcome(ranking)), end="\n\n")
     for each in found.alone:
-        told = f"{each.entry.name}: {score_text(each.entry)}; {about(each.entry)}. {each.reason}"
+        told = (
+            f"{each.entry.name}: {score_text(each.entry)}; {about_alone(each.entry)}. {each.reason}"
+        )
         console.print(escape(told))
     for left in found.left_out:
         note(f"saddlepoint: note: left out: {left.reason}", quiet=False)

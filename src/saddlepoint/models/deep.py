@@ -19,8 +19,9 @@ __all__ = ["googlenet", "preact_resnet18", "resnet50", "vgg16", "wide_resnet"]
 def vgg16(channels: int, size: int, classes: int) -> nn.Sequential:
     """Network E: VGG16 (configuration D of Simonyan & Zisserman) with batch normalisation.
 
-    Thirteen 3x3 convolutions in five stages, each stage halving the side; one linear layer instead
-    of three, as is usual on CIFAR. Needs `size` of at least 32.
+    Thirteen 3x3 convolutions in five stages, each stage halving the side, rounded up; one linear layer
+    instead of three, as is usual on CIFAR. Needs `size` of at least 32; one made
+    for 32 takes smaller images too.
 
     Example:
         >>> vgg16(3, 32, 10).eval()(torch.rand(1, 3, 32, 32)).shape
@@ -32,8 +33,8 @@ def vgg16(channels: int, size: int, classes: int) -> nn.Sequential:
         for filters in stage:
             layers += [nn.Conv2d(width, filters, 3, padding=1), nn.BatchNorm2d(filters), nn.ReLU()]
             width = filters
-        layers.append(nn.MaxPool2d(2))
-    side = size // 32
+        layers.append(nn.MaxPool2d(2, ceil_mode=True))
+    side = -(-size // 32)
     return nn.Sequential(*layers, nn.Flatten(), nn.Linear(512 * side * side, classes))
 
 

@@ -1,5 +1,6 @@
 """Networks and data out of the user's own code, and where in it an error came from."""
 
+import difflib
 import importlib
 import importlib.util
 import inspect
@@ -130,6 +131,10 @@ def _named(spec: str) -> Any:
     module, _, name = spec.rpartition(":")
     found: Any = _imported(module)
     for part in name.split("."):
+        if not hasattr(found, part):
+            near = difflib.get_close_matches(part, [each for each in dir(found) if each[0] != "_"])
+            meant = f", where the nearest name is {near[0]}" if near else ""
+            raise AttributeError(f"there is no {part} in {module}{meant}")
         found = getattr(found, part)
     return found
 

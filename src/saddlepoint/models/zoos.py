@@ -4,11 +4,12 @@ Nothing is downloaded unless its name says so. The libraries know how their netw
 is taken from them. No code out of a repository is run, and parameters are read from safetensors only.
 """
 
+import difflib
 import importlib
 import json
 import re
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, final
 
@@ -101,8 +102,9 @@ def _timm(name: str, wanted: Wanted, tensors: Tensors, *, pretrained: bool) -> F
         dict(timm.get_pretrained_cfg(name).to_dict()) if timm.is_model(name) else {}
     )
     if not known:
-        near = ", ".join(timm.list_models(f"*{name[:6]}*")[:5]) or "see timm.list_models()"
-        raise ValueError(f"`timm:NAME` must be a network of timm, got {name!r}; {near}.")
+        raise ValueError(
+            f"`timm:NAME` must be a network of timm, such as {_near(name, timm.list_models())}, got {name!r}."
+        )
     if pretrained:
         network = timm.create_model(name, pretrained=True)
     else:
@@ -117,9 +119,11 @@ def _timm(name: str, wanted: Wanted, tensors: Tensors, *, pretrained: bool) -> F
 
 def _torchvision(name: str, wanted: Wanted, tensors: Tensors, *, pretrained: bool) -> Found:
     library = import_extra("torchvision.models", f"torchvision:{name}")
-    if name not in library.list_models(module=library):
-        known = ", ".join(library.list_models(module=library)[:5])
-        raise ValueError(f"`torchvision:NAME` must be a classifier such as {known}, got {name!r}.")
+    known = library.list_models(module=library)
+    if name not in known:
+        raise ValueError(
+            f"`torchvision:NAME` must be a classifier such as {_near(name, known)}, got {name!r}."
+        )
     prepare = library.get_model_weights(name).DEFAULT.transforms()
     if pretrained:
         network = library.get_model(name, weights="DEFAULT")
@@ -138,8 +142,11 @@ def _transformers(name: str, wanted: Wanted, tensors: Tensors, *, pretrained: bo
     del wanted, pretrained  # a folder or repository is a network with its classes and parameters
     library = import_extra("transformers", f"hf:{name}")
     local = Path(name).expanduser().is_dir()
-    if not local and (name.startswith((".", "/", "~")) or name.count("/") > 1):
-        raise ValueError(f"`hf:FOLDER` must be a folder that exists, got {name!r}.")
+    if not local and (name.startswith((".", "/", "~")) or name.count("/") != 1):
+        # Nothing is asked of the network for what is meant to be a folder.
+        raise ValueError(
+            f"`hf:FOLDER` must be a folder that exists, or `hf:OWNER/NAME` a repository, got {name!r}."
+        )
     where: dict[str, Any] = {"local_files_only": local, "trust_remote_code": False}
     place = str(Path(name).expanduser()) if local else name
     kind = library.AutoModelForImageClassification
@@ -201,6 +208,11 @@ def _processor_size(network: nn.Module, known: Mapping[str, Any]) -> int | tuple
         sides = (said.get("height", edge), said.get("width", edge))
         return None if None in sides else (int(sides[0]), int(sides[1]))
     return tuple(said) if isinstance(said, list | tuple) else said
+
+
+def _near(name: str, known: Sequence[str]) -> str:
+    """The names that are most like one that is not known, the nearest first."""
+    return ", ".join(difflib.get_close_matches(name, known, n=5, cutoff=0.3) or known[:5])
 
 
 def _classes(tensors: Tensors, *names: str) -> int | None:

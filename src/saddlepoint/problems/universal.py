@@ -54,12 +54,17 @@ class Universal(AbstractProblem):
         self,
         model: Model,
         groups: Numbers,
-        y: Numbers,
+        y: Numbers | None = None,
         box: Literal["intersection", "clip"] = "intersection",
         *,
         names: Sequence[str] | None = None,
         labels: Labels = "true",
     ) -> None:
+        if y is None:
+            raise TypeError(
+                "`y` must be the classes of the images in the groups, (B, K), got none; "
+                "sp.data.group(x, y, size=5) makes groups and their classes of images and labels."
+            )
         groups = as_images("groups", groups, 3)
         y = as_labels("y", y, tuple(groups.shape[:2]))
         check_labels_kind(labels)

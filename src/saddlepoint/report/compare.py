@@ -26,7 +26,7 @@ from saddlepoint.runs import (
 from saddlepoint.runs.comparable import differing
 
 __all__ = [
-    "about",
+    "about_alone",
     "outcome",
     "ranking_about",
     "ranking_table",
@@ -58,7 +58,7 @@ def write_comparison(board: Board, path: Path) -> Path:
         heading=_heading(board),
         rankings=[_ranking(ranking) for ranking in board.rankings],
         alone=[
-            {"entry": each.entry, "score": score_text(each.entry), "about": about(each.entry)}
+            {"entry": each.entry, "score": score_text(each.entry), "about": about_alone(each.entry)}
             | {"reason": each.reason}
             for each in board.alone
         ],
@@ -91,9 +91,22 @@ def about(entry: Entry) -> str:
     return " · ".join(parts)
 
 
+def about_alone(entry: Entry) -> str:
+    """The same for a run in no ranking, with its transfer, which nothing else would say."""
+    seen = entry.transfer
+    told = (
+        ""
+        if seen is None
+        else f" · transfer to {', '.join(entry.run.hashes.victims)}: {score_text(seen)}"
+    )
+    return f"{about(entry)}{told}"
+
+
 def ranking_about(ranking: Ranking) -> str:
     """What is the same in all runs of a ranking."""
     first, parts = ranking.entries[0], [about(ranking.entries[0])]
+    if ranking.question.transfer:  # asked through views or not: victims see the image as it is
+        parts = [f"victims {', '.join(first.run.hashes.victims)}", *parts[0].split(" · ")[1:]]
     if ranking.question.models is True:
         parts.append(f"models {', '.join(first.run.hashes.models)}")
     elif ranking.question.models is False:
@@ -121,10 +134,11 @@ def score_text(entry: Entry) -> str:
 
 def ranking_table(ranking: Ranking) -> tuple[list[str], list[list[str]]]:
     """Headings and one line per run: rank, run, what is its own, score, interval, and other numbers."""
-    others = [_numbers(entry) for entry in ranking.entries]
+    transfer = ranking.question.transfer
+    others = [_on_victims(e) if transfer else _numbers(e) for e in ranking.entries]
     names = list(dict.fromkeys(name for each in others for name in each))
     own = {"ensemble": "success", "universal": "success", "transform": "success"}
-    score = own.get(ranking.entries[0].run.kind, "union")
+    score = "transfer" if transfer else own.get(ranking.entries[0].run.kind, "union")
     own_settings = differing(ranking.entries)
     lines = []
     for place, numbers in zip(ranking.places, others, strict=True):
@@ -134,6 +148,23 @@ def ranking_table(ranking: Ranking) -> tuple[list[str], list[list[str]]]:
         cells += [f"{'at most ' if entry.bound else ''}{value:.1f}", f"{low:.1f} to {high:.1f}"]
         lines.append([*cells, *(numbers.get(name, "-") for name in names)])
     return ["rank", "run", "", f"{score}, %", "95 %", *names], lines
+
+
+def _on_victims(entry: Entry) -> dict[str, str]:
+    """What is shown beside the transfer rate: each victim alone, and the models that were asked."""
+    metrics = entry.metrics
+    assert isinstance(metrics, AttackMetrics)
+    assert metrics.transfer is not None  # else it is in no such ranking
+    shares = {
+        f"victim {name}": _share(each.asr_among_correct)
+        for name, each in metrics.transfer.victims.items()
+    }
+    own = {"asked models": _share(metrics.asr_all_among_correct)}
+    return shares | own | {"evaluations": f"{metrics.evaluations.per_row:.1f}"}
+
+
+def _share(value: float | None) -> str:
+    return "-" if value is None else f"{value:.1f}"
 
 
 def _numbers(entry: Entry) -> dict[str, str]:
@@ -162,6 +193,8 @@ def _own(ranking: Ranking, entry: Entry, names: Sequence[str]) -> str:
     settings, base = entry.run.settings, ", ".join(entry.run.hashes.models)
     if ranking.question.models:
         base = words.rule_text(str(settings["rule"]))
+    elif ranking.question.transfer:
+        base = f"{base}, {words.rule_text(str(settings['rule']))}"
     elif entry.run.kind == "train":
         base = f"{settings['method']}, network {settings['model']}"
     said = ("rule", "method", "model") if entry.run.kind == "train" else ("rule",)
@@ -197,7 +230,7 @@ def _ranking(ranking: Ranking) -> dict[str, Any]:
         "curves": _curves(ranking.entries),
         "pairs": ranking.pairs,
         "paired": any(pair.rows for pair in ranking.pairs),
-        "accuracy": _accuracy(ranking.entries),
+        "accuracy": _accuracy(ranking),
         "notes": [
             (e.name, note)
             for e in ranking.entries
@@ -207,13 +240,19 @@ def _ranking(ranking: Ranking) -> dict[str, Any]:
     }
 
 
-def _accuracy(entries: Sequence[Entry]) -> list[tuple[str, str]]:
-    """Domain by domain, for attacks whose domains have names of their own."""
-    return [
-        (e.name, ", ".join(f"{name} {value:.1f}" for name, value in e.metrics.accuracy.items()))
-        for e in entries
-        if isinstance(e.metrics, AttackMetrics) and e.run.kind != "universal"
-    ]
+def _accuracy(ranking: Ranking) -> list[tuple[str, str]]:
+    """Domain by domain, for attacks whose domains have names of their own; of victims, victim by victim."""
+    shown: list[tuple[str, str]] = []
+    for entry in ranking.entries:
+        metrics, found = entry.metrics, {}
+        if isinstance(metrics, AttackMetrics) and entry.run.kind != "universal":
+            found = dict(metrics.accuracy)
+        if ranking.question.transfer and isinstance(metrics, AttackMetrics) and metrics.transfer:
+            found = {name: each.accuracy for name, each in metrics.transfer.victims.items()}
+        if found:
+            told = ", ".join(f"{name} {value:.1f}" for name, value in found.items())
+            shown.append((entry.name, told))
+    return shown
 
 
 def _curves(entries: Sequence[Entry]) -> Markup | None:

@@ -16,6 +16,7 @@ from saddlepoint.report.gallery import picture_row, scales
 from saddlepoint.report.tables import evaluation_table, write_table
 from saddlepoint.report.template import render_template
 from saddlepoint.report.training_page import render_training
+from saddlepoint.report.transfer_part import attack_table, transfer_part
 from saddlepoint.runs import EVALUATE, AttackMetrics, Run, metrics_of, read_results
 
 __all__ = ["MAX_BYTES", "render", "write_report"]
@@ -29,7 +30,7 @@ _OVERHEAD = 90_000  # style, script, charts and text
 def write_report(folder: Path, *, max_bytes: int = MAX_BYTES) -> Path:
     """Draw `report.html` of a finished run of any kind from its `run.json` and `tensors.safetensors`.
 
-    Of an evaluation `table.md`, `table.csv` and `table.tex` are written too.
+    Of an evaluation, and of an attack with victims, `table.md`, `table.csv` and `table.tex` are written too.
 
     Args:
         folder: The run directory.
@@ -50,6 +51,8 @@ def write_report(folder: Path, *, max_bytes: int = MAX_BYTES) -> Path:
     write_atomically(path, html.encode())
     if run.kind == EVALUATE:
         write_table(evaluation_table(run), folder / "table")
+    if run.hashes.victims:
+        write_table(attack_table(run), folder / "table")
     return path
 
 
@@ -71,6 +74,7 @@ def render(run: Run, tensors: Mapping[str, Tensor], *, max_bytes: int = MAX_BYTE
         metrics=metrics,
         nouns=nouns,
         lines=words.headline(run, metrics),
+        transfer=transfer_part(run, metrics),
         figure=words.figure(run, metrics),
         title=f"{nouns.title} on {run.settings.get('data', 'data')}",
         ball=words.ball_text(run.settings),

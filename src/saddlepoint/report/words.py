@@ -20,6 +20,7 @@ __all__ = [
     "headline",
     "rule_text",
     "training_lines",
+    "transfer_lines",
 ]
 
 _NORMS = {"linf": "ℓ∞", "l2": "ℓ2", "l1": "ℓ1", "l0": "ℓ0"}  # noqa: RUF001
@@ -139,6 +140,32 @@ def headline(run: Run, metrics: AttackMetrics) -> list[str]:
             f"The hardest {nouns.domain} is {name}: it still classifies {kept:.1f} % correctly under attack"
             f" and held a mean weight of {weight:.2f}, where equal shares would be {1 / domains:.2f}."
         )
+    return lines
+
+
+def transfer_lines(run: Run, metrics: AttackMetrics) -> list[str]:
+    """What the perturbations did to models that the attack never asked; nothing where there are none."""
+    found = metrics.transfer
+    if found is None:
+        return []
+    nouns, several = NOUNS[run.kind], len(found.victims) > 1
+    who = (
+        f"{_all(len(found.victims))} victims"
+        if several
+        else f"the victim {next(iter(found.victims))}"
+    )
+    if found.rate is None:
+        return [f"Nothing can be said about transfer: no {nouns.row} was right by {who} before it."]
+    share, low, high = found.rate
+    lines = [
+        f"Transfer, counted on its own: of the {found.rows_correct} {nouns.rows} that {who} had right, "
+        f"{share:.1f} % (95 %: {low:.1f} to {high:.1f}) fool {'them' if several else 'it'}"
+        f"{', at once' if several else ''}; the attack never asked {'them' if several else 'it'}."
+    ]
+    theirs = metrics.baseline and metrics.baseline.transfer
+    if theirs and theirs.rate is not None:
+        other = rule_text(str(run.settings["baseline"])).partition(" (")[0]
+        lines.append(f"With {other} weights it is {theirs.rate[0]:.1f} % of them.")
     return lines
 
 

@@ -28,6 +28,7 @@ from saddlepoint.runs.settings import (
     TransformSettings,
     UniversalSettings,
 )
+from saddlepoint.runs.victims import check_strangers
 from saddlepoint.solver import apgda_unchecked, attack_unchecked
 from saddlepoint.solver.gradients import phases_of
 from saddlepoint.solver.grid import Grid
@@ -42,6 +43,7 @@ __all__ = [
     "hashes_of",
     "images_of",
     "job_of",
+    "on_device",
     "placed",
     "problem_of",
     "record_of",
@@ -89,17 +91,28 @@ def placed(
     Raises:
         ValueError: There is no such device, or a model and the images have other classes or channels.
     """
+    moved = on_device(device, models)
+    where = device_of(device)
+    x, y = images.x.to(where), images.y.to(where)
+    check_classes(replace(images, x=x, y=y), moved)
+    return x, y, moved
+
+
+def on_device(device: str, models: Mapping[str, Model]) -> dict[str, Model]:
+    """Models where they are to be used; none is asked anything.
+
+    Raises:
+        ValueError: There is no such device.
+    """
     try:
         where = device_of(device)
-        x, y = images.x.to(where), images.y.to(where)
-        moved = {n: m.to(where) if isinstance(m, torch.nn.Module) else m for n, m in models.items()}
+        torch.empty(0, device=where)
+        return {n: m.to(where) if isinstance(m, torch.nn.Module) else m for n, m in models.items()}
     except (RuntimeError, AssertionError) as error:
         reason = str(error).splitlines()[0]
         raise ValueError(
             f"`--device` must be one that is there, such as cpu, got {device!r}: {reason}"
         ) from error
-    check_classes(replace(images, x=x, y=y), moved)
-    return x, y, moved
 
 
 def ball_of(settings: AttackSettings) -> LpBall:
@@ -188,7 +201,8 @@ def solver_of(settings: AttackSettings, seen: Look, problem: AbstractProblem) ->
         options["step_size"] = settings.step_size
     else:
         solve = attack_unchecked
-        options |= {name: getattr(settings, name) for name in ("restarts", "seed", "quantize")}
+        own = ("restarts", "seed", "quantize", "keep_going")
+        options |= {name: getattr(settings, name) for name in own}
         if settings.gradient is not None:
             options["gradient"] = gradient(settings.gradient)
         if (most := settings.evaluations) is not None:
@@ -214,8 +228,10 @@ def rules_of(
     return rule, baseline
 
 
-def job_of(settings: AttackSettings, problem: AbstractProblem) -> Job:
-    """What the rows of an attack need. The models are looked at here, once for all pages.
+def job_of(
+    settings: AttackSettings, problem: AbstractProblem, victims: tuple[AbstractProblem, ...] = ()
+) -> Job:
+    """What the rows of an attack need. The models are looked at here, once for all pages; victims are not.
 
     Raises:
         ValueError: The models cannot be attacked, or a rule, the radius or the grid does not fit.
@@ -243,6 +259,7 @@ def job_of(settings: AttackSettings, problem: AbstractProblem) -> Job:
         baseline,
         settings.batch_size,
         notes,
+        victims,
     )
 
 
@@ -252,6 +269,7 @@ def record_of(
     images: Images,
     models: Mapping[str, Model],
     command: str,
+    victims: Mapping[str, Model] | None = None,
 ) -> Run:
     """The record of a run that begins.
 
@@ -261,8 +279,15 @@ def record_of(
         images: What it was made of.
         models: By name, as hashed.
         command: The line that repeats the run.
+        victims: Models that the attack never asks, by name.
+
+    Raises:
+        ValueError: A victim is one of the models.
     """
     values = settings.model_dump()
+    hashes = hashes_of(values, images.x, images.y, models)
+    hashes = replace(hashes, victims={n: hash_model(m) or "" for n, m in (victims or {}).items()})
+    check_strangers(hashes)
     return Run(
         kind=settings.kind if isinstance(settings, AttackSettings) else "evaluate",
         command=command,
@@ -271,7 +296,7 @@ def record_of(
         domains=problem.names,
         classes=images.classes,
         rows=len(problem),
-        hashes=hashes_of(values, images.x, images.y, models),
+        hashes=hashes,
     )
 
 

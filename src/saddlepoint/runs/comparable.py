@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import final
 
@@ -14,6 +14,7 @@ from saddlepoint.runs import texts
 from saddlepoint.runs.metrics import AttackMetrics, EvaluationMetrics, Metrics, TrainingMetrics
 from saddlepoint.runs.reading import metrics_of, read_results
 from saddlepoint.runs.record import EVALUATE, RECORD, Run
+from saddlepoint.runs.victims import row_tables
 
 __all__ = [
     "QUESTIONS",
@@ -29,20 +30,11 @@ __all__ = [
 # Where images and models come from does not matter: their hashes do.
 _SOURCE = frozenset({"data", "split", "limit", "size", "classes", "kind", "models", "mean", "std"})
 # These change no number that is ranked.
-_IDLE = frozenset({"baseline", "batch_size", "device", "every_attack"})
+_IDLE = frozenset({"baseline", "batch_size", "device", "every_attack", "victims"})
 # What makes an attack stronger or weaker; in low precision it finds a little less.
 _ATTACK = frozenset(
-    {
-        "rule",
-        "loss",
-        "steps",
-        "method",
-        "restarts",
-        "evaluations",
-        "gradient",
-        "step_size",
-        "precision",
-    }
+    {"rule", "loss", "steps", "method", "restarts", "evaluations", "step_size", "precision"}
+    | {"keep_going", "gradient"}
 )
 _TEST = frozenset({"test_images", "test_steps", "test_restarts"})
 _NAMES = {"eps": "radius", "labels": "attacked labels", "kind": "kind of run"}
@@ -62,6 +54,7 @@ class Entry:
         bound: Whether the value is an upper bound, because attacks failed.
         counted: Rows that count for the value, (N,), and `yes`, those of them it is the share of; None where
             rows are not stored.
+        transfer: The same run by its success on victims, another question; None where it has no victims.
     """
 
     name: str
@@ -72,6 +65,7 @@ class Entry:
     bound: bool = False
     counted: Tensor | None = None
     yes: Tensor | None = None
+    transfer: Entry | None = None
 
 
 @final
@@ -86,6 +80,7 @@ class Question:
         higher: Whether a higher score is better.
         free: Settings that may differ, because they are what is compared or do not matter.
         models: Whether the models have to be the same (True), must not all be the same (False), or neither.
+        transfer: Whether it is about victims; the victims have to be the same then.
     """
 
     title: str
@@ -94,6 +89,13 @@ class Question:
     higher: bool
     free: frozenset[str]
     models: bool | None = None
+    transfer: bool = False
+
+    def seen(self, entry: Entry) -> Entry | None:
+        """The run by the score that answers the question; None if it has none."""
+        if entry.run.kind not in self.kinds:
+            return None
+        return entry.transfer if self.transfer else entry
 
 
 _ATTACKS = ("ensemble", "universal", "transform")
@@ -129,6 +131,14 @@ QUESTIONS = (
         True,
         frozenset(),
     ),
+    Question(
+        "Which attack fools these victims, which it never asked, more often?",
+        "Success rate among rows that every victim had right before the attack: higher transfers better.",
+        _ATTACKS,
+        True,
+        _SOURCE | _IDLE | _ATTACK | {"labels", "transforms", "samples"},
+        transfer=True,
+    ),
 )
 
 
@@ -140,9 +150,11 @@ def facts(question: Question, entry: Entry) -> dict[str, str]:
     run, settings = entry.run, dict(entry.run.settings)
     found = {"kind": run.kind, "images": run.hashes.data}
     if question.models:
-        found["models"] = ", ".join(sorted(run.hashes.models.values()))
-        if not all(run.hashes.models.values()):  # of which nobody can say whether they are the same
-            found["models"] = str(entry.folder.resolve())
+        found["models"] = _same(run.hashes.models, entry)
+    if question.transfer:
+        found["victims"] = _same(run.hashes.victims, entry)
+        if run.kind == "transform":  # victims see the image as it is
+            found["kind"] = "ensemble"
     if isinstance(entry.metrics, EvaluationMetrics):
         found["threats"] = ", ".join(f"{n} {eps:g}" for n, eps in entry.metrics.radii.items())
         found["number of models"] = str(len(entry.metrics.domains))
@@ -153,7 +165,8 @@ def facts(question: Question, entry: Entry) -> dict[str, str]:
         tested = _TEST if entry.metrics.robust_accuracy else frozenset()
         settings = {name: value for name, value in settings.items() if name in tested}
     # The seed decides which images are a group, and what a view is.
-    free = question.free | ({"seed"} if run.kind not in ("universal", "transform") else set())
+    chance = ("universal",) if question.transfer else ("universal", "transform")
+    free = question.free | ({"seed"} if run.kind not in chance else set())
     found |= {name: str(value) for name, value in settings.items() if name not in free}
     return {_NAMES.get(name, name): value for name, value in found.items()}
 
@@ -162,7 +175,7 @@ def differences(one: Entry, other: Entry) -> list[str] | None:
     """What keeps two runs apart, in words; None if no question is about both kinds."""
     shown = []
     for question in QUESTIONS:
-        if one.run.kind in question.kinds and other.run.kind in question.kinds:
+        if question.seen(one) and question.seen(other):
             here, there = facts(question, one), facts(question, other)
             names = [n for n in here | there if here.get(n) != there.get(n)]
             shown.append([_difference(name, here, there) for name in names])
@@ -213,13 +226,33 @@ def read_entry(name: str, folder: Path) -> Entry:
     if isinstance(metrics, AttackMetrics):
         right = ~tensors["clean_fooled"].any(dim=1)
         hit = tensors["fooled"].all(dim=1)
-        return Entry(name, folder, run, metrics, metrics.rate, counted=right, yes=hit & right)
+        entry = Entry(name, folder, run, metrics, metrics.rate, counted=right, yes=hit & right)
+        return replace(entry, transfer=_transferred(entry, metrics, tensors))
     if isinstance(metrics, EvaluationMetrics):
         score = (metrics.union, *metrics.intervals.union)
         kept = _kept(tensors)
         bound = "union" in metrics.at_most
         return Entry(name, folder, run, metrics, score, bound, kept.new_ones(len(kept)), kept)
     return Entry(name, folder, run, metrics, _training_score(metrics))
+
+
+def _transferred(
+    entry: Entry, metrics: AttackMetrics, tensors: Mapping[str, Tensor]
+) -> Entry | None:
+    """The run by what its perturbations do to all victims at once."""
+    if metrics.transfer is None:
+        return None
+    fooled, right = row_tables(tuple(metrics.transfer.victims), tensors)
+    every = right.all(dim=1)
+    hit = fooled.all(dim=1) & every
+    return replace(entry, score=metrics.transfer.rate, counted=every, yes=hit)
+
+
+def _same(models: Mapping[str, str], entry: Entry) -> str:
+    """What models are, whatever they are called."""
+    if not all(models.values()):  # of which nobody can say whether they are the same
+        return str(entry.folder.resolve())
+    return ", ".join(sorted(models.values()))
 
 
 def _kept(tensors: Mapping[str, Tensor]) -> Tensor:
@@ -240,7 +273,7 @@ def _training_score(metrics: TrainingMetrics) -> tuple[float, float, float]:
 
 
 def _difference(name: str, here: Mapping[str, str], there: Mapping[str, str]) -> str:
-    if name in ("images", "models"):  # hashes say nothing to a reader
+    if name in ("images", "models", "victims"):  # hashes say nothing to a reader
         return f"other {name}"
     return f"{name} {_readable(here.get(name))} instead of {_readable(there.get(name))}"
 

@@ -12,6 +12,7 @@ from torch import Tensor
 from saddlepoint.evaluation import SuccessRates, wilson
 from saddlepoint.evaluation.rates import share
 from saddlepoint.runs.metrics import AttackMetrics, Evaluations, Interval, RateIntervals, Rates
+from saddlepoint.runs.victims import transfer
 
 __all__ = ["lift", "percent", "percents", "summarise"]
 
@@ -19,7 +20,11 @@ _Z95 = 1.959963984540054
 
 
 def summarise(
-    domains: Sequence[str], tensors: Mapping[str, Tensor], *, baseline: bool
+    domains: Sequence[str],
+    tensors: Mapping[str, Tensor],
+    *,
+    baseline: bool,
+    victims: Sequence[str] = (),
 ) -> AttackMetrics:
     """Metrics of a finished attack.
 
@@ -29,6 +34,7 @@ def summarise(
             evaluations of all domains; with `baseline` also `baseline.fooled`, `baseline.weights` and
             `baseline.num_forwards`.
         baseline: Whether a baseline ran.
+        victims: Names of models that the attack never asked, with the tables of `victims.transfer`.
 
     Example:
         >>> table = torch.tensor([[True, True], [True, False]])
@@ -39,8 +45,8 @@ def summarise(
         (50.0, {'A': 0.0, 'B': 50.0}, {'A': 0.5, 'B': 0.5})
     """
     correct = ~tensors["clean_fooled"]
-    ours = _rates(domains, tensors, "", correct)
-    theirs = Rates(**_rates(domains, tensors, "baseline.", correct)) if baseline else None
+    ours = _rates(domains, tensors, "", correct, victims)
+    theirs = Rates(**_rates(domains, tensors, "baseline.", correct, victims)) if baseline else None
     clean = SuccessRates(~correct, correct).clean_accuracy
     return AttackMetrics(
         **ours,
@@ -68,7 +74,11 @@ def _gain(rate: float | None, baseline: float | None) -> float | None:
 
 
 def _rates(
-    domains: Sequence[str], tensors: Mapping[str, Tensor], prefix: str, correct: Tensor
+    domains: Sequence[str],
+    tensors: Mapping[str, Tensor],
+    prefix: str,
+    correct: Tensor,
+    victims: Sequence[str],
 ) -> dict[str, Any]:
     """The fields of `Rates`."""
     fooled, weights, spent = (
@@ -99,6 +109,7 @@ def _rates(
             asr_all_among_correct=percents(wilson(hits, count)) if count else None,
         ),
         "asr_all_among_correct": percent(rates.among_correct) if count else None,
+        "transfer": transfer(victims, tensors, prefix) if victims else None,
     }
 
 

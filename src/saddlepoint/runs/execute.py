@@ -30,9 +30,11 @@ from saddlepoint.training.checkpoints import read_epochs
 from saddlepoint.training.distributed import World
 from saddlepoint.training.session import CHECKPOINT
 
-__all__ = ["Execution", "RunInterrupted", "in_pages", "opened", "saved_text"]
+__all__ = ["VICTIMS", "Execution", "RunInterrupted", "in_pages", "opened", "saved_text"]
 
 _ROWS = "rows {} to {}"  # the name of a page of rows
+VICTIMS = "victims of rows {} to {}"
+"""The name of a page of what victims say to the perturbations of rows."""
 _HISTORY = "history."  # these tensors have the steps as first axis and the rows as second
 
 
@@ -157,6 +159,8 @@ def in_pages(
     size: int,
     compute: Callable[[int, int], Page],
     tell: Callable[[int, Mapping[str, Tensor]], None] | None = None,
+    *,
+    name: str = _ROWS,
 ) -> tuple[dict[str, Tensor], float]:
     """All rows, page after page of `size` rows, each computed once and kept.
 
@@ -169,12 +173,13 @@ def in_pages(
         size: Rows per page.
         compute: Gives the page of rows [start, stop).
         tell: Called with the number of rows done and the tensors of the page, kept or new.
+        name: Of a page, with its first row and the one after its last.
 
     Returns:
         The tensors of all rows, in order, and the seconds of all pages.
     """
     spans = [(start, min(start + size, total)) for start in range(0, total, size)]
-    keys, store = [_ROWS.format(*span) for span in spans], execution.store
+    keys, store = [name.format(*span) for span in spans], execution.store
 
     def page_of(number: int) -> Page:
         page = store.get(keys[number])
@@ -189,8 +194,8 @@ def in_pages(
             if tell is not None:
                 tell(spans[number][1], page.tensors)
     except BaseException:
-        there = zip(keys, spans, strict=True)
-        done = sum(stop - start for key, (start, stop) in there if store.get(key) is not None)
+        # Rows are done when they are attacked, whatever is asked about them later.
+        done = sum(b - a for a, b in spans if store.get(_ROWS.format(a, b)) is not None)
         execution.run = execution.run.but(done=done)
         raise
     store.gather(None)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from saddlepoint.runs.plain import quoted
@@ -10,7 +11,7 @@ from saddlepoint.runs.texts import number, renamed, split
 if TYPE_CHECKING:
     from saddlepoint.solver import Gradient
 
-__all__ = ["HELP", "gradient"]
+__all__ = ["HELP", "check_alone", "gradient"]
 
 HELP = (
     "For models that answer scores only (scores:A, onnxruntime:model.onnx): estimated:queries=5000 or "
@@ -59,3 +60,25 @@ def gradient(text: str) -> Gradient:
         raise ValueError(
             renamed(str(error), {key: f"gradient {name} {key}" for key in options})
         ) from error
+
+
+def check_alone(settings: Mapping[str, Any], given: Mapping[str, Any]) -> None:
+    """Refuse what follows from the number of evaluations, or of queries, beside it.
+
+    Args:
+        settings: All of them.
+        given: Those that somebody has chosen.
+
+    Raises:
+        ValueError: One of them has no say any longer.
+    """
+    for flag, others in (
+        ("evaluations", ("steps", "restarts")),
+        ("gradient", ("steps", "restarts", "evaluations", "precision", "keep_going")),
+    ):
+        for name in others if settings.get(flag) is not None else ():
+            if given.get(name):
+                raise ValueError(
+                    f"`--{name.replace('_', '-')}` must be left out with --{flag}, got {given[name]}; it follows "
+                    f"from --{flag} {settings[flag]}."
+                )

@@ -8,6 +8,7 @@ from typing import Any, ClassVar, Self, TypeVar, final
 
 from saddlepoint.doctor import Finding
 from saddlepoint.evaluation import Failure
+from saddlepoint.runs.metric_parts import Interval, Part, Transfer, VictimMetrics
 from saddlepoint.runs.plain import read_plain
 from saddlepoint.runs.record import Run
 
@@ -26,24 +27,16 @@ __all__ = [
     "RateIntervals",
     "Rates",
     "TrainingMetrics",
+    "Transfer",
+    "VictimMetrics",
     "examined",
 ]
-
-Interval = tuple[float, float]
-"""Low and high end, percent."""
 
 T = TypeVar("T")
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Part:
-    """A part of the metrics of a run. Fields that may be left out are None or empty then."""
-
-    __pydantic_config__: ClassVar[Any] = {"extra": "forbid", "allow_inf_nan": False}
-
-
-@dataclass(frozen=True, kw_only=True)
-class Metrics(_Part):
+class Metrics(Part):
     """What a run came to; its subclasses are for attacks, evaluations and trainings.
 
     Example:
@@ -82,7 +75,7 @@ class Metrics(_Part):
 
 @final
 @dataclass(frozen=True, kw_only=True)
-class Evaluations(_Part):
+class Evaluations(Part):
     """Gradient evaluations of all domains, in all and per row."""
 
     total: int
@@ -91,7 +84,7 @@ class Evaluations(_Part):
 
 @final
 @dataclass(frozen=True, kw_only=True)
-class RateIntervals(_Part):
+class RateIntervals(Part):
     """Of the rates of the same names."""
 
     asr_all: Interval
@@ -114,6 +107,7 @@ class Rates(Metrics):
         weights: Mean final weight per domain.
         intervals: Wilson score intervals; of ASR_mean the normal interval of the row means.
         asr_all_among_correct: Success rate over `rows_correct`; None where there is no such row.
+        transfer: What happened to victims; None where there are none.
     """
 
     about: ClassVar[str] = "an attack"
@@ -127,6 +121,7 @@ class Rates(Metrics):
     weights: Mapping[str, float]
     intervals: RateIntervals
     asr_all_among_correct: float | None = None
+    transfer: Transfer | None = None
 
     @property
     def rate(self) -> tuple[float, float, float] | None:
@@ -158,7 +153,7 @@ class AttackMetrics(Rates):
 
 @final
 @dataclass(frozen=True, kw_only=True)
-class AccuracyIntervals(_Part):
+class AccuracyIntervals(Part):
     """Of the accuracies of the same names."""
 
     clean: Interval
@@ -198,7 +193,7 @@ class Accuracies(Metrics):
 
 @final
 @dataclass(frozen=True, kw_only=True)
-class AttackOutcome(_Part):
+class AttackOutcome(Part):
     """One attack under one threat.
 
     Attributes:
@@ -267,7 +262,7 @@ class Examined(Metrics):
 
 @final
 @dataclass(frozen=True, kw_only=True)
-class Epoch(_Part):
+class Epoch(Part):
     """Means over the images of an epoch, such as "loss" and "weight/linf", and held-out accuracy, fractions."""
 
     stats: Mapping[str, float]

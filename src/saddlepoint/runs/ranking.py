@@ -179,8 +179,8 @@ def mcnemar(one: int, other: int) -> float:
 def _rankings(question: Question, entries: Sequence[Entry]) -> list[Ranking]:
     """One for every set of two or more runs that the question can be asked of."""
     groups: dict[tuple[tuple[str, str], ...], list[Entry]] = {}
-    for entry in entries:
-        if entry.run.kind in question.kinds and entry.score is not None:
+    for entry in filter(None, map(question.seen, entries)):
+        if entry.score is not None:
             groups.setdefault(tuple(sorted(facts(question, entry).items())), []).append(entry)
     return [
         _ranking(question, group)

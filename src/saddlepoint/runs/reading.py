@@ -140,6 +140,8 @@ def _facts(run: Run, metrics: Metrics) -> Iterator[Fact]:
 def _attack_facts(run: Run, metrics: AttackMetrics) -> Iterator[Fact]:
     names = set(run.domains)
     baseline = run.settings.get("baseline") is not None
+    victims = set(run.hashes.victims)
+    yield "as many victims as", len(victims), len(run.settings.get("victims", ()))
     yield "results of a baseline:", metrics.baseline is not None, baseline
     yield "clean accuracy for", set(metrics.clean_accuracy), names
     for part in (metrics, metrics.baseline):
@@ -148,6 +150,7 @@ def _attack_facts(run: Run, metrics: AttackMetrics) -> Iterator[Fact]:
             yield "accuracy for", set(part.accuracy), names
             yield "weights for", set(part.weights), names
             yield "intervals for", set(part.intervals.accuracy), names
+            yield "victims", set(part.transfer.victims if part.transfer else ()), victims
 
 
 def _evaluation_facts(run: Run, metrics: EvaluationMetrics) -> Iterator[Fact]:

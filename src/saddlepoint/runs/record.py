@@ -64,9 +64,10 @@ _RESULTS: dict[str, tuple[str, ...]] = {
     ),
     "measure": (),
 }
+_TABLES = ("table.md", "table.csv", "table.tex")
 _DRAWN: dict[str, tuple[str, ...]] = {
     "train": ("report.html", BOARD),
-    "evaluate": ("report.html", "table.md", "table.csv", "table.tex"),
+    "evaluate": ("report.html", *_TABLES),
     "measure": (),
 }
 
@@ -113,6 +114,7 @@ class Hashes:
         settings: Of every setting that can change a number.
         models: Of architecture, parameters and code, one per model name.
         data: Of images and labels.
+        victims: Of models that the attack never asks, one per name.
     """
 
     __pydantic_config__: ClassVar[Any] = {"extra": "forbid"}
@@ -120,6 +122,7 @@ class Hashes:
     settings: str
     models: Mapping[str, str]
     data: str
+    victims: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def fingerprint(self) -> str:
@@ -183,7 +186,8 @@ class Run:
     @property
     def files(self) -> tuple[str, ...]:
         """Names of everything a run of this kind may write into its folder, pages aside."""
-        return (RECORD, *self.results, *_DRAWN.get(self.kind, ("report.html",)))
+        tables = _TABLES if self.hashes.victims else ()
+        return (RECORD, *self.results, *_DRAWN.get(self.kind, ("report.html", *tables)))
 
     @property
     def results(self) -> tuple[str, ...]:

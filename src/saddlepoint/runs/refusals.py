@@ -39,9 +39,10 @@ def check_foreign(names: Sequence[str], folder: Path) -> None:
 def check_same(old: Run, new: Run, folder: Path) -> None:
     """Refuse to continue a run of another kind, other settings, models or data."""
     what, got = "", ""
-    names = sorted(set(old.hashes.models) | set(new.hashes.models))
-    other = [n for n in names if old.hashes.models.get(n) != new.hashes.models.get(n)]
-    unknown = [n for n in names if not new.hashes.models.get(n)]
+    there, here = ({**run.hashes.models, **run.hashes.victims} for run in (old, new))
+    names = sorted(there.keys() | here.keys())
+    other = [n for n in names if there.get(n) != here.get(n)]
+    unknown = [n for n in names if not here.get(n)]
     if old.kind != new.kind:
         what, got = "kind of run", f"{new.kind} for a run of kind {old.kind}"
     elif old.hashes.settings != new.hashes.settings:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import final
 
@@ -15,10 +15,11 @@ from saddlepoint.losses import fooled as is_fooled
 from saddlepoint.problems import AbstractProblem
 from saddlepoint.rules import AbstractWeightRule
 from saddlepoint.runs.counting import summarise
-from saddlepoint.runs.execute import Execution, in_pages
+from saddlepoint.runs.execute import VICTIMS, Execution, in_pages
 from saddlepoint.runs.record import Run
 from saddlepoint.runs.shown import keep_for_gallery
 from saddlepoint.solver import AttackResult, Progress
+from saddlepoint.solver.inspection import first_answers
 from saddlepoint.streams import JUDGE
 
 __all__ = ["Job", "RunProgress", "Solve", "attack_rows", "fooled_rows", "judged_rows"]
@@ -39,6 +40,7 @@ class Job:
         baseline: Of the attack it is compared with, or None.
         chunk: Rows between two writes to disk.
         notes: What a look at the models has shown, for the record.
+        victims: Problems of the same rows whose models are asked only when all rows are on disk.
     """
 
     problem: AbstractProblem
@@ -47,6 +49,7 @@ class Job:
     baseline: AbstractWeightRule | None
     chunk: int
     notes: tuple[str, ...] = ()
+    victims: tuple[AbstractProblem, ...] = ()
 
 
 @final
@@ -88,7 +91,15 @@ def attack_rows(
 
     execution.notes.extend(job.notes)
     tensors, seconds = in_pages(execution, total, job.chunk, compute, tell)
-    metrics = summarise(execution.run.domains, tensors, baseline=job.baseline is not None)
+    if job.victims:
+        judged, more = _ask_victims(job, execution, tensors)
+        tensors, seconds = {**tensors, **judged}, seconds + more
+    metrics = summarise(
+        execution.run.domains,
+        tensors,
+        baseline=job.baseline is not None,
+        victims=tuple(execution.run.hashes.victims),
+    )
     tensors |= keep_for_gallery(job.problem, tensors)
     return execution.finish(tensors, done=total, seconds=round(seconds, 3), metrics=metrics.plain())
 
@@ -109,6 +120,30 @@ def judged_rows(problem: AbstractProblem, result: AttackResult) -> dict[str, Ten
     tensors = {"labels": problem.truth, **_judged(problem, result, "")}
     says, wrong, _ = _verdict(problem, problem.zeros())
     return tensors | {"clean_predictions": says, "clean_fooled": wrong}
+
+
+def _ask_victims(
+    job: Job, execution: Execution, tensors: Mapping[str, Tensor]
+) -> tuple[dict[str, Tensor], float]:
+    """What the victims say to the images before the attack and to those with the perturbations as stored."""
+    for each in job.victims:
+        first_answers(each, targeted=each.aimed)
+
+    def compute(start: int, stop: int) -> Page:
+        began = time.perf_counter()
+        rows = torch.arange(start, stop, device=job.problem.lower.device)
+        parts = [each.take(rows) for each in job.victims]
+        told: dict[str, Tensor] = {}
+        for prefix in ("", "baseline.") if job.baseline is not None else ("",):
+            delta = tensors[f"{prefix}delta"][start:stop].to(job.problem.lower)
+            says, wrong, fooled = _verdicts(parts, delta)
+            told |= {f"{prefix}victims.predictions": says, f"{prefix}victims.fooled": fooled}
+            if job.problem.aimed:
+                told[f"{prefix}victims.wrong"] = wrong
+        _, told["victims.clean_fooled"], _ = _verdicts(parts, parts[0].zeros())
+        return Page(told, time.perf_counter() - began)
+
+    return in_pages(execution, len(job.problem), job.chunk, compute, name=VICTIMS)
 
 
 def _page(
@@ -153,6 +188,13 @@ def _judged(part: AbstractProblem, result: AttackResult, prefix: str) -> dict[st
             "history.losses": result.history.losses,
         }
     return named
+
+
+def _verdicts(parts: Sequence[AbstractProblem], delta: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Of several problems of the same rows, side by side."""
+    tables = zip(*(_verdict(part, delta) for part in parts), strict=True)
+    says, wrong, fooled = (torch.cat(each, dim=1) for each in tables)
+    return says, wrong, fooled
 
 
 def _verdict(part: AbstractProblem, delta: Tensor) -> tuple[Tensor, Tensor, Tensor]:

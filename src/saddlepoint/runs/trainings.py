@@ -73,12 +73,12 @@ def recipe_of(settings: TrainSettings) -> Recipe:
     given = {name: getattr(settings, name) for name in ("epochs", "learning_rate", "batch_size")}
     recipe = replace(recipe, **{name: value for name, value in given.items() if value is not None})
     literal = settings.method == "ampgd-paper"
-    if recipe.flip and (literal or settings.start == "warm"):
+    if (recipe.flip or recipe.shift) and (literal or settings.start == "warm"):
         which = "`--start warm`" + (", a part of --method ampgd-paper," if literal else "")
         way = "--recipe paper or --method ampgd" if literal else "--recipe paper or --start zero"
         raise ValueError(
-            f"{which} must have images that are not mirrored, got --recipe {settings.recipe}, which mirrors "
-            f"those of {settings.data}; take {way}."
+            f"{which} must have images that are not mirrored or shifted, got --recipe {settings.recipe}, "
+            f"which does that with those of {settings.data}; take {way}."
         )
     return recipe
 
@@ -222,8 +222,14 @@ def _fit(
         options = {"rule": rule, "steps": settings.steps, "mix": settings.mix, "ramp": ramp}
         if settings.start is not None:
             options["start"] = settings.start
-    flip = work.recipe.flip
-    loader = training.Batches(*work.train, work.recipe.batch_size, flip=flip, numbered=not flip)
+    flip, shift = work.recipe.flip, work.recipe.shift
+    loader = training.Batches(
+        *work.train,
+        work.recipe.batch_size,
+        flip=flip,
+        shift=shift,
+        numbered=not (flip or shift),
+    )
     try:
         return training.train(
             work.network,

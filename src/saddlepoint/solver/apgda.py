@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any, Literal
 
@@ -40,6 +41,7 @@ def apgda(
     steps: int = 50,
     step_size: float = 0.25,
     direction: Direction = raw,
+    momentum: float = 0.0,
     keep: Keep = "last",
     start: Tensor | None = None,
     targeted: bool = False,
@@ -66,6 +68,9 @@ def apgda(
         steps: T, the number of updates.
         step_size: alpha in the paper.
         direction: What the gradient becomes: `raw` in the paper; `sign`, `unit_l2`, `SparseL1(n)`.
+        momentum: How much of the gradients before is kept: with m > 0 the direction is that of
+            v_t = m v_{t-1} + g_t / mean |g_t|, with `sign` that of MI-FGSM (Dong et al., 2018). 0 in the
+            paper.
         keep: Which iterate of a row is its result: the "last" in the paper; the "best" as in `attack`, the one
             that fools most domains, then of lowest worst loss. Of random problems the best is the last one, or
             the start where that is better.
@@ -102,6 +107,8 @@ def apgda(
     check_differentiable(problem)
     if not step_size > 0:
         raise ValueError(f"`step_size` must be positive, got {step_size}.")
+    if not 0 <= momentum < math.inf:
+        raise ValueError(f"`momentum` must be >= 0 and finite, got {momentum}.")
     if keep not in ("last", "best"):
         raise ValueError(f"`keep` must be 'last' or 'best', got {keep!r}.")
     check_arguments(problem, ball, rule, loss, steps, start, targeted, batch_size)
@@ -116,6 +123,7 @@ def apgda(
             steps=steps,
             step_size=step_size,
             direction=direction,
+            momentum=momentum,
             keep=keep,
             start=start,
             targeted=targeted,
@@ -136,6 +144,7 @@ def apgda_unchecked(
     steps: int = 50,
     step_size: float = 0.25,
     direction: Direction = raw,
+    momentum: float = 0.0,
     keep: Keep = "last",
     start: Tensor | None = None,
     targeted: bool = False,
@@ -149,10 +158,26 @@ def apgda_unchecked(
     setup = Plan(len(problem), steps, targeted, batch_size, accumulate, rule, precisions)
 
     def solve(part: AbstractProblem, ball: LpBall, delta: Tensor, report: Report) -> AttackResult:
-        return _apgda(part, ball, rule, loss, step_size, direction, keep, delta, setup, report)
+        towards = _Momentum(direction, momentum) if momentum else direction
+        return _apgda(part, ball, rule, loss, step_size, towards, keep, delta, setup, report)
 
     with full_precision(), gradients_enabled():
         return in_batches(problem, ball, start, loss, setup, solve, callback)
+
+
+class _Momentum:
+    """The direction of gradients that are remembered, in one pass over the steps of a batch."""
+
+    def __init__(self, direction: Direction, momentum: float) -> None:
+        self._direction, self._momentum = direction, momentum
+        self._velocity: Tensor | float = 0.0
+
+    def __call__(self, gradient: Tensor) -> Tensor:
+        size = gradient.abs().flatten(1).mean(dim=1).reshape(-1, *(1 for _ in gradient.shape[1:]))
+        # A row whose gradient is zero goes on as before.
+        unit = gradient / size.clamp_min(torch.finfo(gradient.dtype).tiny)
+        self._velocity = self._momentum * self._velocity + unit
+        return self._direction(self._velocity)
 
 
 def _apgda(

@@ -46,6 +46,7 @@ def attack(
     targeted: bool = False,
     quantize: int | None = None,
     start: Tensor | None = None,
+    keep_going: bool = False,
     accumulate: bool | None = None,
     precision: Precision | Sequence[Precision] = "float32",
     gradient: Gradient | None = None,
@@ -83,6 +84,9 @@ def attack(
             [0, 1] and, for p = inf and 0, delta in the ball in exact arithmetic; for p = 1 and 2 the norm
             holds as in `LpBall.project`.
         start: delta_0, (B, ...), projected first; zero by default.
+        keep_going: Whether a row that fools every domain goes on to the last step of its restart, for the
+            iterate of lowest worst loss, which may fool models that were not asked too. Every row then takes
+            all steps; a fooled one is not restarted.
         accumulate: Differentiate domain by domain (memory of one graph); decided from memory by default.
         precision: What models compute in during the search: "float32" (as they are), "bfloat16", "float16", or
             "auto", which is what a short measurement shows to be faster for each model, filters and images with
@@ -116,6 +120,7 @@ def attack(
     rule = MinMax() if rule is None else rule
     check_budget(steps, restarts, evaluations)
     given = {"steps": steps, "restarts": restarts, "evaluations": evaluations}
+    given["keep_going"] = keep_going or None
     check_gradient(gradient, problem, given, precision)
     steps, restarts = 50 if steps is None else steps, 1 if restarts is None else restarts
     check_count("restarts", restarts, 1)
@@ -141,6 +146,7 @@ def attack(
             targeted=targeted,
             quantize=quantize,
             start=start,
+            keep_going=keep_going,
             accumulate=accumulate,
             precisions=precisions,
             gradient=gradient,
@@ -162,6 +168,7 @@ def attack_unchecked(
     targeted: bool = False,
     quantize: int | None = None,
     start: Tensor | None = None,
+    keep_going: bool = False,
     accumulate: bool = False,
     precisions: Precisions | None = None,
     gradient: Gradient | None = None,
@@ -188,7 +195,9 @@ def attack_unchecked(
         try:
             for phase in phases:
                 few, few_ball = part.take(rows), ball.take(rows)
-                this = Restart(rule, loss, setup, grid, phase, gradient, seed, report, watch)
+                this = Restart(
+                    rule, loss, setup, grid, phase, gradient, seed, keep_going, report, watch
+                )
                 begin = delta if phase.begin == "start" else best.delta[rows]
                 if phase.begin == "random":
                     stream, wide = streams.START + phase.number, this.schedule.ball(few_ball, 0)

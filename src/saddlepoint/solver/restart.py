@@ -40,6 +40,7 @@ class Restart:
         phase: How many steps, and what they follow.
         gradient: How to do without gradients, or None.
         seed: Of the rows' streams.
+        keep_going: Whether rows that fool every domain go on to the last step.
         report: Told after every iterate.
         watch: Looks at every iterate.
     """
@@ -51,6 +52,7 @@ class Restart:
     phase: Phase
     gradient: Gradient | None
     seed: int
+    keep_going: bool
     report: Report
     watch: Watch
 
@@ -88,7 +90,7 @@ class Restart:
                     gained[here] |= best.offer(rows[here], shown, weights, point)
                 self.report(self.phase.number, step_number, best.fooled)
                 # What a random transform did once it may not do again: such rows go on to the end.
-                left = ~point.fooled.all(dim=1) | problem.random | (not inside)
+                left = ~point.fooled.all(dim=1) | problem.random | (not inside) | self.keep_going
                 left &= best.num_forwards[rows[here]] <= most
                 remaining = self.watch.count(left) if step_number < steps else 0
                 if remaining == 0:

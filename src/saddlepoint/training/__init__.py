@@ -1,10 +1,12 @@
 """Training: steps against several threats, one loop for every method, recipes, safe checkpoints."""
 
+from .abstract_method import Step
 from .ampgd import StepOptions, StepStats, ampgd_step, avg_step, max_step, msd_step, perturb
 from .batches import Batches, Loader, TrainingProgress
 from .board import TensorBoard
+from .extreme import Drawn, RunningErrors
 from .loop import METHODS, clean_step, train
-from .methods import MethodOptions, Step
+from .methods import MethodOptions
 from .recipes import Recipe, recipe_for
 from .threats import AbstractStart, RandomStart, Threat, ThreatLike, WarmStart, ZeroStart
 from .validation import validate
@@ -13,10 +15,12 @@ __all__ = [
     "METHODS",
     "AbstractStart",
     "Batches",
+    "Drawn",
     "Loader",
     "MethodOptions",
     "RandomStart",
     "Recipe",
+    "RunningErrors",
     "Step",
     "StepOptions",
     "StepStats",

@@ -102,14 +102,16 @@ class TrainingProgress:
 class Batches:
     """Shuffled batches of a data set held in memory: a loader without worker processes.
 
-    Each pass draws its order, and which images to mirror, from torch's global generator, which
-    `train` seeds for every epoch. The last batch may be smaller.
+    Each pass draws its order, and which images to mirror and how far to shift them, from torch's global
+    generator, which `train` seeds for every epoch. The last batch may be smaller.
 
     Args:
         x: Images, (N, ...).
         y: Labels, (N,).
         size: Images per batch.
         flip: Mirror each image left to right with probability one half.
+        shift: Shift each image by up to so many pixels along both axes, every distance as likely; what comes
+            in is black.
         numbered: Give the numbers of the images too, as methods need that remember something of each image.
 
     Example:
@@ -119,18 +121,29 @@ class Batches:
     """
 
     def __init__(
-        self, x: Tensor, y: Tensor, size: int, *, flip: bool = False, numbered: bool = False
+        self,
+        x: Tensor,
+        y: Tensor,
+        size: int,
+        *,
+        flip: bool = False,
+        shift: int = 0,
+        numbered: bool = False,
     ) -> None:
         if len(x) != len(y) or len(x) == 0:
             raise ValueError(f"`x` and `y` must be of equal length > 0, got {len(x)}, {len(y)}.")
         if size < 1:
             raise ValueError(f"`size` must be at least 1, got {size}.")
-        if flip and numbered:
+        if shift < 0:
+            raise ValueError(f"`shift` must be at least 0, got {shift}.")
+        if (flip or shift) and numbered:
+            name, value = ("flip", "True") if flip else ("shift", shift)
             raise ValueError(
-                "`flip` must be False with numbered images, got True: what was found for an image is not meant "
-                "for its mirror image."
+                f"`{name}` must be {'False' if flip else 0} with numbered images, got {value}: what was found "
+                "for an image is not meant for one that is mirrored or shifted."
             )
-        self.x, self.y, self.size, self.flip, self.numbered = x, y, size, flip, numbered
+        self.x, self.y, self.size = x, y, size
+        self.flip, self.shift, self.numbered = flip, shift, numbered
 
     def __len__(self) -> int:
         return math.ceil(len(self.x) / self.size)
@@ -143,4 +156,16 @@ class Batches:
             if self.flip:
                 mirrored = torch.rand(len(x)) < 0.5
                 x[mirrored] = x[mirrored].flip(-1)
+            if self.shift:
+                x = _shifted(x, torch.randint(2 * self.shift + 1, (2, len(x))), self.shift)
             yield (x, self.y[index], index) if self.numbered else (x, self.y[index])
+
+
+def _shifted(x: Tensor, by: Tensor, most: int) -> Tensor:
+    """Windows of images (B, C, H, W) with a black margin, `by` (2, B) entries from its top and left edge."""
+    count, channels, height, width = x.shape
+    wide = torch.nn.functional.pad(x, (most,) * 4)
+    rows = (by[0][:, None] + torch.arange(height))[:, None, :, None]
+    columns = (by[1][:, None] + torch.arange(width))[:, None, None, :]
+    image, channel = torch.arange(count)[:, None, None, None], torch.arange(channels)[:, None, None]
+    return wide[image, channel, rows, columns]

@@ -19,6 +19,7 @@ from saddlepoint.loaders import collected
 from saddlepoint.losses import fooled
 from saddlepoint.precision import Precision
 
+from .abstract_method import AbstractMethod, Plain, Step
 from .batches import Batches, Loader, TrainingProgress, as_batch, as_loader
 from .checkpoints import read_config
 from .inner import (
@@ -30,7 +31,7 @@ from .inner import (
     precisions_of_step,
     step_on,
 )
-from .methods import ADVERSARIAL, AbstractMethod, MethodOptions, Plain, Step, make_method
+from .methods import ADVERSARIAL, MethodOptions, make_method
 from .recipes import Recipe
 from .session import CHECKPOINT, Session, Validation
 from .threats import Threat, ThreatLike, check_threats
@@ -117,8 +118,9 @@ def train(
         threats: K named balls, or `Threat`s. Needed by all methods but "clean".
         method: None is "ampgd" with threats and "clean" without. "ampgd" is Algorithm 2 with stronger inner
             attacks, "ampgd-paper" is Algorithm 2 to the letter (docs/training.md says how they differ); "avg",
-            "max", "msd"; "linf", "l2" or "l1" for the threat of that norm only; "clean"; or a step function of
-            your own, called as step(model, optimizer, x, y, iteration).
+            "max", "msd"; "eat" (E-AT), one threat per step; "linf", "l2" or "l1" for the threat
+            of that norm only; "clean"; or a step function of your own, called as
+            step(model, optimizer, x, y, iteration).
         recipe: Optimiser and schedule; its batch size and augmentation are the loader's business.
             None is AdamW at 0.001, one-cycle, 10 epochs.
         epochs: Overrides the number in the recipe.
@@ -168,6 +170,11 @@ def train(
     path = folder / CHECKPOINT if folder is not None else None
     if precision == "auto":
         precision = _decided(model, loader, path if resume else None)
+    if recipe.sides and method != "clean":
+        raise ValueError(
+            f"`recipe` must have no `sides` for method {method!r}, got {recipe.sides}: radii are "
+            "those of whole images."
+        )
     chosen = _method(method, named, held_out, precision, options)
     session = Session(
         model,

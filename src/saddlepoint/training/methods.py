@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import math
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from functools import partial
 from typing import Literal, Protocol, TypedDict, Unpack, final
 
@@ -16,8 +14,10 @@ from saddlepoint.directions import raw
 from saddlepoint.precision import Precision
 from saddlepoint.rules import AbstractWeightRule, MinMax
 
+from .abstract_method import AbstractMethod, Moment
 from .ampgd import StepStats, ampgd_step, avg_step, max_step, msd_step
 from .distributed import World
+from .extreme import Drawn, RunningErrors
 from .memory import Memory, Visit
 from .threats import (
     AbstractStart,
@@ -29,19 +29,7 @@ from .threats import (
     check_threats,
 )
 
-__all__ = [
-    "ADVERSARIAL",
-    "AbstractMethod",
-    "MethodOptions",
-    "Moment",
-    "Plain",
-    "Step",
-    "make_method",
-]
-
-Step = Callable[[nn.Module, torch.optim.Optimizer, Tensor, Tensor, int], Mapping[str, float]]
-"""step(model, optimizer, x, y, iteration): one update of the parameters on a batch; iterations count from 0
-over all epochs, also when resumed. Returns means over the batch, "loss" among them."""
+__all__ = ["ADVERSARIAL", "MethodOptions", "make_method"]
 
 
 class MethodOptions(TypedDict, total=False):
@@ -66,82 +54,6 @@ class MethodOptions(TypedDict, total=False):
 
 class _Options(MethodOptions, total=False):
     precision: Precision
-
-
-@final
-@dataclass(frozen=True)
-class Moment:
-    """What a step may depend on besides its batch: the same in every run, and in every process.
-
-    Attributes:
-        number: Of the step, from 0, over all epochs.
-        time: Epochs passed at the end of the step.
-        seed: Of this step's random numbers.
-        rows: Positions of the rows in the whole batch, (B,).
-        images: Numbers of the images in the data set, (B,), if the loader gives them.
-    """
-
-    number: int
-    time: float
-    seed: int
-    rows: Tensor
-    images: Tensor | None = None
-
-
-class AbstractMethod(ABC):
-    """A way to train: a step, and what it has to remember from one step to the next."""
-
-    @abstractmethod
-    def step(
-        self,
-        model: nn.Module,
-        optimizer: torch.optim.Optimizer,
-        x: Tensor,
-        y: Tensor,
-        moment: Moment,
-    ) -> Mapping[str, float]:
-        """One update of the model; returns means over the batch, "loss" among them."""
-
-    @abstractmethod
-    def share(self, world: World) -> None:
-        """Learn what all processes found in this step; each calls it, also one whose share was empty."""
-
-    @abstractmethod
-    def state(self) -> dict[str, Tensor]:
-        """What a checkpoint must hold."""
-
-    @abstractmethod
-    def restore(self, state: Mapping[str, Tensor]) -> None:
-        """Continue from what `state` returned."""
-
-
-@final
-@dataclass(frozen=True)
-class Plain(AbstractMethod):
-    """A step function that remembers nothing."""
-
-    function: Step
-
-    def step(
-        self,
-        model: nn.Module,
-        optimizer: torch.optim.Optimizer,
-        x: Tensor,
-        y: Tensor,
-        moment: Moment,
-    ) -> Mapping[str, float]:
-        """Call the function."""
-        return self.function(model, optimizer, x, y, moment.number)
-
-    def share(self, world: World) -> None:
-        """Nothing to learn."""
-
-    def state(self) -> dict[str, Tensor]:
-        """Nothing to keep."""
-        return {}
-
-    def restore(self, state: Mapping[str, Tensor]) -> None:
-        """Nothing to restore."""
 
 
 Factory = Callable[[dict[str, Threat], _Options], AbstractMethod]
@@ -234,6 +146,49 @@ class _Adversarial(AbstractMethod):
         self.memory.restore(state)
 
 
+@final
+class _Extreme(AbstractMethod):
+    """E-AT: `_Adversarial` against one threat per step, which `RunningErrors` draws."""
+
+    def __init__(self, threats: dict[str, Threat], options: _Options) -> None:
+        if options.get("start", "zero") == "warm":
+            raise ValueError(
+                "`start` must be 'zero' or 'random' for method 'eat', got 'warm': an image meets another "
+                "threat from visit to visit."
+            )
+        self.errors = RunningErrors(threats)
+        self.alone = {
+            name: _Adversarial(avg_step, {name: threat}, options)
+            for name, threat in threats.items()
+        }
+        self._drawn: Drawn | None = None
+
+    def step(
+        self,
+        model: nn.Module,
+        optimizer: torch.optim.Optimizer,
+        x: Tensor,
+        y: Tensor,
+        moment: Moment,
+    ) -> Mapping[str, float]:
+        name = self.errors.draw(moment.seed)
+        stats = self.alone[name].step(model, optimizer, x, y, moment)
+        self._drawn = Drawn(name, len(x) * (1 - stats["accuracy"]), len(x))
+        # Of a threat that was not drawn nothing is known but that it was not.
+        drawn = {f"weight/{each}": float(each == name) for each in self.alone}
+        return {"loss": stats["loss"], "accuracy": stats["accuracy"]} | drawn
+
+    def share(self, world: World) -> None:
+        self.errors.update(*(each for each in world.gather(self._drawn) if each is not None))
+        self._drawn = None
+
+    def state(self) -> dict[str, Tensor]:
+        return self.errors.state()
+
+    def restore(self, state: Mapping[str, Tensor]) -> None:
+        self.errors.restore(state)
+
+
 def make_method(
     name: str, threats: Mapping[str, ThreatLike], **options: Unpack[_Options]
 ) -> AbstractMethod:
@@ -321,6 +276,7 @@ ADVERSARIAL: dict[str, Factory] = {
     "avg": _baseline(avg_step),
     "max": _baseline(max_step),
     "msd": _baseline(msd_step),
+    "eat": _Extreme,
     "linf": _alone(math.inf),
     "l2": _alone(2),
     "l1": _alone(1),

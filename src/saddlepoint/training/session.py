@@ -11,15 +11,16 @@ from pathlib import Path
 from typing import Any, final
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from saddlepoint.files import write_atomically
 from saddlepoint.solver.schedule import SIZES
 
+from .abstract_method import AbstractMethod, Moment
 from .batches import Batch, Loader, TrainingProgress, as_batch
 from .checkpoints import read_checkpoint, read_model, write_checkpoint
 from .distributed import World
-from .methods import AbstractMethod, Moment
 from .recipes import Recipe
 from .threats import Threat
 from .validation import validate
@@ -144,7 +145,7 @@ class Session:
                 next(batches)
             _set_random_state(self._random)
         for index, given in enumerate(batches, self._tally.steps):
-            batch = as_batch(given)
+            batch = _at_side(as_batch(given), self.recipe.side_at(epoch))
             for options in self.optimizer.param_groups:
                 options["lr"] = self.recipe.learning_rate_at(epoch + index / steps)
             means = self._step(batch, epoch, index)
@@ -223,6 +224,14 @@ class Session:
         """Union accuracy of validated epochs, and clean accuracy, which decides between equals."""
         found = (each.validation for each in self.history)
         return [(each["union"], each["clean"]) for each in found if each is not None]
+
+
+def _at_side(batch: Batch, side: int | None) -> Batch:
+    """The batch with images of that side, of which averages of pixels make smaller ones."""
+    if side is None or batch.x.shape[-2:] == (side, side):
+        return batch
+    small = F.interpolate(batch.x, (side, side), mode="bilinear", antialias=True)
+    return batch._replace(x=small.clamp(0, 1))
 
 
 @contextmanager

@@ -13,7 +13,7 @@ from pydantic import BeforeValidator, Field, field_validator, model_validator
 from saddlepoint import paper
 from saddlepoint.runs import texts
 from saddlepoint.runs.gradient_words import HELP as GRADIENTS
-from saddlepoint.runs.gradient_words import gradient
+from saddlepoint.runs.gradient_words import check_alone, gradient
 from saddlepoint.runs.model_words import HELP
 from saddlepoint.runs.settings.common import (
     Classes,
@@ -70,6 +70,11 @@ class AttackSettings(Settings):
         min_length=1,
         description=f"Separated by commas: {HELP}.",
     )
+    victims: Names = Field(
+        default=[],
+        description="Models that the attack never asks, in the words of --models: when it is done, they are "
+        "shown the perturbed images, and success on them is counted on its own; guide: docs/transfer.md.",
+    )
     mean: Mean = None
     std: Std = None
     norm: Annotated[Literal["linf", "l2", "l1", "l0"], BeforeValidator(_lower)] = Field(
@@ -122,6 +127,11 @@ class AttackSettings(Settings):
         "--steps and --restarts, which then follow from it.",
     )
     gradient: str | None = Field(default=None, description=GRADIENTS)
+    keep_going: bool = Field(
+        default=False,
+        description="Go on to the last step with images that fool every model already, which may help against "
+        "--victims; with --method attack, which stops there otherwise.",
+    )
     step_size: Number | None = Field(
         default=None,
         gt=0,
@@ -203,15 +213,16 @@ class AttackSettings(Settings):
             raise ValueError(
                 "`step_size` must be left out with --method attack, which has none to tune."
             )
-        kept = (self.restarts, self.quantize, self.evaluations, self.gradient)
-        if self.method == "apgda" and kept != (1, None, None, None):
+        kept = (self.restarts, self.quantize, self.evaluations, self.keep_going, self.gradient)
+        if self.method == "apgda" and kept != (1, None, None, False, None):
             raise ValueError(
-                "`restarts`, `quantize`, `evaluations` and `gradient` must be left out with --method apgda."
+                "`restarts`, `quantize`, `evaluations`, `keep_going` and `gradient` must be left out with "
+                "--method apgda."
             )
         fields = type(self).model_fields
-        names = ("steps", "restarts", "evaluations", "precision")
+        names = ("steps", "restarts", "evaluations", "precision", "keep_going")
         changed = {n: getattr(self, n) for n in names if getattr(self, n) != fields[n].default}
-        _check_alone(self, changed)
+        check_alone(vars(self), changed)
         if self.method == "apgda" and self.step_size is None:
             raise ValueError(
                 f"`--step-size` must be given with --method apgda, such as --step-size 1/4: "
@@ -225,7 +236,7 @@ class AttackSettings(Settings):
     ) -> Self:
         """As in `Settings.load`; what follows from a flag is refused even where it says the default."""
         if "kind" not in flags:  # a record has everything, defaults too
-            _check_alone(flags, flags)
+            check_alone(flags, flags)
         return super().load(flags, file, trust=trust)
 
     @classmethod
@@ -329,18 +340,3 @@ ATTACKS: Mapping[str, type[AttackSettings]] = {
     "transform": TransformSettings,
 }
 """The settings of every kind of attack."""
-
-
-def _check_alone(settings: AttackSettings | Mapping[str, Any], given: Mapping[str, Any]) -> None:
-    """Refuse what follows from the number of evaluations, or of queries, beside it."""
-    for flag, others in (
-        ("evaluations", ("steps", "restarts")),
-        ("gradient", ("steps", "restarts", "evaluations", "precision")),
-    ):
-        plain = settings if isinstance(settings, Mapping) else vars(settings)
-        for name in others if plain.get(flag) is not None else ():
-            if given.get(name) is not None:
-                raise ValueError(
-                    f"`--{name}` must be left out with --{flag}, got {given[name]}; it follows from "
-                    f"--{flag} {plain[flag]}."
-                )

@@ -194,7 +194,7 @@ class Settings(BaseModel):
         except ValidationError as error:
             raise ValueError(cls._explain(error, values, given, file)) from error
         if file is not None and not trust:
-            for name in ("models", "model", "data", "test_data"):
+            for name in ("models", "victims", "model", "data", "test_data"):
                 if name not in given:
                     _check_words(name, _items(getattr(settings, name, [])), file)
         return settings
@@ -328,7 +328,7 @@ def _check_words(name: str, words: list[object], file: Path) -> None:
             risk = parse(word).risk
         except ValueError:  # data that is no code; models are refused elsewhere
             continue
-        if risk and (name in ("models", "model") or risk == "runs code"):
+        if risk and (name in ("models", "victims", "model") or risk == "runs code"):
             raise ValueError(
                 f"`--trust` must be given for {file}: its {name} {word!r} {risk}; name it with --{name}, or "
                 "trust the file if you know where it comes from."

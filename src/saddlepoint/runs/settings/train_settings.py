@@ -23,7 +23,7 @@ from saddlepoint.runs.settings.common import (
 
 __all__ = ["TrainSettings"]
 
-Method = Literal["ampgd", "ampgd-paper", "avg", "max", "msd", "linf", "l2", "l1", "clean"]
+Method = Literal["ampgd", "ampgd-paper", "avg", "max", "msd", "eat", "linf", "l2", "l1", "clean"]
 
 
 class TrainSettings(Settings):
@@ -39,8 +39,9 @@ class TrainSettings(Settings):
     method: Method | None = Field(
         default=None,
         description="ampgd weighs the threats by min-max, ampgd-paper by Algorithm 2 to the letter; avg takes "
-        "their mean, max the worst, msd the best of K steps; linf, l2 and l1 train against the threat of that "
-        "norm; clean without any. [default: ampgd with threats, clean without]",
+        "their mean, max the worst, msd the best of K steps; eat draws one threat per step; linf, l2 and l1 "
+        "train against the threat of that norm; clean without any. [default: ampgd with threats, "
+        "clean without]",
     )
     data: str = Field(
         description="mnist, cifar10, fashion-mnist; mnist-sample or cifar10-sample, which train on four fifths "

@@ -1,0 +1,61 @@
+"""Figures of `python -m benchmarks --store FILE`, kept by room, and the table that shows them."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from .peers import machine
+from .timing import Figure
+
+FILE = Path("docs/results/figures.json")
+_INTRODUCTION = """
+`python -m benchmarks --store {path}` measures these. A ratio compares what ran in turn in one
+process, by the time that the processor worked for it; throughput of processes is by the clock. The load is the
+number of processes that wanted one of {cores} cores when a room began and ended.
+"""
+
+
+def keep(path: Path, room: str, figures: Sequence[Figure], load: float, threads: int) -> None:
+    """Put the figures of a room into the file, in place of those it had."""
+    content: dict[str, Any] = {}
+    if path.exists():
+        content = json.loads(path.read_text(encoding="utf-8"))
+    here = machine.machine(threads)
+    content[room] = {
+        "begun_and_ended_with_load": [load, here["load"]],
+        "ended": time.strftime("%Y-%m-%d %H:%M", time.gmtime()),
+        "cpu": here["cpu"],
+        "cores": here["cores"],
+        "code": machine.code(),
+        "torch": machine.versions()["torch"],
+        "figures": [asdict(figure) for figure in figures],
+    }
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+
+
+def section(path: Path) -> str:
+    """The figures as a section of a page; nothing if none are kept."""
+    if not path.exists():
+        return ""
+    content = json.loads(path.read_text(encoding="utf-8"))
+    cores = max(room["cores"] for room in content.values())
+    lines = [
+        "## Overheads and own ratios\n",
+        _INTRODUCTION.format(path=FILE.as_posix(), cores=cores).lstrip(),
+    ]
+    lines.append("| Room | Load | Figure | Value | Wanted | |\n|---|---:|---|---:|---:|---|")
+    for name, room in content.items():
+        load = " to ".join(f"{each:.1f}" for each in room["begun_and_ended_with_load"])
+        for figure in room["figures"]:
+            kept = "kept" if figure["passed"] else "**missed**"
+            bound = figure["bound"].replace("<=", "at most").replace(">=", "at least")
+            lines.append(
+                f"| {name} | {load} | {figure['name']} | {figure['value']:.3f} | {bound} | {kept} |"
+            )
+    return "\n".join(lines) + "\n"

@@ -1,0 +1,160 @@
+"""Models that an attack never asks: what they are shown once it is done, and what came of it.
+
+The attack knows nothing of them. When every perturbation is on disk, each victim sees the perturbed images as
+they are, without the views of an attack through transformations, and is judged as the attacked models are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from torch import Tensor
+
+from saddlepoint import data
+from saddlepoint.evaluation import wilson
+from saddlepoint.evaluation.rates import share
+from saddlepoint.problems import AbstractProblem, Ensemble, Model, Universal, check_eval_mode
+from saddlepoint.runs.metric_parts import Interval, Transfer, VictimMetrics
+from saddlepoint.runs.record import Hashes
+from saddlepoint.runs.settings import AttackSettings, UniversalSettings
+
+__all__ = ["FOOLED", "check_strangers", "row_tables", "transfer", "victims_of"]
+
+FOOLED = "victims.fooled"
+"""The table of a run with victims: (B, V * D), D images of a group or one, victim by victim."""
+
+
+def victims_of(
+    settings: AttackSettings,
+    problem: AbstractProblem,
+    x: Tensor,
+    y: Tensor,
+    victims: Mapping[str, Model],
+) -> tuple[AbstractProblem, ...]:
+    """Problems whose domains are the victims, with the rows and the targets of the attack. Nothing is asked.
+
+    Args:
+        settings: Of the attack.
+        problem: What is attacked.
+        x: Images, (N, C, H, W).
+        y: True classes, (N,); success is counted against them, also where the models' own answers are attacked.
+        victims: By name; none gives no problem.
+
+    Raises:
+        ValueError: A victim is in training mode.
+
+    Example:
+        >>> from saddlepoint import models
+        >>> from saddlepoint.runs.settings import EnsembleSettings
+        >>> x, y = data.sample("mnist", 3)
+        >>> there = {name: models.load(f"mnist-{name.lower()}") for name in "AC"}
+        >>> settings = EnsembleSettings(models=["A"], victims=["C"], eps=0.2)
+        >>> problem = Ensemble([there["A"]], x, y)
+        >>> victims_of(settings, problem, x, y, {"C": there["C"]})
+        (Ensemble(3 rows of 1x28x28, 1 domain: C),)
+    """
+    if not victims:
+        return ()
+    check_eval_mode(list(victims.values()))
+    found: list[AbstractProblem]
+    if isinstance(settings, UniversalSettings):
+        groups, truth = data.group(
+            x, y, settings.group_size, seed=settings.seed, by_class=settings.by_class
+        )
+        found = [Universal(each, groups, truth, box=settings.box) for each in victims.values()]
+    else:
+        found = [Ensemble(list(victims.values()), x, y, names=list(victims))]
+    # Rows whose class is the one to reach are left out, and all that look at one image have one target.
+    found = [each.take(problem.rows) for each in found]
+    if problem.aimed:
+        found = [each.aim_at(_targets(problem, each)) for each in found]
+    return tuple(found)
+
+
+def check_strangers(hashes: Hashes) -> None:
+    """Refuse a victim that is attacked too: its success rate would be no transfer.
+
+    Raises:
+        ValueError: One has the parameters and the code of an attacked model.
+    """
+    for name, digest in hashes.victims.items():
+        twins = [other for other, own in hashes.models.items() if digest and own == digest]
+        if twins:
+            raise ValueError(
+                f"`--victims` must be models that the attack does not ask, got {name}, which is {twins[0]} of "
+                "--models; leave it out of one of them."
+            )
+
+
+def row_tables(
+    names: Sequence[str], tensors: Mapping[str, Tensor], prefix: str = ""
+) -> tuple[Tensor, Tensor]:
+    """Of every row and victim: whether it is fooled (all images of a group), and was right before, (B, V)."""
+    shape = (len(tensors[FOOLED]), len(names), -1)
+    fooled = tensors[f"{prefix}{FOOLED}"].reshape(shape).all(dim=2)
+    return fooled, ~tensors["victims.clean_fooled"].reshape(shape).any(dim=2)
+
+
+def transfer(names: Sequence[str], tensors: Mapping[str, Tensor], prefix: str = "") -> Transfer:
+    """What the perturbations did to victims, each alone and all at once.
+
+    Args:
+        names: Of the V victims.
+        tensors: `victims.fooled` and `victims.clean_fooled`, (B, V * D), boolean, D images of a group or one;
+            of a targeted attack also `victims.wrong`. With a prefix, those of the baseline.
+        prefix: "" or "baseline.".
+
+    Example:
+        >>> import torch
+        >>> fooled = torch.tensor([[True, True], [True, False], [False, False]])
+        >>> tables = {"victims.fooled": fooled, "victims.clean_fooled": torch.zeros(3, 2).bool()}
+        >>> found = transfer(["C", "D"], tables)
+        >>> found.asr_all_among_correct, found.victims["C"].asr_among_correct, found.victims["D"].accuracy
+        (33.3333, 66.6667, 66.6667)
+    """
+    fooled, right = row_tables(names, tensors, prefix)
+    shape = (len(fooled), len(names), -1)
+    wrong = tensors.get(f"{prefix}victims.wrong", tensors[f"{prefix}{FOOLED}"]).reshape(shape)
+    before = tensors["victims.clean_fooled"].reshape(shape)
+    every = right.all(dim=1)
+    rate, ends = _rate(fooled.all(dim=1)[every])
+    return Transfer(
+        victims={
+            name: _victim(fooled[:, k], right[:, k], wrong[:, k], before[:, k])
+            for k, name in enumerate(names)
+        },
+        rows_correct=int(every.sum()),
+        asr_all_among_correct=rate,
+        interval=ends,
+    )
+
+
+def _victim(fooled: Tensor, right: Tensor, wrong: Tensor, before: Tensor) -> VictimMetrics:
+    rate, ends = _rate(fooled[right])
+    accuracy = _percent(share(~wrong))
+    low, high = wilson(int((~wrong).sum()), wrong.numel())
+    return VictimMetrics(
+        rows_correct=int(right.sum()),
+        clean_accuracy=_percent(share(~before)),
+        accuracy=accuracy,
+        accuracy_interval=(_percent(low), _percent(high)),
+        asr_among_correct=rate,
+        interval=ends,
+    )
+
+
+def _rate(hits: Tensor) -> tuple[float | None, Interval | None]:
+    """The share of true entries and its interval, percent; None of nothing."""
+    if len(hits) == 0:
+        return None, None
+    low, high = wilson(int(hits.sum()), len(hits))
+    return _percent(share(hits)), (_percent(low), _percent(high))
+
+
+def _percent(fraction: float) -> float:
+    return round(100 * fraction, 4)
+
+
+def _targets(problem: AbstractProblem, victims: AbstractProblem) -> Tensor:
+    own = problem.labels if isinstance(victims, Universal) else problem.labels[:, :1]
+    return own.expand(-1, victims.num_domains)
