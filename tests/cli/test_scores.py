@@ -119,7 +119,7 @@ def test_onnx_runtime_is_named_where_it_is_missing(
             "must be left out with --method",
         ),
         (
-            ("--models", "A", "--gradient", "estimated:queries=50"),
+            ("--models", "A", "--gradient", "estimated:queries=50,side=1"),
             "`queries` must be enough for a step",
         ),
     ],

@@ -1,5 +1,7 @@
 """ONNX files as ONNX Runtime runs them: scores without gradients."""
 
+import glob
+import hashlib
 from pathlib import Path
 from typing import Any, final
 from weakref import WeakKeyDictionary
@@ -17,33 +19,36 @@ _open: "WeakKeyDictionary[Session, Any]" = WeakKeyDictionary()
 
 @final
 class Session:
-    """A file that ONNX Runtime runs on the CPU; its content is kept, which is what it is recognised by.
+    """A file that ONNX Runtime runs on the CPU, recognised by what is in it.
 
     Args:
-        name: In reports.
-        content: Of the file.
+        path: Of the file. Parameters may be beside it, as in model.onnx.data.
     """
 
-    def __init__(self, name: str, content: bytes) -> None:
-        self.name, self.content = name, content
+    def __init__(self, path: Path) -> None:
+        self.name = path.stem
+        self.sha256 = [
+            hashlib.sha256(file.read_bytes()).hexdigest()
+            for file in sorted(path.parent.glob(f"{glob.escape(path.name)}*"))
+        ]
+        library = import_extra("onnxruntime", f"onnxruntime:{path.name}")
+        options = library.SessionOptions()
+        options.intra_op_num_threads = options.inter_op_num_threads = 1
+        options.log_severity_level = 3
+        providers = ["CPUExecutionProvider"]
+        _open[self] = library.InferenceSession(str(path), options, providers=providers)
 
     def __call__(self, images: Any) -> Any:
         """NumPy images (n, C, H, W) to the first output."""
-        session = self._session()
+        session = _open[self]
         (given,) = session.get_inputs()
         wide = "double" in given.type
         return session.run(None, {given.name: images.astype("float64" if wide else "float32")})[0]
 
-    def _session(self) -> Any:
-        if self not in _open:
-            library = import_extra("onnxruntime", f"onnxruntime:{self.name}")
-            options = library.SessionOptions()
-            options.intra_op_num_threads = options.inter_op_num_threads = 1
-            options.log_severity_level = 3
-            _open[self] = library.InferenceSession(
-                self.content, options, providers=["CPUExecutionProvider"]
-            )
-        return _open[self]
+    @property
+    def inputs(self) -> Any:
+        """What it takes, as ONNX Runtime says it."""
+        return _open[self].get_inputs()
 
 
 def load_session(path: Path) -> Scores:
@@ -53,9 +58,8 @@ def load_session(path: Path) -> Scores:
         ImportError: onnxruntime is not installed; names the extra.
         ValueError: ONNX Runtime cannot read the file, or it takes other things than images.
     """
-    session = Session(path.stem, path.read_bytes())
     try:
-        inputs = session._session().get_inputs()
+        session = Session(path)
     except ImportError:
         raise
     except Exception as error:  # of the library, of several kinds
@@ -63,6 +67,7 @@ def load_session(path: Path) -> Scores:
         raise ValueError(
             f"`{path}` must be an ONNX file that ONNX Runtime can run, got {type(error).__name__}: {reason}"
         ) from error
+    inputs = session.inputs
     if len(inputs) != 1 or inputs[0].type not in _TYPES:
         got = ", ".join(f"{each.name} ({each.type})" for each in inputs)
         raise ValueError(f"`{path}` must take one tensor of images (B, C, H, W), got {got}.")

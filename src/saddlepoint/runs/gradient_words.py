@@ -79,6 +79,6 @@ def check_alone(settings: Mapping[str, Any], given: Mapping[str, Any]) -> None:
         for name in others if settings.get(flag) is not None else ():
             if given.get(name):
                 raise ValueError(
-                    f"`--{name.replace('_', '-')}` must be left out with --{flag}, got {given[name]}; it follows "
-                    f"from --{flag} {settings[flag]}."
+                    f"`--{name.replace('_', '-')}` must be left out with --{flag}, got {given[name]}; it "
+                    f"follows from --{flag} {settings[flag]}."
                 )

@@ -216,7 +216,7 @@ class AttackSettings(Settings):
         kept = (self.restarts, self.quantize, self.evaluations, self.keep_going, self.gradient)
         if self.method == "apgda" and kept != (1, None, None, False, None):
             raise ValueError(
-                "`restarts`, `quantize`, `evaluations`, `keep_going` and `gradient` must be left out with "
+                "`restarts`, `quantize`, `keep_going`, `gradient` and `evaluations` must be left out with "
                 "--method apgda."
             )
         fields = type(self).model_fields
