@@ -55,14 +55,14 @@ class Probes:
     targeted: bool = False
 
 
-class Room(NamedTuple):
+class _Room(NamedTuple):
     """How far the entries can move up and down from where they are, (n, D) each, >= 0."""
 
     up: Tensor
     down: Tensor
 
     @staticmethod
-    def of(problem: AbstractProblem, ball: LpBall, delta: Tensor, distance: float | None) -> Room:
+    def of(problem: AbstractProblem, ball: LpBall, delta: Tensor, distance: float | None) -> _Room:
         """In the box and, for p = inf, in the ball: there every probe could be the answer itself."""
         lower, upper = problem.lower, problem.upper
         far: float | Tensor = 0.25 if distance is None else distance
@@ -75,7 +75,7 @@ class Room(NamedTuple):
             torch.minimum(upper, delta + far) - delta,
             delta - torch.maximum(lower, delta - far),
         )
-        return Room(up.flatten(1).clamp_min(0), down.flatten(1).clamp_min(0))
+        return _Room(up.flatten(1).clamp_min(0), down.flatten(1).clamp_min(0))
 
 
 class Estimator:
@@ -149,7 +149,7 @@ class Estimator:
         Returns:
             (n, ...) and (n, K), boolean.
         """
-        room = Room.of(problem, ball, delta, self.probes.distance)
+        room = _Room.of(problem, ball, delta, self.probes.distance)
         finite = torch.ones(problem.labels.shape, dtype=torch.bool, device=delta.device)
         chosen = weights[:, list(self.probes.domains)]
         if self.probes.directions == "signs":
@@ -166,7 +166,7 @@ class Estimator:
         self,
         problem: AbstractProblem,
         delta: Tensor,
-        room: Room,
+        room: _Room,
         losses: Tensor,
         weights: Tensor,
         finite: Tensor,
@@ -204,7 +204,7 @@ class Estimator:
         return order.topk(self.cost, dim=1).indices
 
     def _by_signs(
-        self, problem: AbstractProblem, delta: Tensor, room: Room, weights: Tensor, finite: Tensor
+        self, problem: AbstractProblem, delta: Tensor, room: _Room, weights: Tensor, finite: Tensor
     ) -> None:
         pairs, count = self.probes.queries // 2, self._known.shape[2]
         total = torch.zeros_like(self._when)
