@@ -65,7 +65,18 @@ if TYPE_CHECKING:
         MinMax,
         WorstCase,
     )
-    from saddlepoint.solver import Asked, AttackResult, History, Progress, Schedule
+    from saddlepoint.score_models import Scores, scores
+    from saddlepoint.solver import (
+        Asked,
+        AttackResult,
+        Estimated,
+        History,
+        Progress,
+        Schedule,
+        Searched,
+        estimated,
+        searched,
+    )
     from saddlepoint.solver.apgda import apgda
     from saddlepoint.solver.attack import attack
     from saddlepoint.training import (
@@ -109,6 +120,7 @@ __all__ = [
     "Drawn",
     "Ensemble",
     "Entropic",
+    "Estimated",
     "EvaluationProgress",
     "Failure",
     "Fixed",
@@ -137,6 +149,8 @@ __all__ = [
     "RunningErrors",
     "SavedImages",
     "Schedule",
+    "Scores",
+    "Searched",
     "StepOptions",
     "StepStats",
     "SuccessRates",
@@ -159,6 +173,7 @@ __all__ = [
     "directions",
     "dlr",
     "doctor",
+    "estimated",
     "l0",
     "l1",
     "l2",
@@ -175,6 +190,8 @@ __all__ = [
     "robust_domains",
     "save_images",
     "save_nearest",
+    "scores",
+    "searched",
     "success_rates",
     "train",
     "transforms",
@@ -227,7 +244,20 @@ _ROOMS = {
         "project_lp_box",
         "project_simplex",
     ),
-    "solver": ("Asked", "AttackResult", "History", "Progress", "Schedule", "apgda", "attack"),
+    "score_models": ("Scores", "scores"),
+    "solver": (
+        "Asked",
+        "AttackResult",
+        "Estimated",
+        "History",
+        "Progress",
+        "Schedule",
+        "Searched",
+        "apgda",
+        "attack",
+        "estimated",
+        "searched",
+    ),
     "training": (
         "AbstractStart",
         "Batches",

@@ -17,12 +17,14 @@ from saddlepoint.data import own
 from saddlepoint.data.pixels import resized
 from saddlepoint.models.loading import fill, parameters
 from saddlepoint.models.onnx_files import load_onnx
+from saddlepoint.models.onnx_sessions import load_session
 from saddlepoint.models.own_code import code_of, from_code, is_code, reason_in
 from saddlepoint.models.wrapping import Normalisation, Wrapped, normalisation
 from saddlepoint.models.zoos import Found, Wanted, from_zoo
 from saddlepoint.problems import Ensemble, Model, check_eval_mode
 from saddlepoint.runs import texts
 from saddlepoint.runs.model_words import HELP, ModelWord, parse
+from saddlepoint.score_models import has_gradient, scores
 
 __all__ = [
     "Images",
@@ -33,6 +35,7 @@ __all__ = [
     "load_models",
 ]
 
+_FILES = ("program", "onnxruntime")
 # Kinds of models that take images in [0, 1] as they are.
 _NORMALISE = ("shipped", "card", "architecture")
 
@@ -208,7 +211,7 @@ def load_models(
 def load_model(
     word: ModelWord, images: Images, prepared: Normalisation | None = None, *, trust: bool = False
 ) -> Model:
-    """One model, in evaluation mode, that takes images in [0, 1].
+    """One model, in evaluation mode, that takes images in [0, 1]; declared if it is asked for scores only.
 
     Args:
         word: Its name. Code is imported and called because the user named it.
@@ -216,7 +219,15 @@ def load_model(
         prepared: How it wants images, where nobody else knows or where this is to be used instead.
         trust: Whether TorchScript may be loaded.
     """
-    for file in filter(None, (word.parameters, word.name if word.kind == "program" else "")):
+    model = _loaded(word, images, prepared, trust=trust)
+    return scores(model) if word.scores and has_gradient(model) else model
+
+
+def _loaded(
+    word: ModelWord, images: Images, prepared: Normalisation | None, *, trust: bool
+) -> Model:
+    """The model itself."""
+    for file in filter(None, (word.parameters, word.name if word.kind in _FILES else "")):
         if not Path(file).is_file():
             raise ValueError(f"`--models` must name a file that exists, got {file!r}.")
     if word.kind == "shipped":
@@ -236,6 +247,8 @@ def load_model(
 
 def _found(word: ModelWord, images: Images, *, trust: bool) -> Found:
     """A network from elsewhere, with what is known of how it wants images."""
+    if word.kind == "onnxruntime":
+        return Found(load_session(Path(word.name)))
     if word.kind == "program":
         onnx = Path(word.name).suffix == ".onnx"
         path = Path(word.name)
