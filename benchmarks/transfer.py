@@ -2,7 +2,8 @@
 
 Every shipped network of MNIST and CIFAR-10 is once the victim, and the three others are the surrogates that
 attacks may ask. All methods get ten gradients per image and surrogate. Each part of the images is stored as
-soon as it is done, and docs/TRANSFER_RESULTS.md is written from the store; called again, it goes on where it stopped.
+soon as it is done, and docs/TRANSFER_RESULTS.md is written from the store; called again, it goes on where it
+stopped.
 """
 
 from __future__ import annotations

@@ -24,6 +24,7 @@ LEVELS = {
     # Below all: how a model is asked, and what a wrong answer is.
     "calls": -1,
     "precision": -2,  # what calls are made in
+    "extras": -3,  # what to install
     "display": -2,  # how things print
     "bars": -2,
     "plots": -2,

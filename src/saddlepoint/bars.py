@@ -6,6 +6,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from saddlepoint.extras import install
+
 __all__ = ["Bar", "bar"]
 
 
@@ -28,7 +30,7 @@ class Bar:
             from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
         except ImportError as error:
             raise ImportError(
-                "a progress bar needs rich; install it with pip install 'saddlepoint[show]'",
+                f"a progress bar needs rich; install it with {install('show')}",
                 name="rich",
             ) from error
         # In notebooks rich would need widgets, which are not always there.

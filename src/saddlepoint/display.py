@@ -10,7 +10,17 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-__all__ = ["Brief", "hardest", "html_table", "names_text", "percent", "percents", "short"]
+__all__ = [
+    "Brief",
+    "distance_text",
+    "hardest",
+    "html_table",
+    "names_text",
+    "percent",
+    "percents",
+    "radius_text",
+    "short",
+]
 
 _MOST = 5  # names in a line
 
@@ -90,6 +100,30 @@ def percents(ends: tuple[float, float]) -> str:
         '15.0 to 85.0 %'
     """
     return f"{100 * ends[0]:.1f} to {100 * ends[1]:.1f} %"
+
+
+def radius_text(value: float) -> str:
+    """A radius as people write it: in steps of 8-bit pixels where it is a whole number of them.
+
+    Example:
+        >>> radius_text(8 / 255), radius_text(0.2), radius_text(0.0078431377), radius_text(1 / 3)
+        ('8/255', '0.2', '2/255', '0.333333')
+    """
+    steps = value * 255
+    if 0 < value < 0.2 and round(steps) > 0 and abs(steps - round(steps)) < 1e-4:
+        return f"{round(steps)}/255"
+    return f"{value:g}"
+
+
+def distance_text(value: float, radius: float) -> str:
+    """A distance in the unit in which the radius beside it is written.
+
+    Example:
+        >>> distance_text(6.13e-5, 2 / 255), distance_text(0.12345, 0.3)
+        ('0.016/255', '0.123')
+    """
+    steps = value > 0 and radius_text(radius).endswith("/255")
+    return f"{255 * value:.2g}/255" if steps else f"{value:.3g}"
 
 
 def hardest(kept: Sequence[float]) -> int | None:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+import torch
 from torch import Tensor
 
-__all__ = ["PALETTE", "plot_steps", "pyplot"]
+from saddlepoint.extras import install
+
+__all__ = ["PALETTE", "plot_steps", "plot_survival", "pyplot"]
 
 PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#000000", "#E69F00", "#56B4E9", "#F0E442")
 """Okabe and Ito's colours, which people with colour vision deficiencies can tell apart."""
@@ -25,7 +28,7 @@ def pyplot() -> Any:
         import matplotlib.pyplot as plt
     except ImportError as error:
         raise ImportError(
-            "plots need matplotlib; install it with pip install 'saddlepoint[show]'",
+            f"plots need matplotlib; install it with {install('show')}",
             name="matplotlib",
         ) from error
     return plt
@@ -33,7 +36,7 @@ def pyplot() -> Any:
 
 def plot_steps(
     curves: dict[str, Tensor], names: Sequence[str], axes: Sequence[Any] | None = None
-) -> tuple[Any, ...]:
+) -> Any:
     """Means over rows at every step, one panel per quantity, one line per domain.
 
     Args:
@@ -42,26 +45,76 @@ def plot_steps(
         axes: One for each quantity; new ones side by side if None.
 
     Returns:
-        The axes.
+        The figure of matplotlib; its panels are `figure.axes`.
     """
-    if axes is None:
-        _, made = pyplot().subplots(
-            1, len(curves), figsize=(4.6 * len(curves), 3.2), layout="constrained"
-        )
-        axes = tuple(made) if len(curves) > 1 else (made,)
-    if len(axes) != len(curves):
-        raise ValueError(
-            f"`axes` must be {len(curves)}, for {' and '.join(curves)}, got {len(axes)}."
-        )
-    for panel, (title, values) in zip(axes, curves.items(), strict=True):
+    panels = _panels(curves, axes)
+    for panel, (title, values) in zip(panels, curves.items(), strict=True):
         means = values.double().nanmean(dim=1).cpu()
         for k, name in enumerate(names):
-            style = _DASHES[k // len(PALETTE) % len(_DASHES)]
-            colour = PALETTE[k % len(PALETTE)]
-            panel.plot(means[:, k].tolist(), color=colour, linestyle=style, label=name)
+            panel.plot(means[:, k].tolist(), **_style(k), label=name)
         panel.set_xlabel("step")
         panel.xaxis.get_major_locator().set_params(integer=True)
         panel.set_ylabel(title)
         panel.grid(visible=True, alpha=0.3)
-    axes[-1].legend(fontsize="small")  # losses fall: there is room above them
-    return tuple(axes)
+    return _with_legend(panels, own=axes is None)
+
+
+def plot_survival(
+    distances: Mapping[str, Mapping[str, Tensor]],
+    radii: Mapping[str, float],
+    axes: Sequence[Any] | None = None,
+) -> Any:
+    """The share of images whose nearest wrong image is farther than a radius, one panel per threat.
+
+    Args:
+        distances: For every threat the distances by the name of the line, (N,); inf where there is none.
+        radii: Of the threats, marked in the panels.
+        axes: One for each threat; new ones side by side if None.
+
+    Returns:
+        The figure of matplotlib; its panels are `figure.axes`.
+    """
+    panels = _panels(distances, axes)
+    for panel, (threat, lines) in zip(panels, distances.items(), strict=True):
+        for k, (name, values) in enumerate(lines.items()):
+            known = values[values.isfinite()].double().sort().values
+            left = len(values) - torch.arange(len(known) + 1, dtype=torch.float64)
+            end = torch.tensor([max(1.25 * radii[threat], *known.tolist(), 0.0)])
+            x = torch.cat([torch.zeros(1), known, end]).tolist()
+            share = (left / max(len(values), 1)).tolist()
+            panel.step(x, [share[0], *share[1:], share[-1]], where="post", **_style(k), label=name)
+        panel.axvline(radii[threat], color="grey", linestyle=":")
+        panel.set_xlim(0, 4 * radii[threat])
+        panel.set_ylim(0, 1)
+        panel.set_xlabel(f"{threat} radius")
+        panel.set_ylabel("share still right")
+        panel.grid(visible=True, alpha=0.3)
+    return _with_legend(panels, own=axes is None)
+
+
+def _panels(wanted: Mapping[str, Any], axes: Sequence[Any] | None) -> Sequence[Any]:
+    if axes is None:
+        size = (4.6 * len(wanted) + 1.2, 3.2)
+        _, made = pyplot().subplots(1, len(wanted), figsize=size, layout="constrained")
+        return tuple(made) if len(wanted) > 1 else (made,)
+    if len(axes) != len(wanted):
+        raise ValueError(
+            f"`axes` must be {len(wanted)}, for {' and '.join(wanted)}, got {len(axes)}."
+        )
+    return axes
+
+
+def _style(k: int) -> dict[str, str]:
+    style = _DASHES[k // len(PALETTE) % len(_DASHES)]
+    return {"color": PALETTE[k % len(PALETTE)], "linestyle": style}
+
+
+def _with_legend(panels: Sequence[Any], *, own: bool) -> Any:
+    """The figure, with one legend for all panels beside them where they are ours, else in the last."""
+    lines, names = panels[-1].get_legend_handles_labels()
+    figure = panels[-1].figure
+    if own:
+        figure.legend(lines, names, loc="outside right upper", fontsize="small")
+    else:
+        panels[-1].legend(fontsize="small")
+    return figure

@@ -145,7 +145,7 @@ class TestCommand:
         words = ("A", "--threat", "linf:0.2", "--limit", 3, "--no-doctor", "--quiet")
         both = ("--transforms", "identity,rotate:20", "--out", "two")
         assert inside("evaluate", *words, *both) == 0
-        assert runs.Run.read(tmp_path / "two").domains == ("original", "rotate")
+        assert runs.Run.read(tmp_path / "two").domains == ("identity", "rotate:20")
         assert "both views" in (tmp_path / "two" / "report.html").read_text()
         assert inside("evaluate", *words, "--transforms", "rotate:20", "--out", "one") == 0
         one = runs.Run.read(tmp_path / "one").metrics

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from saddlepoint import data, models
 from saddlepoint.doctor import Finding, examine, worst
-from saddlepoint.doctor.behaviour import randomness
+from saddlepoint.doctor.behaviour import normalisation, randomness
 from saddlepoint.doctor.subject import Subject
 
 
@@ -139,7 +139,8 @@ def test_missing_normalisation_is_named():
     findings = examine(model, *data.sample("cifar10", 64), eps=8 / 255, steps=5, queries=5)
     (finding,) = [f for f in findings if f.name == "normalisation"]
     assert finding.status == "fail"
-    assert "ImageNet statistics" in finding.saw
+    assert " with imagenet." in finding.saw
+    assert finding.do.startswith("add --mean imagenet (")
 
 
 def test_transfer_stronger_than_white_box_is_caught(network, images):
@@ -251,3 +252,15 @@ def test_a_hidden_class_does_not_hide_chance_or_company(company, network, images
     finding = randomness(Subject(model, *images, eps=0.2, steps=1, queries=1, seed=0))
     assert finding.status == "fail"
     assert ("alone" in finding.saw) == company
+
+
+@pytest.mark.parametrize("name", ["cifar10", "imagenet", "svhn", "half"])
+def test_a_missing_mean_is_found_by_its_name(name):
+    network, constants = models.load("cifar10-a"), models.NORMALISATIONS[name]
+    mean, std = (torch.tensor(values).view(-1, 1, 1) for values in constants)
+    x, y = data.sample("cifar10", 64)
+    subject = Subject(lambda images: network(images * std + mean), x, y, 0.1, 1, 1, 0)
+    finding = normalisation(subject)
+    assert finding.status == "fail"
+    assert f" with {name}." in finding.saw
+    assert finding.do.startswith(f"add --mean {name} (in Python sp.models.wrap(network, mean=")

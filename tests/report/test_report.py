@@ -351,8 +351,8 @@ class TestWords:
         assert text.startswith(
             f"For 40 of the 52 images that both models had right, one perturbation within {ball} fools both "
             "models at once: 76.9 %, with 95 % confidence between 63.9 and 86.3 %. 12 of 64 images were "
-            "misclassified by at least one model before any attack; ASR_all, which counts every image as the "
-            "paper does, is 81.2 %."
+            "misclassified by at least one model before any attack; counted over every image, as the "
+            "paper does, the success rate is 81.2 %."
         )
         # 38.5 and not 50.0: the baseline is measured like the headline.
         assert (
@@ -377,7 +377,7 @@ class TestWords:
     def test_where_nothing_was_right_nothing_is_claimed(self):
         assert self.said("ensemble", among=None, every=100.0, rows_correct=0) == (
             "Nothing can be said about the attack: all 64 images were misclassified by at least one model "
-            "before it. ASR_all, which counts every image as the paper does, is 100.0 %."
+            "before it. Counted over every image, as the paper does, the success rate is 100.0 %."
         )
 
 
@@ -418,7 +418,7 @@ class TestRightBefore:
         text = (folder / "report.html").read_text()
         title = " ".join(re.search(r"<h1>(.*?)</h1>", text, re.S).group(1).split())
         assert f"{100 * float(hit):.1f}&thinsp;%" in title
-        assert "of the images that the model had right" in title
+        assert f"of the {int(right.sum())} images that the model had right" in title
         assert f"{24 - int(right.sum())} of 24 images were misclassified before any attack" in text
 
     @pytest.mark.parametrize("name", ["trained", "untrained", "mixed"])

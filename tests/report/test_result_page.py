@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pickle
 import subprocess
 import sys
 from pathlib import Path
@@ -88,9 +89,14 @@ def test_what_cannot_be_reported_is_refused_in_one_sentence(
     assert not (tmp_path / "x.html").exists()
 
 
-def test_a_plot_shows_mean_weights_and_losses_over_the_steps(result: sp.AttackResult) -> None:
+def test_a_plot_shows_mean_weights_and_losses_over_the_steps(
+    result: sp.AttackResult, tmp_path: Path
+) -> None:
     plt = pytest.importorskip("matplotlib.pyplot")
-    weights, losses = result.plot()
+    figure = result.plot()
+    assert figure.legends
+    figure.savefig(tmp_path / "weights.png")
+    weights, losses = figure.axes
     try:
         assert [line.get_label() for line in weights.lines] == ["A", "C"]
         for panel, series in ((weights, result.history.weights), (losses, result.history.losses)):
@@ -99,7 +105,8 @@ def test_a_plot_shows_mean_weights_and_losses_over_the_steps(result: sp.AttackRe
                     torch.tensor(line.get_ydata()), series[:, :, k].double().mean(dim=1)
                 )
         _, own = plt.subplots(2)
-        assert result.plot(own)[1] is own[1]
+        assert result.plot(own) is own[1].figure
+        assert own[1].get_legend() is not None
         with pytest.raises(ValueError, match="`axes` must be 2, for mean weight and mean loss"):
             result.plot(own[:1])
     finally:
@@ -114,9 +121,8 @@ def test_a_bar_tells_rows_done_and_fooled(
     assert torch.equal(shown.delta, result.delta)
     out, err = capsys.readouterr()
     assert not out
-    lines = err.splitlines()
-    assert lines[-1] == f"attack: 8/8 rows done, {int(result.success.sum())} fooled"
-    assert 2 < len(lines) <= 10  # one per tenth, nothing of a bar where there is no terminal
+    # One line for what takes seconds, nothing of a bar where there is no terminal.
+    assert err == f"attack: 8/8 rows done, {int(result.success.sum())} fooled\n"
     assert seen[-1].done == 8
     sp.apgda(problem, sp.linf(0.12), steps=1, progress=True)
     assert "attack: 8/8 rows done" in capsys.readouterr().err
@@ -183,5 +189,55 @@ def test_pages_of_evaluations(problem: sp.Ensemble, tmp_path: Path) -> None:
         ValueError, match="must be what was evaluated, 4 images and 1 domains, got 4 and 2"
     ):
         one.report(tmp_path / "x.html", few)
-    with pytest.raises(ValueError, match="`problem` must be given for the page of an evaluation"):
-        report.write_result(one, tmp_path / "x.html")
+
+
+class TestEvaluations:
+    """Pages and curves of evaluations, of images in memory and from a loader."""
+
+    threats = {"linf": sp.linf(0.1), "l2": sp.l2(1.0)}  # noqa: RUF012
+
+    def test_a_result_knows_what_was_evaluated(self, problem: sp.Ensemble, tmp_path: Path) -> None:
+        model = problem.models[0]
+        robust = sp.robust_accuracy(model, problem.x, problem.labels[:, 0], self.threats)
+        page = robust.report(tmp_path / "eval.html").read_text(encoding="utf-8")
+        assert f"{100 * robust.union:.1f}&thinsp;%" in page
+        assert "data:image/png" in page
+        assert pickle.loads(pickle.dumps(robust)).problem is None
+        both = sp.robust_domains(problem, {"linf": sp.linf(0.1)}, searches=2)
+        assert "both models" in both.report(tmp_path / "both.html").read_text(encoding="utf-8")
+
+    def test_a_result_from_a_loader_has_a_page_without_images(
+        self, problem: sp.Ensemble, tmp_path: Path
+    ) -> None:
+        loader = [(problem.x[:4], problem.labels[:4, 0]), (problem.x[4:], problem.labels[4:, 0])]
+        robust = sp.robust_accuracy(problem.models[0], loader, self.threats, batch_size=1)
+        page = robust.report(tmp_path / "eval.html").read_text(encoding="utf-8")
+        assert "are not kept, so that none is shown" in page
+        assert "data:image/png" not in page
+        assert f"of {len(problem)} images correctly" in page
+
+    def test_the_plot_is_the_share_that_is_farther_than_the_radius(
+        self, problem: sp.Ensemble, tmp_path: Path
+    ) -> None:
+        plt = pytest.importorskip("matplotlib.pyplot")
+        robust = sp.robust_accuracy(
+            problem.models[0], problem.x, problem.labels[:, 0], self.threats
+        )
+        figure = robust.plot()
+        try:
+            figure.savefig(tmp_path / "curve.png")
+            for panel, name in zip(figure.axes, self.threats, strict=True):
+                x, y = (torch.tensor(values) for values in panel.lines[0].get_data())
+                for radius in (0.0, 0.02, float(self.threats[name].eps)):
+                    share = (robust.distance(name) > radius).double().mean().item()
+                    at = y[(x <= radius).nonzero().flatten()[-1]].item()
+                    assert at == pytest.approx(share)
+        finally:
+            plt.close("all")
+
+
+def test_success_rates_take_a_result(problem: sp.Ensemble, result: sp.AttackResult) -> None:
+    assert sp.success_rates(problem, result).all == sp.success_rates(problem, result.delta).all
+    aim = problem.aim_at((problem.truth + 1) % 10)
+    aimed = sp.attack(aim, sp.linf(0.3), steps=3, targeted=True)
+    assert torch.equal(sp.success_rates(aim, aimed).fooled, aimed.fooled)

@@ -15,6 +15,7 @@ from saddlepoint import data, models
 from saddlepoint.calls import call
 from saddlepoint.runs import materials
 from saddlepoint.runs.model_words import parse
+from saddlepoint.runs.normalising import preparations
 from saddlepoint.runs.settings import EnsembleSettings
 
 NETS = """
@@ -84,7 +85,7 @@ def logits(model, images):
     [
         ("A", "shipped", "A", ""),
         ("mnist-a", "shipped", "mnist-a", ""),
-        ("runs/x/model.safetensors", "card", "model", ""),
+        ("runs/x/model.safetensors", "card", "x", ""),
         ("w.pt:C", "architecture", "w", ""),
         ("w.pth:mnist_cnn", "architecture", "w", ""),
         ("nets.py:make", "code", "make", "runs code"),
@@ -243,7 +244,7 @@ class TestNormalisation:
         with pytest.raises(ValueError, match="`--std` must be given with `--mean`"):
             materials.load_models(["A"], images, mean="0.5")
         with pytest.raises(
-            ValueError, match=r"`--mean` must be a number such as 0.2 or 8/255, got 'imagnet'"
+            ValueError, match=r"`--mean` must be numbers or one of imagenet, half.* got 'imagnet'"
         ):
             materials.load_models(["A"], images, mean="imagnet")
 
@@ -322,3 +323,28 @@ class TestCommandLine:
         assert (run["settings"]["mean"], run["settings"]["std"]) == ("0.13", "0.3")
         assert "--models mine.pt:nets.py:small --mean 0.13 --std 0.3" in run["command"]
         assert (here / "out" / "report.html").is_file()
+
+    def test_every_model_may_have_its_own(self):
+        words = [parse("timm:resnet18"), parse("small.onnx"), parse("A")]
+        known = sp.models.NORMALISATIONS
+        assert preparations(words, "mnist", None) == [known["mnist"]] * 3
+        assert preparations(words, "own,cifar10,own", None) == [None, known["cifar10"], None]
+        found = preparations(words, "own;0.1,0.2,0.3;0.5", "own;0.5;0.25")
+        assert found == [None, ((0.1, 0.2, 0.3), (0.5,) * 3), ((0.5,), (0.25,))]
+        assert preparations(words, "own", None) == [None] * 3
+        with pytest.raises(ValueError, match=r"one for each, 3, got 2: own,cifar10\."):
+            preparations(words, "own,cifar10", None)
+        with pytest.raises(ValueError, match=r"numbers or one of imagenet.* got 'cifar-10'"):
+            preparations(words, "own,cifar-10,own", None)
+        with pytest.raises(ValueError, match="`--std` must be given with `--mean`"):
+            preparations(words, "own;0.5;own", None)
+
+
+class TestFilesOfParameters:
+    @pytest.mark.parametrize("options", [{}, {"mean": "cifar10"}])
+    def test_what_they_are_for_must_be_said(self, images, options, tmp_path, monkeypatch):
+        monkeypatch.chdir(tmp_path)
+        torch.save(sp.models.load("mnist-a").state_dict(), "best.pt")
+        message = "`--models` best.pt must name the network .*: best.pt:nets.py:factory"
+        with pytest.raises(ValueError, match=message):
+            materials.load_models(["best.pt"], images, **options)

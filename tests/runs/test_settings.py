@@ -182,6 +182,7 @@ def parsed(line: str, monkeypatch: pytest.MonkeyPatch) -> list[object]:
 
     original = Settings.load.__func__
     monkeypatch.setattr(Settings, "load", classmethod(load))
+    monkeypatch.setattr("saddlepoint.runs.model_words.check_there", lambda words: None)
     with pytest.raises(StopError):
         cli.app(shlex.split(line)[1:], exit_on_error=False, result_action="return_value")
     return seen

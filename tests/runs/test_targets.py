@@ -69,7 +69,7 @@ def test_the_page_of_an_aimed_result(problem: sp.Ensemble, tmp_path: Path) -> No
     aim = problem.aim_at((problem.truth + 1) % 10)
     result = sp.attack(aim, sp.linf(0.3), steps=5, targeted=True)
     page = result.report(tmp_path / "aimed.html").read_text(encoding="utf-8")
-    assert "The attack was targeted" in page
+    assert "The attack was targeted (the class to reach)" in page
 
 
 def test_the_command_line_reaches_classes(
@@ -83,7 +83,12 @@ def test_the_command_line_reaches_classes(
     count = int((problem.truth[:, 0] == 3).sum())
     if count:
         assert f"{count} of 12 rows are left out: their class is 3" in said.err
-    assert "The attack was targeted (3)" in " ".join(said.out.split())
+    told = " ".join(said.out.split())
+    assert "The attack was targeted (3)" in told
+    assert "makes both models answer 3 at once" in told
+    assert "answers 3" in told.partition("ASR among")[0]
+    page = (tmp_path / "run" / "report.html").read_text(encoding="utf-8")
+    assert "models had right make them both answer 3" in page
     run, tensors = runs.read_results(tmp_path / "run")
     rows = (problem.truth[:, 0] != 3).nonzero().flatten()
     part = problem.take(rows)
@@ -98,6 +103,7 @@ def test_the_command_line_reaches_classes(
     for k, name in enumerate(("A", "C")):
         right = 100 * (says[:, k] == part.truth[:, k]).double().mean().item()
         assert metrics["accuracy"][name] == round(right, 4)
+        assert metrics["reached"][name] == round(100 * (says[:, k] == 3).double().mean().item(), 4)
     assert "--targeted 3" in run.command
     told = json.loads((tmp_path / "images" / "verdicts.json").read_text())
     assert [each["labels"] for each in told] == part.truth.tolist()

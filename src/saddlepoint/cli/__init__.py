@@ -8,11 +8,13 @@ import signal
 import sys
 from collections.abc import Sequence
 
+from saddlepoint.extras import install
+
 try:
     from cyclopts import App, CycloptsError
 except ImportError as error:  # the extra is not installed
     raise SystemExit(
-        "saddlepoint: the command line needs more packages: pip install 'saddlepoint[cli]'"
+        f"saddlepoint: the command line needs more packages: {install('cli')}"
     ) from error
 
 from saddlepoint import __version__

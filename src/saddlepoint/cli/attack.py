@@ -13,9 +13,11 @@ from saddlepoint.runs.settings import (
     UniversalSettings,
 )
 
-from .flags import ImagesRunning, given, takes
+from .errors import data_taken
+from .flags import ImagesRunning, check_models, given, takes
 
 if TYPE_CHECKING:
+    from saddlepoint.evaluation.origins import Origin
     from saddlepoint.problems import AbstractProblem
     from saddlepoint.runs import Run
     from saddlepoint.runs.settings import AttackSettings
@@ -90,6 +92,7 @@ def _go(kind: str, flags: Any, running: ImagesRunning | None) -> int:
     from .errors import UsageError
 
     running = running or ImagesRunning()
+    check_models(given(flags))
     with show.warnings_as_notes(quiet=running.quiet):
         settings = ATTACKS[kind].load(given(flags), running.config, trust=running.trust)
     if running.print_config:
@@ -97,7 +100,8 @@ def _go(kind: str, flags: Any, running: ImagesRunning | None) -> int:
         return 0
     if running.out is None and processes() > 1:
         raise UsageError("`--out` must be given where several processes share the work, got none.")
-    with joined() as rank:
+    named = running.config is not None or given(flags).get("data") is not None
+    with joined() as rank, data_taken(settings.data, given=named):
         return run_attack(settings, running, rank=rank)
 
 
@@ -113,6 +117,7 @@ def run_attack(
         command: The line that repeats the run, if it is not the one of the settings.
     """
     from saddlepoint import runs
+    from saddlepoint.evaluation.origins import Origin
     from saddlepoint.runs import build, patch_build, precisions, targets
     from saddlepoint.runs import victims as victim_room
     from saddlepoint.runs.preparing import prepared
@@ -164,7 +169,8 @@ def run_attack(
     if rank:
         return 0
     if running.save_images is not None:
-        _save_images(settings, job.problem, folder, running.save_images, quiet=quiet)
+        origin = Origin(classes, build.files_of_rows(settings, ready.images))
+        _save_images(settings, job.problem, folder, running.save_images, origin, quiet=quiet)
     return _finish(run, folder, quiet=quiet, as_json=running.json)
 
 
@@ -173,6 +179,7 @@ def _save_images(
     problem: "AbstractProblem",
     folder: Path,
     images: Path,
+    origin: "Origin",
     *,
     quiet: bool,
 ) -> None:
@@ -187,8 +194,9 @@ def _save_images(
     with library():
         delta = runs.read_results(folder)[1]["delta"].to(problem.lower)
         ball, aimed = build.ball_of(settings).ball, settings.targeted is not None
-        saved = save_perturbed(problem, delta, ball, images, targeted=aimed)
-    show.saved("", saved, quiet=quiet)
+        saved = save_perturbed(problem, delta, ball, images, targeted=aimed, origin=origin)
+    remedy = "--quantize 256 finds images that 8 bits hold" if settings.quantize is None else ""
+    show.saved("", saved, quiet=quiet, remedy=remedy)
 
 
 def _finish(run: "Run", folder: Path, *, quiet: bool, as_json: bool) -> int:

@@ -52,7 +52,7 @@ def show() -> int:
     from saddlepoint.data.sources import splits_present
 
     for name in room.NAMES:
-        kind = "embedded"
+        kind = f"embedded, the first {room.SAMPLES.get(name, 0):,} test images"
         if not name.endswith("-sample"):
             there = splits_present(name)
             kind = f"present: {', '.join(there)}" if there else "fetched on first use"

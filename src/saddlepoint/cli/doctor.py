@@ -44,7 +44,7 @@ def doctor(
     Args:
         models: As in `attack`: A, mnist-a, nets.py:factory, parameters.pt:nets.py:factory, program.pt2,
             model.onnx, timm:NAME ... Several are also tried against each other.
-        data: As in `attack`. [default: the sample of the model's own data set, else mnist-sample]
+        data: As in `attack`.
         classes: As in `attack`.
         size: As in `attack`.
         mean: As in `attack`.
@@ -58,8 +58,10 @@ def doctor(
         device: cpu, gpu, cuda, cuda:1, mps.
         json: Print the findings as JSON.
     """
+    from saddlepoint.display import radius_text
     from saddlepoint.doctor.defaults import default_radius, references
     from saddlepoint.runs import materials, texts
+    from saddlepoint.runs.model_words import check_there, default_data
     from saddlepoint.runs.preparing import placed
 
     from . import progress, show
@@ -69,23 +71,26 @@ def doctor(
     for name, value in (("limit", limit), ("steps", steps)):
         if value < 1:
             raise UsageError(f"`--{name}` must be at least 1, got {value}.")
-    data = data or ("cifar10-sample" if models[0].startswith("cifar10-") else "mnist-sample")
-    with usage(), show.warnings_as_notes():
+    names = [part for each in models for part in texts.split(each)]
+    with usage(**{"--models": "MODEL"}), show.warnings_as_notes():
+        check_there(names)
+        given, data = data is not None, data or default_data(names)
         with progress.downloads() as downloading:
             images = materials.load_images(
-                data, "test", limit, downloading, classes=classes, size=size
+                data, None, limit, downloading, classes=classes, size=size
             )
         radius = texts.number(default_radius(images.family) if eps is None else eps, "--eps")
         if not 0 < radius <= 1:
             raise UsageError(f"`--eps` must be in (0, 1], got {eps}.")
-        names = [part for each in models for part in texts.split(each)]
         there = materials.load_models(names, images, mean=mean, std=std, trust=trust)
         x, y, loaded = placed(device, images, there)
         images = replace(images, x=x, y=y)
     everything: dict[str, list[Finding]] = {}
+    if not (given or json):
+        show.note(f"--data was not given, so {data} was taken", quiet=False)
     for name, model in loaded.items():
         if not json:
-            print(f"{name}, {len(images.x)} images of {data}, linf {radius:.4g}")
+            print(f"{name}, {len(images.x)} images of {data}, linf {radius_text(radius)}")
         everything[name] = examine(
             model,
             images,

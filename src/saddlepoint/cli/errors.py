@@ -12,6 +12,7 @@ __all__ = [
     "Failure",
     "LibraryError",
     "UsageError",
+    "data_taken",
     "library",
     "one_line",
     "usage",
@@ -54,6 +55,18 @@ def usage(**flags: str) -> Iterator[None]:
         from saddlepoint.runs import texts
 
         raise UsageError(texts.renamed(one_line(error), flags)) from error
+
+
+@contextmanager
+def data_taken(data: str, *, given: bool) -> Iterator[None]:
+    """What goes wrong between models and images that the user has not named says so."""
+    try:
+        yield
+    except Failure as error:
+        if given:
+            raise
+        told = str(error).rstrip(". ")
+        raise type(error)(f"{told}; --data was not given, so {data} was taken.") from error
 
 
 @contextmanager

@@ -9,8 +9,8 @@ from cyclopts import Parameter
 
 from saddlepoint.runs.settings import EvaluateSettings
 
-from .errors import LibraryError, UsageError, library, usage
-from .flags import ImagesRunning, given, takes
+from .errors import LibraryError, UsageError, data_taken, library, usage
+from .flags import ImagesRunning, check_models, given, takes
 
 if TYPE_CHECKING:
     from saddlepoint.doctor import Finding
@@ -72,13 +72,14 @@ def evaluate(
         return 0
     if running.out is None and processes() > 1:
         raise UsageError("`--out` must be given where several processes share the work, got none.")
-    with joined() as rank:
+    named = running.config is not None or given(settings).get("data") is not None
+    with joined() as rank, data_taken(loaded.data, given=named):
         return _prepared(loaded, replace(running, quiet=running.quiet or rank != 0), rank)
 
 
 def _prepared(loaded: EvaluateSettings, running: "EvaluateRunning", rank: int) -> int:
     """Load images and models, look at them, and evaluate."""
-    from saddlepoint.runs import Examined, build, evaluating, precisions
+    from saddlepoint.runs import Examined, build, evaluating, precisions, seen
     from saddlepoint.runs.preparing import prepared
 
     from . import folders, progress, show
@@ -99,7 +100,8 @@ def _prepared(loaded: EvaluateSettings, running: "EvaluateRunning", rank: int) -
     with library():
         job = evaluating.evaluation_job(loaded, problem, low, running.on_failure)
     line = job.settings.command(**running.flags())
-    run = build.record_of(job.settings, problem, images, models, line).but(warnings=job.notes)
+    notes = (*job.notes, *seen.doubts(loaded.models, list(models), images.x))
+    run = build.record_of(job.settings, problem, images, models, line).but(warnings=notes)
     if running.doctor:
         # Before the folder is opened: a run that is there is not replaced by one that is refused.
         try:
@@ -110,11 +112,16 @@ def _prepared(loaded: EvaluateSettings, running: "EvaluateRunning", rank: int) -
             return folders.stopped("nothing is saved yet", run, folder, running)
         _refuse(findings)
         run = run.but(metrics=Examined(doctor=findings).plain())
-    return _run(job, run, folder, running, rank)
+    return _run(job, run, folder, running, rank, images)
 
 
 def _run(
-    job: "EvaluationJob", run: "Run", folder: Path, running: EvaluateRunning, rank: int
+    job: "EvaluationJob",
+    run: "Run",
+    folder: Path,
+    running: EvaluateRunning,
+    rank: int,
+    images: "Images",
 ) -> int:
     """Evaluate into the folder, and show what came out."""
     from saddlepoint import runs
@@ -141,13 +148,16 @@ def _run(
     if rank:
         return 0
     if running.save_images is not None:
-        _save_images(job, found, running.save_images, quiet=running.quiet)
+        _save_images(job, found, running.save_images, images, quiet=running.quiet)
     return finish(run, folder, quiet=running.quiet, as_json=running.json)
 
 
-def _save_images(job: "EvaluationJob", found: "list[Result]", folder: Path, *, quiet: bool) -> None:
+def _save_images(
+    job: "EvaluationJob", found: "list[Result]", folder: Path, images: "Images", *, quiet: bool
+) -> None:
     """Save the nearest wrong images of every threat, and say what is left when they are read back."""
     from saddlepoint.evaluation import save_nearest
+    from saddlepoint.evaluation.origins import Origin
 
     from . import show
 
@@ -157,7 +167,8 @@ def _save_images(job: "EvaluationJob", found: "list[Result]", folder: Path, *, q
             "images only; repeat it with --overwrite."
         )
     with library():
-        saved = save_nearest(job.problem, job.balls, found[0].nearest, folder)
+        origin = Origin(images.classes, [(file,) for file in images.files])
+        saved = save_nearest(job.problem, job.balls, found[0].nearest, folder, origin)
     for name in job.balls:
         if name in saved:
             show.saved(f"{name}: ", saved[name], quiet=quiet)
@@ -180,6 +191,7 @@ def _settings(
         raise UsageError(
             f"`evaluate` must be given one MODEL, such as mnist-a, or --models A,B,C,D, got {got}."
         )
+    check_models(flags, *models)
     flags = {**flags, "models": list(models)} if models else flags
     return EvaluateSettings.load(flags, running.config, trust=running.trust)
 

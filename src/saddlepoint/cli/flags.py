@@ -1,6 +1,6 @@
 """Flags of the command line: those of the settings, made from them, and those that all runs share."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, make_dataclass
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
@@ -10,7 +10,9 @@ from pydantic import BeforeValidator
 
 from saddlepoint.runs.settings import Settings
 
-__all__ = ["Flag", "ImagesRunning", "Running", "given", "takes"]
+from .errors import UsageError
+
+__all__ = ["Flag", "ImagesRunning", "Running", "check_models", "given", "takes"]
 
 Flag = Annotated[bool, Parameter(negative=())]
 Command = TypeVar("Command", bound=Callable[..., int])
@@ -61,6 +63,24 @@ def takes(settings: type[Settings]) -> Callable[[Command], Command]:
     return decorate
 
 
+def check_models(flags: Mapping[str, Any], *named: str) -> None:
+    """Refuse at once files that are not there and names they do not have, see `check_there`.
+
+    Args:
+        flags: Of the command, by name.
+        named: Models that are named without a flag.
+    """
+    from saddlepoint.runs.model_words import check_there
+    from saddlepoint.runs.texts import split
+
+    words = ",".join(filter(None, (flags.get(name) for name in ("models", "model", "victims"))))
+    try:
+        check_there([*named, *split(words)])
+    except ValueError as error:
+        flag = "MODEL" if named else "--model" if flags.get("model") else "--models"
+        raise UsageError(str(error).replace("`--models`", f"`{flag}`")) from error
+
+
 def given(settings: Any) -> dict[str, Any]:
     """The flags of a command by name, as `Settings.load` takes them."""
     return {} if settings is None else asdict(settings)
@@ -75,7 +95,8 @@ def _flags(settings: type[Settings]) -> Any:
         text = any(isinstance(each, BeforeValidator) for each in info.metadata)
         kinds = [k for k in (bool, int) if info.annotation in (k, k | None)]
         kind: Any = list[str] if name == "threat" else (kinds[0] if kinds and not text else str)
-        flag = Parameter(help=_help(info), negative=())
+        required = settings.demanded.get(name, info.is_required())
+        flag = Parameter(help=_help(info, required=required), negative=())
         fields.append((name, Annotated[kind | None, flag], field(default=None)))
     # Without a module of its own it would count as one of Python's types, which have no flags.
     home = {"__module__": __name__}
@@ -83,12 +104,12 @@ def _flags(settings: type[Settings]) -> Any:
     return Parameter(name="*")(made)
 
 
-def _help(info: Any) -> str:
+def _help(info: Any, *, required: bool) -> str:
     """What a setting is, and its default."""
     text = str(info.description)
-    if info.is_required():
+    if required:
         return f"{text} [required]"
-    default = info.get_default()
+    default = None if info.is_required() else info.get_default()
     if default is None or isinstance(default, bool) or default == [] or "[default" in text:
         return text
     shown = ",".join(default) if isinstance(default, list) else default

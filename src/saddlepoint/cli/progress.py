@@ -36,16 +36,18 @@ def attacking(title: str, noun: str, *, quiet: bool) -> "Iterator[Callable[[RunP
 
     On a terminal it moves with every step; elsewhere there is one plain line per tenth of the work.
     """
-    reached, said = 0.0, -1
+    reached, said, worked = 0.0, -1, False
     with progress_bar(title, quiet=quiet) as bar:
 
         def report(state: "RunProgress") -> None:
-            nonlocal reached, said
+            nonlocal reached, said, worked
+            # Rows that a run has on disk already are done without a step; they were told before.
+            worked = worked or state.fraction > state.done / state.rows
             reached = max(reached, state.fraction)
             share = f"{state.done}/{state.rows} {noun}, {state.fooled} fooled that were right"
             bar.move(reached, 1.0, share)
             tenth = 10 * state.done // state.rows
-            if not bar.live and state.done and tenth > said:
+            if not bar.live and worked and state.done and tenth > said:
                 said = tenth
                 bar.say(f"{title}: {share}")
 

@@ -40,7 +40,7 @@ def reproduce(
     Args:
         name: Which experiment; --list names them.
         show_list: List the experiments with what they cost on this machine.
-        limit: Use the first so many test images. [default: for at most ten minutes on two cores]
+        limit: Use the first so many test images. [default: what --list names, with the minutes it takes]
         full: Use all 10,000 test images.
         method: apgda (the paper's algorithm and step sizes), attack (ours, one restart of as many steps),
             attack-5 (ours, up to five restarts), both (apgda and attack), or all three; as far as the

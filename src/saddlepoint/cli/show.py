@@ -45,8 +45,8 @@ def note(text: str, *, quiet: bool) -> None:
         print(text, file=sys.stderr, flush=True)
 
 
-def saved(what: str, images: "SavedImages", *, quiet: bool) -> None:
-    """Where images were saved, and how many of them still do what they did before."""
+def saved(what: str, images: "SavedImages", *, quiet: bool, remedy: str = "") -> None:
+    """Where images were saved, how many of them still do what they did before, and what to do about others."""
     rows, count = len(images.files), sum(map(len, images.files))
     now, before = (int(table.all(dim=1).sum()) for table in (images.fooled, images.before))
     lost = int((images.before & ~images.fooled).any(dim=1).sum())
@@ -58,7 +58,8 @@ def saved(what: str, images: "SavedImages", *, quiet: bool) -> None:
     if lost:
         out = int((images.outside & images.before.any(dim=1)).sum())
         moved = f", {out} of them because rounding has moved them out of the ball" if out else ""
-        note(f"saddlepoint: warning: 8 bits undo {lost} of them{moved}", quiet=quiet)
+        told = f"8 bits undo {lost} of them{moved}{f'; {remedy}' if remedy else ''}"
+        note(f"saddlepoint: warning: {told}", quiet=quiet)
 
 
 def limit_used(limit: int | None, count: int, *, quiet: bool) -> None:
@@ -109,12 +110,16 @@ def summary(run: "Run") -> None:
         names.insert(0, words.rule_name(settings.baseline))
         shown.insert(0, metrics.baseline)
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    for heading in (words.NOUNS[run.kind].domain, "clean", *names, "mean weight"):
-        table.add_column(heading, justify="left" if not table.columns else "right")
+    several = len(run.domains) > 1
+    reached = [f"answers {words.target_text(run)}"] if metrics.reached else []
+    ends = [*reached, *(["mean weight"] if several else [])]
+    for heading in (words.NOUNS[run.kind].domain, "clean", *names, *ends):
+        table.add_column(escape(heading), justify="left" if not table.columns else "right")
     for name in run.domains:
         cells = [metrics.clean_accuracy[name], *(part.accuracy[name] for part in shown)]
-        weight = f"{metrics.weights[name]:.2f}"
-        table.add_row(escape(name), *(f"{cell:.1f}" for cell in cells), weight)
+        cells += [metrics.reached[name]] if reached else []
+        weight = [f"{metrics.weights[name]:.2f}"] if several else []
+        table.add_row(escape(name), *(f"{cell:.1f}" for cell in cells), *weight)
     table.add_section()
     for label, numbers in (
         ("ASR among correct", [part.asr_all_among_correct for part in shown]),
@@ -126,7 +131,7 @@ def summary(run: "Run") -> None:
         ),
     ):
         texts = ("-" if number is None else f"{number:.1f}" for number in numbers)
-        table.add_row(label, "", *texts, "")
+        table.add_row(label, "", *texts, *("" for _ in ends))
     console.print("Accuracy under attack and success rates (ASR), percent:", table, sep="\n")
     for line in words.headline(run, metrics):
         console.print(escape(line))
@@ -227,7 +232,7 @@ def evaluation(run: "Run") -> None:
         found = attack_table(only)
         for attack in found["attacks"]:
             cells = [_cell(cell) for cell in found["cells"][attack].values()]
-            table.add_row(escape(attack), *cells, "")
+            table.add_row(escape(words.attack_text(attack)), *cells, "")
         table.add_section()
         table.add_row("accuracy", *shares(metrics))
         intervals = (*metrics.intervals.robust.values(), metrics.intervals.union)
@@ -267,6 +272,7 @@ def board(found: "Board") -> None:
     """Rankings, runs on their own and runs left out, on stdout."""
     from saddlepoint.report.compare import (
         about_alone,
+        in_order,
         outcome,
         ranking_about,
         ranking_table,
@@ -274,13 +280,14 @@ def board(found: "Board") -> None:
     )
 
     console = Console(width=None if sys.stdout.isatty() else 120, highlight=False)
-    for ranking in found.rankings:
+    for ranking in in_order(found):
         console.print(escape(f"{ranking.question.title} {ranking.question.key}"))
         console.print(escape(ranking_about(ranking)))
         headings, lines = ranking_table(ranking)
         table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
         for index, heading in enumerate(headings):
-            table.add_column(heading, justify="left" if index in (1, 2) else "right")
+            side: Any = "left" if index in (1, 2) else "right"
+            table.add_column(heading, justify=side, overflow="fold")
         for line in lines:
             table.add_row(*(escape(cell) for cell in line))
         console.print(table)

@@ -14,7 +14,7 @@ from cyclopts import Parameter
 from saddlepoint.runs.settings import TrainSettings
 
 from .errors import UsageError
-from .flags import Running, given, takes
+from .flags import Running, check_models, given, takes
 
 if TYPE_CHECKING:
     from saddlepoint.runs import Execution, Run
@@ -57,6 +57,8 @@ def train(*, settings: Any = None, running: TrainRunning | None = None) -> int:
     from . import cluster, folders
 
     running = running or TrainRunning()
+    if not str(given(settings).get("model") or "").isidentifier():
+        check_models(given(settings))
     loaded = TrainSettings.load(given(settings), running.config, trust=running.trust)
     if running.print_config:
         print(loaded.to_yaml(), end="")
@@ -110,7 +112,7 @@ def _train(loaded: TrainSettings, running: TrainRunning, out: Path, rank: int) -
                     " (the one under way begins again; --checkpoint-every N saves inside epochs)"
                 )
             return folders.stopped(saved, run, out, running)
-    return 0 if rank else _finish(run, out, running)
+    return 0 if rank else _finish(loaded, run, out, running)
 
 
 @contextmanager
@@ -149,12 +151,11 @@ def _shorter(settings: TrainSettings, work: "Work") -> str:
     return ", ".join(ways[:-1]) + f" or {ways[-1]}" if len(ways) > 1 else ways[0]
 
 
-def _finish(run: "Run", out: Path, running: Running) -> int:
+def _finish(loaded: TrainSettings, run: "Run", out: Path, running: Running) -> int:
     """Draw the report, and say what came out."""
-    from saddlepoint import models, report
+    from saddlepoint import report
     from saddlepoint.report import words
-    from saddlepoint.runs import settings_of
-    from saddlepoint.runs.training_parts import architecture_of
+    from saddlepoint.runs.training_parts import line_to_evaluate
 
     from . import show
 
@@ -163,8 +164,6 @@ def _finish(run: "Run", out: Path, running: Running) -> int:
         print(show.metrics_json(run))
     elif not running.quiet:
         print("\n".join(words.training_lines(run)))
-        architecture = architecture_of(settings_of(run, TrainSettings).model)
-        if architecture not in models.ARCHITECTURES:
-            print(f"the network is now {out / 'model.safetensors'}:{architecture}")
+        print(f"evaluate it with: {line_to_evaluate(loaded, out)}")
         print(f"\n{run.seconds:.1f} s; report: {path}")
     return 0

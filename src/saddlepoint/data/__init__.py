@@ -24,6 +24,7 @@ from .sources import DATASETS, content_hash, fetch
 
 __all__ = [
     "NAMES",
+    "SAMPLES",
     "LabelledImages",
     "batches",
     "class_names",
@@ -40,6 +41,14 @@ NAMES = (*DATASETS, "mnist-sample", "cifar10-sample")
 Example:
     >>> "mnist-sample" in NAMES
     True
+"""
+
+SAMPLES = {"mnist-sample": 1000, "cifar10-sample": 200}
+"""How many test images are embedded.
+
+Example:
+    >>> SAMPLES["mnist-sample"]
+    1000
 """
 
 # SHA-256 of the embedded images and labels: the first 1,000 / 200 of the test set.

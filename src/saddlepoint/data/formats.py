@@ -18,6 +18,8 @@ from typing import IO, BinaryIO, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from saddlepoint.extras import install
+
 __all__ = ["Arrays", "check_npz", "decode", "read_npz", "write_npz"]
 
 _GIGABYTE = 1_000_000_000
@@ -211,7 +213,7 @@ def _png_rows(png: bytes) -> NDArray[np.uint8]:
     try:
         from PIL import Image
     except ImportError as error:
-        raise ValueError("reading PNG needs pillow: pip install 'saddlepoint[data]'") from error
+        raise ValueError(f"reading PNG needs pillow: {install('data')}") from error
     with Image.open(io.BytesIO(png)) as picture:
         pixels = np.asarray(picture.convert("RGB"))
     return np.ascontiguousarray(pixels.reshape(-1, 32, 32, 3).transpose(0, 3, 1, 2))

@@ -14,6 +14,7 @@ from saddlepoint.loaders import items, pairs
 from .classes import Classes, listed
 from .own import LabelledImages, check_positive, names_of, warn_if_black
 from .pixels import from_array, from_picture, resized
+from .splits import rows_of
 
 __all__ = ["from_dataset"]
 
@@ -24,6 +25,7 @@ def from_dataset(
     classes: Classes | None = None,
     *,
     limit: int | None = None,
+    split: str | None = None,
 ) -> LabelledImages:
     """Reads a data set of torch, or what else gives images with labels, into memory.
 
@@ -34,6 +36,7 @@ def from_dataset(
         size: Bring all images to size x size, as in `folder`.
         classes: Names of the labels, as in `folder`; else those the data set has as `classes`, or numbers.
         limit: Read the first so many images.
+        split: As in `folder`; all images are read.
 
     Raises:
         TypeError, ValueError: It does not give images with labels, or images that cannot be read rightly.
@@ -47,6 +50,7 @@ def from_dataset(
     check_positive("size", size)
     images: list[Tensor] = []
     labels: list[int] = []
+    limit, first = (limit, None) if split is None else (None, limit)
     for pixels, numbers in pairs(_items(source)):
         room = len(numbers) if limit is None else limit - len(labels)
         for image, label in zip(pixels[:room], numbers[:room].tolist(), strict=True):
@@ -74,7 +78,11 @@ def from_dataset(
     y = torch.tensor(labels)
     own = getattr(getattr(source, "dataset", source), "classes", None)
     found = listed(classes) if classes is not None else listed(own) if own is not None else None
-    return LabelledImages(x, y, names_of("the data set", found, int(y.max()) + 1))
+    names = names_of("the data set", found, int(y.max()) + 1)
+    if split is None:
+        return LabelledImages(x, y, names)
+    rows = rows_of(len(y), split)[:first]
+    return LabelledImages(x[rows], y[rows], names)
 
 
 def _items(source: Any) -> Iterable[Any]:

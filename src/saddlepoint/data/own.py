@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import warnings
 import zipfile
-from collections.abc import Sequence
 from operator import index
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -15,9 +14,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from .classes import CLASSES, Classes, class_folders, is_aside, listed, stored_names
+from .classes import CLASSES, Classes, listed, stored_names
 from .formats import check_npz
+from .image_files import chosen_files
 from .pixels import from_array, read_picture, resized, unit
+from .splits import rows_of
 
 __all__ = [
     "CLASSES",
@@ -32,8 +33,6 @@ __all__ = [
 
 MOST_CLASSES = 100_000
 """Larger labels are taken for a mistake; names are made for labels without one."""
-
-_SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".pgm", ".ppm", ".tif", ".tiff")
 
 
 class LabelledImages(NamedTuple):
@@ -57,6 +56,7 @@ def folder(
     classes: Classes | None = None,
     *,
     limit: int | None = None,
+    split: str | None = None,
 ) -> LabelledImages:
     """Reads a folder that holds one folder of images per class.
 
@@ -75,7 +75,9 @@ def folder(
         size: Bring all images to size x size: the shorter side is resized, averaging over pixels, and the
             centre kept. None leaves them alone; they must then be of one size.
         classes: All classes in the order of the model's logits, as a list or as a file with one per line.
-        limit: Read so many images only, taken from the classes in turn; None reads all.
+        limit: Read so many images only, taken from the classes in turn; None reads all. Of a split the first.
+        split: "test" is the fifth that `saddlepoint train` sets aside, drawn at random, the same for everybody,
+            and "train" the others; None is all.
 
     Returns:
         `images` (N, C, H, W), float32 in [0, 1], `labels` (N,), int64, and `classes`. C is 1 if all images are
@@ -104,10 +106,7 @@ def folder(
     root = Path(path)
     if not root.is_dir():
         raise ValueError(f"`path` must be a folder that exists, got {str(path)!r}.")
-    names, folders = class_folders(root, classes)
-    chosen = _spread([_image_files(f) if f is not None else [] for f in folders], limit)
-    if not chosen:
-        raise ValueError(_no_image(root, sum(f is not None for f in folders)))
+    names, chosen = chosen_files(root, classes, limit, split)
     pictures = [_read(file, size) for _, file in chosen]
     sides = list(dict.fromkeys(f"{p.shape[2]}x{p.shape[1]}" for p in pictures))
     if len(sides) > 1:
@@ -126,6 +125,7 @@ def npz(
     classes: Classes | None = None,
     *,
     limit: int | None = None,
+    split: str | None = None,
 ) -> LabelledImages:
     """Reads `images` and `labels` (or x, y, or x_test, y_test), and `classes` if it is there.
 
@@ -133,6 +133,7 @@ def npz(
         path: A file that numpy's `savez` wrote. Nothing in it is unpickled.
         classes: Names of the labels, as in `folder`, in place of those in the file.
         limit: Keep the first so many images.
+        split: As in `folder`.
 
     Raises:
         ValueError: Not such a file, or arrays that cannot be read rightly, see `pixels.from_array`.
@@ -173,7 +174,8 @@ def npz(
     names = names_of(str(path), stored, int(labels.max()) + 1)
     x, y = _channels_first(from_array(images)), torch.from_numpy(labels.astype(np.int64))
     warn_if_black(x, f"the images in {path}")
-    return LabelledImages(x[:limit].contiguous(), y[:limit], names)
+    rows = slice(limit) if split is None else rows_of(len(y), split)[:limit]
+    return LabelledImages(x[rows].contiguous(), y[rows], names)
 
 
 def names_of(what: str, names: tuple[str, ...] | None, count: int) -> tuple[str, ...]:
@@ -201,46 +203,6 @@ def names_of(what: str, names: tuple[str, ...] | None, count: int) -> tuple[str,
 
 
 # ------------------------------------------------------------------------------------------ folders
-
-
-def _image_files(place: Path) -> list[Path]:
-    """Pictures in a folder and those within, in order, but for what is hidden."""
-    return sorted(
-        f
-        for f in place.rglob("*")
-        if f.suffix.lower() in _SUFFIXES
-        and f.is_file()
-        and not any(map(is_aside, f.relative_to(place).parts))
-    )
-
-
-def _spread(by_class: Sequence[Sequence[Path]], limit: int | None) -> list[tuple[int, Path]]:
-    """All files with their labels, or the first `limit` taking one class after the other in turn."""
-    turns = [
-        (turn, label, file)
-        for label, files in enumerate(by_class)
-        for turn, file in enumerate(files)
-    ]
-    return sorted((label, file) for _, label, file in sorted(turns)[:limit])
-
-
-def _no_image(root: Path, folders: int) -> str:
-    loose = sum(f.suffix.lower() in _SUFFIXES for f in root.iterdir() if f.is_file())
-    start = f"`path` {str(root)!r} must hold one folder of images per class, got"
-    if folders:
-        where = "it" if folders == 1 else "them"
-        beside = f"; {_count(loose, 'image')} beside, without a class" if loose else ""
-        return f"{start} {_count(folders, 'folder')} and no image in {where} ({', '.join(_SUFFIXES)}){beside}."
-    if loose:
-        return (
-            f"{start} {_count(loose, 'image')} directly in it and no folder: the folder of an image says its "
-            "class, so put every image into one named after its class."
-        )
-    return f"{start} an empty folder."
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 def _read(file: Path, size: int | None) -> Tensor:

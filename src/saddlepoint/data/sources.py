@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from saddlepoint.extras import install
 from saddlepoint.files import write_atomically
 
 from .formats import Arrays, decode, write_npz
@@ -204,7 +205,7 @@ def _mirrors(name: str, scratch: Path, progress: Progress | None) -> Path:
     try:
         import pooch
     except ImportError as error:
-        raise OSError("needs pooch: pip install 'saddlepoint[data]'") from error
+        raise OSError(f"needs pooch: {install('data')}") from error
     failures: list[str] = []
     logger = pooch.get_logger()
     level = logger.level

@@ -12,13 +12,14 @@ from saddlepoint.calls import call, parts_in_training
 from saddlepoint.doctor.subject import Finding, Subject, input_gradient
 from saddlepoint.evaluation.failures import reason
 from saddlepoint.losses import fooled
+from saddlepoint.models import NORMALISATIONS
 from saddlepoint.problems import Model
 from saddlepoint.solver.watch import TWICE, alone_tolerance, moved
 
 __all__ = ["CHECKS", "inputs", "mode"]
 
-# Ways of feeding images that models are commonly trained with, other than [0, 1].
-_IMAGENET = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
+# Values 0 to 255, as a mean and a standard deviation.
+_BYTES = "values 0 to 255", "--mean 0 --std 1/255", "mean=0, std=1 / 255"
 
 
 def mode(model: Model) -> Finding:
@@ -83,21 +84,23 @@ def inputs(model: Model, x: Tensor, y: Tensor) -> Finding:
 
 def normalisation(subject: Subject) -> Finding:
     """Whether the model does better on images that are scaled differently."""
-    share = _share(subject.correct)
-    chance = 1 / subject.logits.shape[1]
-    best, how = share, ""
-    for name, images in _scalings(subject.x).items():
-        other = _share(~fooled(subject.call(images), subject.y))
-        if other > best:
-            best, how = other, name
-    gain = best - share
-    if gain > max(2.5 / len(subject.x), 0.03) and best > 2 * chance:
+    share, chance = _share(subject.correct), 1 / subject.logits.shape[1]
+    tried = _tried(subject)
+    best = max(accuracy for _, accuracy, _ in tried)
+    gain, slack = best - share, max(2.5 / len(subject.x), 0.03)
+    if gain > slack and best > 2 * chance:
+        # Several do about as well where they are nearly the same: the likeliest first.
+        near = (each for each in tried if best - each[1] <= slack)
+        alike = sorted(near, key=lambda each: (-each[1], each[2]))
+        (how, shell, python), *others = (scaling for scaling, _, _ in alike)
+        more = ", ".join(name for name, _, _ in others)
+        which = f"; {more} would do about as well: take what it was trained with" if more else ""
         return Finding(
             "normalisation",
             "fail" if gain > 0.1 else "warn",
             f"accuracy is {share:.0%} on images in [0, 1] and {best:.0%} with {how}.",
             "the model was trained on normalised images and does not normalise itself.",
-            "put the normalisation into the model, as its first layer.",
+            f"add {shell} (in Python sp.models.wrap(network, {python})){which}.",
         )
     if share <= max(1.5 * chance, 0.3):
         return Finding(
@@ -105,7 +108,7 @@ def normalisation(subject: Subject) -> Finding:
             "warn",
             f"accuracy is {share:.0%}, chance is {chance:.0%}.",
             "the model is untrained, its parameters or the labels are wrong, or inputs are scaled differently.",
-            "compare with the accuracy the model is known for before attacking it.",
+            "compare with the accuracy the model is known for before attacking it; --mean and --std normalise.",
         )
     return Finding(
         "normalisation",
@@ -306,15 +309,28 @@ CHECKS: tuple[Callable[[Subject], Finding], ...] = (
 )
 
 
-def _scalings(x: Tensor) -> dict[str, Tensor]:
-    found = {"values 0 to 255": x * 255, "values -1 to 1": 2 * x - 1}
-    spread = float(x.std()) or 1.0
-    found["mean 0 and deviation 1"] = (x - x.mean()) / spread
-    if x.dim() == 4 and x.shape[1] == 3:
-        mean, std = (
-            torch.tensor(v, dtype=x.dtype, device=x.device).view(1, 3, 1, 1) for v in _IMAGENET
-        )
-        found["ImageNet statistics"] = (x - mean) / std
+Scaling = tuple[str, str, str]  # in words, in flags, in Python
+
+
+def _scalings(x: Tensor) -> dict[Scaling, Tensor]:
+    """Ways of feeding images that models are commonly trained with, other than [0, 1]."""
+    found: dict[Scaling, Tensor] = {_BYTES: x * 255}
+    for name, constants in NORMALISATIONS.items():
+        if len(constants.mean) == 1 or (x.dim() == 4 and x.shape[1] == len(constants.mean)):
+            mean, std = (
+                torch.tensor(v, dtype=x.dtype, device=x.device).view(-1, 1, 1) for v in constants
+            )
+            found[name, f"--mean {name}", f"mean={name!r}"] = (x - mean) / std
+    return found
+
+
+def _tried(subject: Subject) -> list[tuple[Scaling, float, float]]:
+    """Accuracy and mean cross-entropy of the model on images that are scaled differently."""
+    found = []
+    for scaling, images in _scalings(subject.x).items():
+        logits = subject.call(images)
+        loss = nn.functional.cross_entropy(logits.double(), subject.y).item()
+        found.append((scaling, _share(~fooled(logits, subject.y)), loss))
     return found
 
 

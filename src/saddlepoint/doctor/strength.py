@@ -8,6 +8,7 @@ from itertools import pairwise
 import torch
 
 from saddlepoint.calls import call
+from saddlepoint.display import radius_text
 from saddlepoint.doctor.subject import Finding, Subject
 from saddlepoint.losses import fooled
 from saddlepoint.problems import Model
@@ -22,7 +23,9 @@ def monotone(subject: Subject) -> Finding:
     """Robust accuracy must not rise with the radius."""
     radii = [min(1.0, subject.eps * factor) for factor in (0.25, 0.5, 1.0, 2.0)]
     shares = [float(subject.not_fooled(eps).double().mean()) for eps in radii]
-    shown = ", ".join(f"{share:.0%} at {eps:.3g}" for eps, share in zip(radii, shares, strict=True))
+    shown = ", ".join(
+        f"{share:.0%} at {radius_text(eps)}" for eps, share in zip(radii, shares, strict=True)
+    )
     rises = [later - sooner for sooner, later in pairwise(shares)]
     if max(rises) > _slack(subject):
         return Finding(
@@ -73,7 +76,7 @@ def gradient_free(subject: Subject) -> Finding:
     share, white_share = float(found.double().mean()), float(white.double().mean())
     saw = (
         f"random search with {subject.queries} queries fools {share:.0%}, gradients fool {white_share:.0%} "
-        f"at {subject.eps:.3g}; {extra} images fall to random search alone."
+        f"at {radius_text(subject.eps)}; {extra} images fall to random search alone."
     )
     if share > white_share + _slack(subject) or extra > 2 * _slack(subject) * len(found):
         return Finding(
@@ -104,7 +107,7 @@ def transfer(subject: Subject, name: str, reference: Model) -> Finding | None:
     share, white_share = float(found.double().mean()), float(white.double().mean())
     saw = (
         f"perturbations made for {name} fool {share:.0%}, its own gradients {white_share:.0%} "
-        f"at {subject.eps:.3g}."
+        f"at {radius_text(subject.eps)}."
     )
     if share > white_share + _slack(subject):
         return Finding(

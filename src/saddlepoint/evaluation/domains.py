@@ -11,11 +11,12 @@ from urllib.parse import quote
 from torch import Tensor, nn
 
 from saddlepoint.calls import call, full_precision
+from saddlepoint.evaluation.domain_results import DomainAccuracy
 from saddlepoint.evaluation.failures import AttackFailedError, OnFailure, check_on_failure
 from saddlepoint.evaluation.given import ThreatLike, as_balls, check_limits
 from saddlepoint.evaluation.joint import Found, Joint
 from saddlepoint.evaluation.pages import Ledger, gather_of, part_of
-from saddlepoint.evaluation.results import DomainAccuracy, RobustAccuracy
+from saddlepoint.evaluation.results import RobustAccuracy
 from saddlepoint.evaluation.robust import accuracy_unchecked, inspect_model
 from saddlepoint.evaluation.streamed import streaming_problems
 from saddlepoint.evaluation.suites import Suite, attacks_for
@@ -123,7 +124,7 @@ def robust_domains(
         for fault in seen.faults:
             warnings.warn(f"{name}: {fault}", stacklevel=3)
     every = Look(views.num_domains, sum(seen.row_bytes for seen in looks), ())
-    return domains_unchecked(
+    found = domains_unchecked(
         views,
         balls,
         suite,
@@ -140,6 +141,7 @@ def robust_domains(
         ledger=ledger,
         callback=callback,
     )
+    return replace(found, problem=views)
 
 
 def domains_unchecked(

@@ -12,7 +12,8 @@ from saddlepoint.evaluation.rates import share, wilson
 from saddlepoint.problems import AbstractProblem
 
 if TYPE_CHECKING:
-    from saddlepoint.evaluation.results import DomainAccuracy, RobustAccuracy
+    from saddlepoint.evaluation.domain_results import DomainAccuracy
+    from saddlepoint.evaluation.results import RobustAccuracy
 
 __all__ = ["domains_table", "threats_table", "write_page"]
 
@@ -53,7 +54,7 @@ def _share(result: RobustAccuracy | DomainAccuracy, threat: str | None) -> str:
 def write_page(
     result: DomainAccuracy | RobustAccuracy,
     path: str | os.PathLike[str],
-    problem: AbstractProblem,
+    problem: AbstractProblem | None,
     options: Mapping[str, Any],
 ) -> Path:
     """The page of the command line; see `saddlepoint.report.write_result`."""

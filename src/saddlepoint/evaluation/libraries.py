@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from saddlepoint.evaluation.attacks import Target
+from saddlepoint.extras import install
 
 __all__ = ["Isolated", "MissingLibraryError", "library", "seed_of"]
 
@@ -25,15 +26,13 @@ class MissingLibraryError(ImportError):
     """A library that brings attacks is not installed.
 
     Example:
-        >>> print(MissingLibraryError("foolbox"))
-        this attack needs foolbox; install it with pip install 'saddlepoint[eval]'
+        >>> print(MissingLibraryError("foolbox"))  # doctest: +ELLIPSIS
+        this attack needs foolbox; install it with pip install 'saddlepoint[eval]' (in a checkout: ...
     """
 
     def __init__(self, name: str, user: str = "this attack") -> None:
         package = name.split(".")[0]
-        super().__init__(
-            f"{user} needs {package}; install it with pip install 'saddlepoint[eval]'", name=package
-        )
+        super().__init__(f"{user} needs {package}; install it with {install('eval')}", name=package)
 
 
 def library(name: str, user: str = "this attack") -> Any:

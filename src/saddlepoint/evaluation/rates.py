@@ -18,6 +18,7 @@ from saddlepoint.problems import AbstractProblem, check_targets
 from saddlepoint.problems.inputs import Array
 from saddlepoint.solver.checks import check_count
 from saddlepoint.solver.inspection import first_answers
+from saddlepoint.solver.result import AttackResult
 from saddlepoint.solver.watch import Watch
 from saddlepoint.streams import JUDGE
 
@@ -127,9 +128,9 @@ class SuccessRates:
 
 def success_rates(
     problem: AbstractProblem,
-    delta: Tensor | Array,
+    delta: Tensor | Array | AttackResult,
     *,
-    targeted: bool = False,
+    targeted: bool | None = None,
     batch_size: int = 256,
 ) -> SuccessRates:
     """Evaluate perturbations afresh and count.
@@ -139,9 +140,9 @@ def success_rates(
 
     Args:
         problem: B rows, K domains.
-        delta: (B, ...), a tensor or an array.
+        delta: (B, ...), a tensor or an array; or the result of an attack on this problem.
         targeted: Whether labels are classes to reach; then success is reaching them, and `correct` means not
-            being there already.
+            being there already. None is what the attack was, if a result is given, else False.
         batch_size: Rows at a time; it changes no result.
 
     Returns:
@@ -158,6 +159,10 @@ def success_rates(
         >>> success_rates(problem, torch.tensor([[-1.0, 0.5]])).all
         1.0
     """
+    if isinstance(delta, AttackResult):
+        asked, delta = delta.asked, delta.delta
+        targeted = asked.targeted if targeted is None and asked is not None else targeted
+    targeted = bool(targeted)
     check_targets(problem, targeted)
     check_count("batch_size", batch_size, 1)
     delta = torch.as_tensor(delta).to(problem.lower)

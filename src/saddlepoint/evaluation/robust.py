@@ -86,8 +86,7 @@ def robust_accuracy(
         callback: Called before and after every batch; from a loader, it is told of the images in memory.
 
     Returns:
-        Accuracies, and what every attack did to every image; from a loader without `nearest`, which is as large
-        as the images.
+        Accuracies, and what every attack did to every image; from a loader without `nearest` and `problem`.
 
     Raises:
         ValueError: An argument is unusable, the suite has no attack for a norm, or the model answers by chance,
@@ -119,7 +118,7 @@ def robust_accuracy(
         precisions = choose_precisions(problem, precision, gather_of(ledger))
     for fault in seen.faults:
         warnings.warn(fault, stacklevel=3)
-    return accuracy_unchecked(
+    found = accuracy_unchecked(
         model,
         x,
         y,
@@ -136,6 +135,7 @@ def robust_accuracy(
         ledger=ledger,
         callback=callback,
     )
+    return replace(found, problem=problem)
 
 
 def accuracy_unchecked(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -16,6 +16,8 @@ from torch import Tensor
 
 from saddlepoint.data.classes import CLASSES
 from saddlepoint.data.pixels import encode_png, read_picture, unit
+from saddlepoint.evaluation.origins import Origin
+from saddlepoint.extras import install
 from saddlepoint.files import write_atomically
 from saddlepoint.losses import fooled as is_fooled
 from saddlepoint.problems import AbstractProblem
@@ -85,16 +87,19 @@ class SavedImages:
         )
 
 
-def save_images(result: AttackResult, folder: str | os.PathLike[str]) -> SavedImages:
+def save_images(
+    result: AttackResult, folder: str | os.PathLike[str], *, classes: Sequence[str] = ()
+) -> SavedImages:
     """Save the adversarial images of an attack as 8-bit PNG, read them back, and ask the models again.
 
-    There is one folder per label, named by its number, with a file per row (and place in its group), and
-    `classes.txt`, so that `sp.data.folder` and `--data` can read them; `verdicts.json` says what every domain
-    makes of each. Attack with `quantize=256` and nothing is lost.
+    There is one folder per class, named by it or by its number, with a file per row (and place in its group),
+    and `classes.txt`, so that `sp.data.folder` and `--data` can read them; `verdicts.json` says what every
+    domain makes of each. Attack with `quantize=256` and nothing is lost.
 
     Args:
         result: Of `attack` or `apgda`.
         folder: A new or empty folder.
+        classes: Names of the classes; numbers if there are none.
 
     Raises:
         ValueError: The folder holds something, these are no images, or the result does not know what was asked.
@@ -114,7 +119,12 @@ def save_images(result: AttackResult, folder: str | os.PathLike[str]) -> SavedIm
     """
     asked = asked_of(result)
     saved = save_perturbed(
-        asked.problem, result.delta, asked.ball.ball, Path(folder), targeted=asked.targeted
+        asked.problem,
+        result.delta,
+        asked.ball.ball,
+        Path(folder),
+        targeted=asked.targeted,
+        origin=Origin(classes),
     )
     lost = int((saved.before & ~saved.fooled).any(dim=1).sum())
     if lost:
@@ -155,6 +165,7 @@ def save_nearest(
     balls: Mapping[str, LpBall],
     nearest: Mapping[str, Tensor],
     folder: Path,
+    origin: Origin | None = None,
 ) -> dict[str, SavedImages]:
     """Save what an evaluation has found inside its balls, in one folder per threat.
 
@@ -166,6 +177,7 @@ def save_nearest(
         balls: The threats, by name.
         nearest: For every threat one perturbation per image, (N, ...), zero where there is none.
         folder: A new or empty folder.
+        origin: What the images were.
 
     Returns:
         What was saved, by threat; nothing for a threat that broke no image.
@@ -189,9 +201,8 @@ def save_nearest(
         rows = found.nonzero().flatten()
         if len(rows):
             part, own = problem.take(rows), ball.take(rows)
-            saved[name] = save_perturbed(
-                part, _lengthened(part, delta[rows], own), own, folder / name
-            )
+            longer = _lengthened(part, delta[rows], own)
+            saved[name] = save_perturbed(part, longer, own, folder / name, origin=origin)
     return saved
 
 
@@ -216,12 +227,18 @@ def _lengthened(problem: AbstractProblem, delta: Tensor, ball: LpBall) -> Tensor
 
 
 def save_perturbed(
-    problem: AbstractProblem, delta: Tensor, ball: LpBall, folder: Path, *, targeted: bool = False
+    problem: AbstractProblem,
+    delta: Tensor,
+    ball: LpBall,
+    folder: Path,
+    *,
+    targeted: bool = False,
+    origin: Origin | None = None,
 ) -> SavedImages:
     """`save_images` for perturbations from anywhere, (B, ...), inside ball and box; it warns of nothing."""
     if find_spec("PIL") is None:
         raise ImportError(
-            "saved images are read back with pillow; install it with pip install 'saddlepoint[show]'",
+            f"saved images are read back with pillow; install it with {install('show')}",
             name="PIL",
         )
     truth, seen = problem.truth, problem.on_grid(LEVELS)
@@ -237,9 +254,10 @@ def save_perturbed(
     now = _answers(seen, delta)
     folder.mkdir(parents=True, exist_ok=True)
     grouped = images.dim() == 5
-    files = _write(folder, images if grouped else images[:, None], truth, problem.rows)
-    lines = "".join(f"{number}\n" for number in range(now.shape[-1]))
-    write_atomically(folder / CLASSES, lines.encode())
+    origin = origin or Origin()
+    names = origin.folders(now.shape[-1])
+    files = _write(folder, images if grouped else images[:, None], truth, problem.rows, names)
+    write_atomically(folder / CLASSES, "".join(f"{name}\n" for name in names).encode())
     _check_read_back(files, images if grouped else images[:, None])
     distance = _distances(images, clean, ball)
     radius = torch.as_tensor(ball.eps, dtype=torch.float64, device=distance.device)
@@ -248,6 +266,8 @@ def save_perturbed(
     fooled = is_fooled(now, goal, targeted=targeted)
     verdicts = fooled & ~outside[:, None]
     told = _verdicts(problem, folder, files, now.argmax(dim=-1), verdicts, distance, outside)
+    for each, row in zip(told, problem.rows.tolist(), strict=True):
+        each |= {"sources": list(origin.files[row])} if origin.files else {}
     write_atomically(folder / VERDICTS, (json.dumps(told, indent=1) + "\n").encode())
     held = is_fooled(before, goal, targeted=targeted)
     return SavedImages(folder, files, held.cpu(), verdicts.cpu(), outside.cpu())
@@ -261,16 +281,16 @@ def _answers(problem: AbstractProblem, delta: Tensor) -> Tensor:
 
 
 def _write(
-    folder: Path, images: Tensor, labels: Tensor, rows: Tensor
+    folder: Path, images: Tensor, labels: Tensor, rows: Tensor, names: Sequence[str]
 ) -> tuple[tuple[Path, ...], ...]:
-    """Files of images (B, n, C, H, W), in a folder per label."""
+    """Files of images (B, n, C, H, W), in a folder per label, named as given."""
     pixels = (images * (LEVELS - 1)).round().to(torch.uint8).cpu()
     files = []
     for row, number in enumerate(rows.tolist()):
         own = []
         for place, image in enumerate(pixels[row]):
             name = f"{number:05}" + (f"-{place + 1}" if len(pixels[row]) > 1 else "") + ".png"
-            path = folder / str(int(labels[row, place])) / name
+            path = folder / names[int(labels[row, place])] / name
             path.parent.mkdir(exist_ok=True)
             write_atomically(path, encode_png(image))
             own.append(path)

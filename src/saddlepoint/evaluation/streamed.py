@@ -13,8 +13,9 @@ from typing import Any, ParamSpec
 
 import torch
 
+from saddlepoint.evaluation.domain_results import DomainAccuracy
 from saddlepoint.evaluation.pages import Status, part_of
-from saddlepoint.evaluation.results import DomainAccuracy, Outcome, RobustAccuracy
+from saddlepoint.evaluation.results import Outcome, RobustAccuracy
 from saddlepoint.loaders import batches, length
 from saddlepoint.problems import AbstractProblem
 
@@ -53,7 +54,7 @@ def streaming(evaluate: Callable[_P, RobustAccuracy]) -> Callable[_P, RobustAccu
             given |= {"x": x, "y": y, "rows": torch.arange(first, first + len(x))}
             with _said_once(said):
                 found = evaluate(**{**given, **_share(given, first, len(x), total)})  # type: ignore[call-arg]
-            parts.append(replace(found, nearest={}))
+            parts.append(replace(found, nearest={}, problem=None))
             del found  # its perturbations are as large as the images
         if not parts:
             raise ValueError("`x` must give at least one batch of images and labels, got none.")
@@ -88,7 +89,7 @@ def streaming_problems(evaluate: Callable[_P, DomainAccuracy]) -> Callable[_P, D
             with _said_once(said):
                 found = evaluate(**{**given, **_share(given, first, len(problem), total)})  # type: ignore[call-arg]
             single = {name: replace(each, nearest={}) for name, each in found.per_domain.items()}
-            parts.append(replace(found, per_domain=single, nearest={}))
+            parts.append(replace(found, per_domain=single, nearest={}, problem=None))
             del found, problem  # as large as the images
             names = parts[0].per_domain
             if single.keys() != names.keys():

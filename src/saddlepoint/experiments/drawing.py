@@ -16,6 +16,7 @@ from saddlepoint.experiments.figures import Panel, Sheet, sheets
 from saddlepoint.experiments.finished import collect
 from saddlepoint.experiments.plan import Experiment
 from saddlepoint.experiments.summary import summarise
+from saddlepoint.extras import install
 from saddlepoint.files import write_atomically
 from saddlepoint.plots import PALETTE
 from saddlepoint.report.tables import Table, write_table
@@ -102,9 +103,7 @@ def draw(sheet: Sheet, folder: Path) -> list[Path]:
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
     except ImportError as error:
-        raise ImportError(
-            "figures need matplotlib; install it with pip install 'saddlepoint[cli]'"
-        ) from error
+        raise ImportError(f"figures need matplotlib; install it with {install('cli')}") from error
     folder.mkdir(parents=True, exist_ok=True)
     with mpl.rc_context(_STYLE):
         width, height = _size(sheet)

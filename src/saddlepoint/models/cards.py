@@ -88,6 +88,8 @@ class Card:
         fgsm_accuracy: The same after FGSM with linf radius `fgsm_eps`.
         sha256: Of the safetensors file.
         versions: Of the libraries used.
+        mean: How the network wants images, as --mean said it; None for networks that normalise inside.
+        std: The same for --std.
 
     Example:
         >>> from saddlepoint import models
@@ -111,6 +113,8 @@ class Card:
     test_images: int
     sha256: str
     versions: Mapping[str, str]
+    mean: str | None = None
+    std: str | None = None
 
     def to_json(self) -> str:
         """The card as indented JSON, ending in a newline."""

@@ -16,6 +16,8 @@ from typing import Any, NamedTuple, final
 import torch
 from torch import Tensor, nn
 
+from saddlepoint.extras import install
+
 from .loading import fill
 from .wrapping import Normalisation
 
@@ -68,7 +70,7 @@ def import_extra(name: str, user: str) -> Any:
             return importlib.import_module(name)
     except ImportError as error:
         raise ImportError(
-            f"{user} needs {package}; install it with pip install 'saddlepoint[{extra}]' ({error})",
+            f"{user} needs {package}; install it with {install(extra)}; {error}",
             name=package,
         ) from error
 

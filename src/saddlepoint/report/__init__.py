@@ -2,10 +2,10 @@
 
 from importlib.util import find_spec
 
+from saddlepoint.extras import install
+
 if find_spec("jinja2") is None:
-    raise ImportError(
-        "pages need jinja2; install it with pip install 'saddlepoint[show]'", name="jinja2"
-    )
+    raise ImportError(f"pages need jinja2; install it with {install('show')}", name="jinja2")
 
 from saddlepoint.report.compare import write_comparison
 from saddlepoint.report.page import MAX_BYTES, write_report

@@ -9,6 +9,8 @@ import torch
 from markupsafe import Markup
 from torch import Tensor
 
+from saddlepoint.display import distance_text, radius_text
+
 __all__ = [
     "PALETTE",
     "Bar",
@@ -158,14 +160,15 @@ def survival_chart(
             x = _LEFT + (_W - _LEFT - _RIGHT) * (index + 1) / 300
             path += f"H{x:.1f}V{_y(share[index + 1].item(), 1):.1f}"
         style = f"line d{k % PALETTE}" + (" dashed" if dashed else "")
-        spoken.append(f"{name}: {share[0]:.2f} without attack, {at:.2f} at {radius:g}")
+        where = radius_text(radius)
+        spoken.append(f"{name}: {share[0]:.2f} without attack, {at:.2f} at {where}")
         line = _tag("path", style, d=f"{path}H{_W - _RIGHT}")
         lines.append(Markup("<g><title>{}</title>{}</g>").format(spoken[-1], line))
     scale = (_W - _LEFT - _RIGHT) / until
-    marks = [0.0, radius] + ([until] if until > 1.25 * radius else [])
     parts = [_axes(1.0, None, None, "")]
     parts += [
-        _text(_LEFT + mark * scale, _H - _BOTTOM + 18, f"{mark:.3g}", "middle") for mark in marks
+        _text(_LEFT + mark * scale, _H - _BOTTOM + 18, distance_text(mark, radius), "middle")
+        for mark in _radius_ticks(radius, until)
     ]
     x = _LEFT + radius * scale
     parts.append(_tag("path", "zero", d=f"M{x:.1f} {_TOP}V{_H - _BOTTOM}"))
@@ -173,13 +176,38 @@ def survival_chart(
     return _svg(f"Share of images still right over the radius. {'; '.join(spoken)}.", parts + lines)
 
 
-def epoch_chart(series: Sequence[Tensor], names: Sequence[str], label: str) -> Markup:
+def _radius_ticks(radius: float, until: float) -> list[float]:
+    """Where an axis of radii is labelled: whole steps of pixels where the radius is written in them.
+
+    Example:
+        >>> [round(255 * tick) for tick in _radius_ticks(8 / 255, 17 / 255)]
+        [0, 4, 8, 12, 16]
+        >>> _radius_ticks(0.3, 0.6)
+        [0.0, 0.15, 0.3, 0.45, 0.6]
+    """
+    step = radius / 2
+    if radius_text(radius).endswith("/255"):
+        whole = round(255 * radius)
+        step = (
+            next((n for n in range(whole // 2, 1, -1) if whole % n == 0), 1 if whole > 1 else 0)
+            / 255
+        )
+        step = step or radius
+        while until / step > 8:
+            step *= 2
+    return [round(step * k, 10) for k in range(math.floor(until / step + 1e-6) + 1)]
+
+
+def epoch_chart(
+    series: Sequence[Tensor], names: Sequence[str], label: str, dashed: Sequence[str] = ()
+) -> Markup:
     """Numbers over epochs, one line per name.
 
     Args:
         series: K tensors, (T,) for epochs 1 to T; each may have a T of its own.
         names: K names.
         label: What the chart shows, for readers who do not see it.
+        dashed: Lines that others may lie under, drawn with gaps.
 
     Example:
         >>> series = [torch.tensor([0.1, 0.2, 0.3]), torch.tensor([0.2, 0.4])]
@@ -193,7 +221,8 @@ def epoch_chart(series: Sequence[Tensor], names: Sequence[str], label: str) -> M
     for k, (values, name) in enumerate(zip(series, names, strict=True)):
         xs = [_x(epoch, count) for epoch in range(1, len(values) + 1)]
         spoken.append(f"{name}: {values[0]:.2f} to {values[-1]:.2f}")
-        line = _tag("polyline", _class(k, "line"), points=_points(xs, values.double(), top))
+        style = _class(k, "line") + (" dashed" if name in dashed else "")
+        line = _tag("polyline", style, points=_points(xs, values.double(), top))
         parts.append(Markup("<g><title>{}</title>{}</g>").format(spoken[-1], line))
     return _svg(f"{label}. {'; '.join(spoken)}.", parts)
 
@@ -261,7 +290,8 @@ def _axes(top: float, first: int | None, last: int | None, caption: str) -> Mark
         parts.append(_tag("path", "grid", d=f"M{_LEFT} {y:.1f}H{_W - _RIGHT}"))
         parts.append(_text(_LEFT - 8, y + 4, f"{value:.2f}".rstrip("0").rstrip("."), "end"))
     if first is not None and last is not None:
-        for tick in sorted({first, (first + last) // 2, last}):
+        few = last - first < 10
+        for tick in range(first, last + 1) if few else sorted({first, (first + last) // 2, last}):
             parts.append(_text(_x(tick, last), _H - _BOTTOM + 18, str(tick), "middle"))
         parts.append(_text((_LEFT + _W - _RIGHT) / 2, _H - 5, caption, "middle"))
     return Markup("").join(parts)

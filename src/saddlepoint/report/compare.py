@@ -24,11 +24,13 @@ from saddlepoint.runs import (
     TrainingMetrics,
     settings_of,
 )
-from saddlepoint.runs.comparable import differing
+from saddlepoint.runs.comparable import differing, readable
+from saddlepoint.runs.record import EVALUATE
 from saddlepoint.runs.settings import AttackSettings, EvaluateSettings, TrainSettings
 
 __all__ = [
     "about_alone",
+    "in_order",
     "outcome",
     "ranking_about",
     "ranking_table",
@@ -65,10 +67,10 @@ def write_comparison(board: Board, path: Path) -> Path:
         "compare.html",
         title=f"{count} run{'' if count == 1 else 's'} compared",
         heading=_heading(board),
-        rankings=[_ranking(ranking) for ranking in board.rankings],
+        rankings=[_ranking(ranking) for ranking in in_order(board)],
         alone=[
             {"entry": each.entry, "score": score_text(each.entry), "about": about_alone(each.entry)}
-            | {"reason": each.reason}
+            | {"reason": each.reason, "notes": _notes(each.entry)}
             for each in board.alone
         ],
         left_out=board.left_out,
@@ -126,13 +128,49 @@ def ranking_about(ranking: Ranking) -> str:
     return " · ".join(parts)
 
 
+def in_order(board: Board) -> list[Ranking]:
+    """The rankings, those of models before those of trainings, and attacks last."""
+    order = (EVALUATE, "train")
+    return sorted(
+        board.rankings,
+        key=lambda each: (*order, each.entries[0].run.kind).index(each.entries[0].run.kind),
+    )
+
+
 def outcome(ranking: Ranking) -> str:
-    """Who comes first, or that nobody does."""
+    """Who comes first, by how much and at what cost, or that nobody does."""
     names = [entry.name for entry in ranking.first]
     if len(names) == 1:
-        return f"{names[0]} comes first: {score_text(ranking.first[0])}."
+        first, second = ranking.entries[:2]
+        return f"{names[0]} comes first: {score_text(first)}{_ahead(ranking, first, second)}."
     listed = f"{', '.join(names[:-1])} and {names[-1]}"
+    tied = [pair for pair in ranking.pairs if {pair.first.name, pair.second.name} <= set(names)]
+    if tied and all(pair.rows is not None and pair.rows[1] == pair.rows[2] == 0 for pair in tied):
+        return f"Same result: {listed} agree on every row, {score_text(ranking.first[0])}."
     return f"Not separable: {listed} may each be first."
+
+
+def _ahead(ranking: Ranking, first: Entry, second: Entry) -> str:
+    """By how many points the first is better, and what it has without attack compared with the next."""
+    if first.score is None or second.score is None:
+        return ""
+    points = abs(first.score[0] - second.score[0])
+    which = "more" if ranking.question.higher else "less"
+    told = f", {points:.1f} points {which} than {second.name}"
+    clean, other = (_clean(each) for each in (first, second))
+    if clean is None or other is None:
+        return told
+    cost = clean - other
+    than = f"{abs(cost):.1f} points {'more' if cost > 0 else 'less'}" if cost else "the same"
+    return f"{told}; without attack it has {clean:.1f} % right, {than}"
+
+
+def _clean(entry: Entry) -> float | None:
+    """Accuracy without attack, where a ranking is about accuracy under attack."""
+    if isinstance(entry.metrics, EvaluationMetrics):
+        return entry.metrics.clean
+    robust = entry.metrics.robust_accuracy if isinstance(entry.metrics, TrainingMetrics) else {}
+    return robust.get("clean")
 
 
 def score_text(entry: Entry) -> str:
@@ -210,18 +248,17 @@ def _own(ranking: Ranking, entry: Entry, names: Sequence[str]) -> str:
         trained = settings_of(run, TrainSettings)
         base = f"{trained.method}, network {trained.model}"
     said = ("rule", "method", "model") if run.kind == "train" else ("rule",)
-    more = [f"{name} {run.settings.get(name)}" for name in names if name not in said]
+    more = [f"{name} {readable(run.settings.get(name))}" for name in names if name not in said]
     return " · ".join([base, *(text for text in more if len(text) < 60)])
 
 
 def _heading(board: Board) -> str:
-    if len(board.rankings) == 1 and not board.alone:
-        return outcome(board.rankings[0])
     if not board.rankings:
         return "No two runs are comparable, so none is better than another"
-    count = len(board.rankings)
-    many = "One ranking" if count == 1 else f"{count} rankings"
-    return f"{many} of comparable runs, and no winner between others"
+    first = in_order(board)[0]
+    return (
+        outcome(first) if len(board.rankings) == 1 else f"{first.question.title} {outcome(first)}"
+    )
 
 
 def _ranking(ranking: Ranking) -> dict[str, Any]:
@@ -243,13 +280,14 @@ def _ranking(ranking: Ranking) -> dict[str, Any]:
         "pairs": ranking.pairs,
         "paired": any(pair.rows for pair in ranking.pairs),
         "accuracy": _accuracy(ranking),
-        "notes": [
-            (e.name, note)
-            for e in ranking.entries
-            if isinstance(e.metrics, EvaluationMetrics)
-            for note in e.metrics.notes
-        ],
+        "notes": [(e.name, note) for e in ranking.entries for note in _notes(e)],
     }
+
+
+def _notes(entry: Entry) -> tuple[str, ...]:
+    """What a reader has to know of a run before believing its numbers."""
+    noted = entry.metrics.notes if isinstance(entry.metrics, EvaluationMetrics) else ()
+    return (*entry.run.warnings, *noted)
 
 
 def _accuracy(ranking: Ranking) -> list[tuple[str, str]]:

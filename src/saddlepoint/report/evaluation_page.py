@@ -10,6 +10,7 @@ import torch
 from markupsafe import Markup
 from torch import Tensor
 
+from saddlepoint.display import distance_text
 from saddlepoint.doctor import worst
 from saddlepoint.report import charts, words
 from saddlepoint.report.pictures import picture, sign_picture
@@ -23,6 +24,7 @@ __all__ = [
     "attack_table",
     "evaluation_headline",
     "render_evaluation",
+    "untouched",
 ]
 
 _OVERHEAD = 60_000  # style, script, charts and text
@@ -52,6 +54,8 @@ def render_evaluation(run: Run, tensors: Mapping[str, Tensor], *, max_bytes: int
         balls={name: _ball(name, radius) for name, radius in metrics.radii.items()},
         lines=evaluation_headline(run, metrics),
         share=accuracy_text,
+        called=words.attack_text,
+        untouched=untouched(metrics),
         failures=[str(failure) for failure in metrics.failures],
         cut=any("cut short" in note for note in metrics.notes),
         bars=_bars(metrics),
@@ -60,6 +64,7 @@ def render_evaluation(run: Run, tensors: Mapping[str, Tensor], *, max_bytes: int
         tables=[{"name": name, **attack_table(part)} for name, part in parts.items()],
         broke=[{"name": name, **_broke(part)} for name, part in parts.items()],
         gallery=_gallery(run, tensors, threats, max_bytes),
+        streamed="labels" not in tensors,
         doctor={
             name: {"findings": findings, "state": worst(findings)}
             for name, findings in doctor.items()
@@ -91,6 +96,13 @@ def evaluation_headline(run: Run, metrics: EvaluationMetrics) -> list[str]:
     count, several = metrics.rows, len(metrics.domains) > 1
     balls = _and([_ball(name, radius) for name, radius in metrics.radii.items()])
     low, high = metrics.intervals.union
+    if untouched(metrics):
+        who = _all(run).capitalize() if several else "The model"
+        verb = "have" if several else "has"
+        return [
+            f"{who} {verb} none of the {count} images right without attack, so that no attack was needed and "
+            f"none ran within {balls}: nothing is known of its robustness."
+        ]
     who = f"{_all(run).capitalize()} classify" if several else "The model classifies"
     bound = _bound(metrics, "union")
     sure = f"with 95 % confidence between {low:.1f} and {high:.1f} %"
@@ -118,6 +130,12 @@ def evaluation_headline(run: Run, metrics: EvaluationMetrics) -> list[str]:
             f"One perturbation that fools {_all(run)} at once was found for this share of images: {shares}."
         )
     return lines
+
+
+def untouched(metrics: EvaluationMetrics) -> bool:
+    """Whether no attack ran, because no image was right to begin with."""
+    outcomes = [each for part in metrics.domains.values() for each in part.attacks]
+    return metrics.clean == 0 and all(each.status == "not needed" for each in outcomes)
 
 
 def attack_table(part: DomainMetrics) -> dict[str, Any]:
@@ -212,7 +230,7 @@ def _broke(part: DomainMetrics) -> dict[str, Any]:
         pieces = [
             (
                 f"bar d{attacks.index(each.attack) % charts.PALETTE}",
-                f"broken by {each.attack}",
+                f"broken by {words.attack_text(each.attack)}",
                 each.first,
             )
             for each in part.attacks
@@ -255,7 +273,12 @@ def _card(run: Run, tensors: Mapping[str, Tensor], position: int) -> dict[str, A
     return {
         "row": row,
         "label": words.class_name(run, label),
-        "distance": float(tensors["gallery.distance"][position]),
+        "distance": distance_text(
+            float(tensors["gallery.distance"][position]),
+            list(EvaluationMetrics.of(run).radii.values())[
+                int(tensors["gallery.threat"][position])
+            ],
+        ),
         "clean": picture(clean),
         # Each at its own strength: the smallest ones would not be seen on a scale for all.
         "delta": sign_picture(delta, float(delta.abs().max())),

@@ -59,7 +59,9 @@ def write_report(folder: Path, *, max_bytes: int = MAX_BYTES) -> Path:
     run, tensors = read_results(folder)
     metrics_of(run)  # a measurement has no page
     html = (
-        render_training(run) if run.kind == "train" else render(run, tensors, max_bytes=max_bytes)
+        render_training(run, folder)
+        if run.kind == "train"
+        else render(run, tensors, max_bytes=max_bytes)
     )
     path = folder / "report.html"
     write_atomically(path, html.encode())
@@ -100,6 +102,7 @@ def render(run: Run, tensors: Mapping[str, Tensor], *, max_bytes: int = MAX_BYTE
         rule=words.rule_name(settings.rule),
         baseline=words.rule_name(settings.baseline),
         hardest=words.hardest_name(run, metrics),
+        target=words.target_text(run),
         bars=_bars(run, metrics),
         table=_table(run, metrics),
         weights_chart=charts.weights_chart(tensors["history.weights"], run.domains),
@@ -131,7 +134,7 @@ def _bars(run: Run, metrics: AttackMetrics) -> Markup | None:
     shown = [(settings.rule, metrics.rate)]
     if metrics.baseline is not None:
         shown.append((settings.baseline or "", metrics.baseline.rate))
-    rows = [(words.rule_text(rule), *rate) for rule, rate in shown if rate is not None]
+    rows = [(words.rule_name(rule), *rate) for rule, rate in shown if rate is not None]
     return charts.interval_bars(rows) if rows else None
 
 
@@ -143,6 +146,7 @@ def _table(run: Run, metrics: AttackMetrics) -> list[dict[str, Any]]:
             "clean": metrics.clean_accuracy[name],
             "baseline": metrics.baseline and metrics.baseline.accuracy[name],
             "accuracy": metrics.accuracy[name],
+            "reached": metrics.reached.get(name),
             "interval": metrics.intervals.accuracy[name],
             "weight": metrics.weights[name],
         }

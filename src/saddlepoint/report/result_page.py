@@ -32,8 +32,8 @@ def write_result(
     Args:
         result: Of `attack` or `apgda`, or of `robust_accuracy`.
         path: The file, such as "attack.html".
-        problem: The images and models of an evaluation, such as `Ensemble([model], x, y, names=["mine"])`; the
-            result of an attack knows its own.
+        problem: The images and models of an evaluation, such as `Ensemble([model], x, y, names=["mine"])`, to
+            name them, or for a result from a loader, whose page has no images otherwise; others know their own.
         data: What the images are called on the page.
         classes: Names of the classes; numbers if there are none.
         max_bytes: Size the file must not exceed.
@@ -42,7 +42,7 @@ def write_result(
         The path.
 
     Raises:
-        ValueError: The problem of an evaluation is missing or is another one; or an attack does not know what
+        ValueError: The problem of an evaluation is another one; or an attack does not know what
             was asked, was stopped, knows no true classes, or has domains of a kind of the user's own; or the
             file is not to be an HTML page.
 
@@ -60,13 +60,10 @@ def write_result(
         raise ValueError(f"`path` must be a file such as attack.html, got {str(path)!r}.")
     if isinstance(result, AttackResult):
         run, tensors = as_run(result, data=data, classes=classes)
-    elif problem is None:
-        raise ValueError(
-            "`problem` must be given for the page of an evaluation, such as sp.Ensemble([model], x, y), got "
-            "None."
-        )
     else:
-        run, tensors = evaluation_as_run(result, problem, data=data, classes=classes)
+        run, tensors = evaluation_as_run(
+            result, problem or result.problem, data=data, classes=classes
+        )
     path.parent.mkdir(parents=True, exist_ok=True)
     write_atomically(path, render(run, tensors, max_bytes=max_bytes).encode())
     return path

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import final
 
-from saddlepoint.display import hardest
+from saddlepoint.display import hardest, radius_text
 from saddlepoint.evaluation import wilson
 from saddlepoint.runs import AttackMetrics, Run, TrainingMetrics, settings_of
 from saddlepoint.runs.settings import AttackSettings, TrainSettings
@@ -14,6 +14,7 @@ from saddlepoint.runs.settings import AttackSettings, TrainSettings
 __all__ = [
     "NOUNS",
     "Nouns",
+    "attack_text",
     "ball_text",
     "class_name",
     "figure",
@@ -21,6 +22,7 @@ __all__ = [
     "headline",
     "rule_name",
     "rule_text",
+    "target_text",
     "training_lines",
     "transfer_lines",
 ]
@@ -89,12 +91,37 @@ def ball_text(norm: str, eps: float | str) -> str:
     """
     if isinstance(eps, str):
         return _NORMS.get(norm, norm)
-    return f"{_NORMS.get(norm, norm)} ≤ {_number(float(eps))}"
+    return f"{_NORMS.get(norm, norm)} ≤ {radius_text(float(eps))}"
+
+
+def attack_text(name: str) -> str:
+    """What an attack is called in tables: ours by the loss that they descend.
+
+    Example:
+        >>> attack_text("attack-ce"), attack_text("attack"), attack_text("apgd-t")
+        ('ours, cross-entropy', 'ours, margin', 'apgd-t')
+    """
+    return {"attack": "ours, margin", "attack-ce": "ours, cross-entropy"}.get(name, name)
 
 
 def class_name(run: Run, index: int) -> str:
     """A class by its name, or by its number if it has none."""
     return run.classes[index] if 0 <= index < len(run.classes) else str(index)
+
+
+def target_text(run: Run) -> str:
+    """The class that an attack was to reach, in words; empty where there was none."""
+    target = settings_of(run, AttackSettings).targeted
+    if target is None:
+        return ""
+    known = {
+        "next": "the next class",
+        "least-likely": "the least likely class",
+        "given": "the class to reach",
+    }
+    return known.get(str(target)) or (
+        class_name(run, int(target)) if target.isdecimal() else str(target)
+    )
 
 
 def hardest_name(run: Run, metrics: AttackMetrics) -> str | None:
@@ -107,14 +134,24 @@ def hardest_name(run: Run, metrics: AttackMetrics) -> str | None:
 
 def figure(run: Run, metrics: AttackMetrics) -> str:
     """What the number at the head of a report is a share of, and what it says."""
-    nouns = NOUNS[run.kind]
+    nouns, several = NOUNS[run.kind], len(run.domains) > 1
     if metrics.rate is None:
         return f"No {nouns.row} was right to begin with"
-    if run.kind == "universal":
-        return f"of the groups {_right(run)} are fooled as a whole"
+    count, target = metrics.rows_correct, target_text(run)
+    start = f"of the {count} {nouns.rows} {_right(run)}"
+    if count == 1:
+        start = f"of the one {nouns.row} {_right(run)}"
     every = "both" if len(run.domains) == 2 else "all"
-    several = f"them {every}" if run.kind == "ensemble" else f"it in {every} of them"
-    return f"of the images {_right(run)} fool {several if len(run.domains) > 1 else 'it'}"
+    if run.kind == "universal":
+        return f"{start} are {f'answered with {target}' if target else 'fooled'} as a whole"
+    whom = f"them {every}" if several and run.kind == "ensemble" else "it"
+    where = f" in {every} of them" if several and run.kind == "transform" else ""
+    s = "s" if count == 1 else ""
+    return (
+        f"{start} make{s} {whom} answer {target}{where}"
+        if target
+        else f"{start} fool{s} {whom}{where}"
+    )
 
 
 def headline(run: Run, metrics: AttackMetrics) -> list[str]:
@@ -125,26 +162,24 @@ def headline(run: Run, metrics: AttackMetrics) -> list[str]:
         metrics: Its results.
     """
     nouns, settings = NOUNS[run.kind], settings_of(run, AttackSettings)
-    every = (
-        f"ASR_all, which counts every {nouns.row} as the paper does, is {metrics.asr_all:.1f} %."
-    )
+    every = f"counted over every {nouns.row}, as the paper does, the success rate is {metrics.asr_all:.1f} %."
     if metrics.rate is None:
         start = f"Nothing can be said about the attack: all {_wrong(run, metrics.rows)} before it."
-        return [f"{start} {every}"]
+        return [f"{start} {every[0].upper()}{every[1:]}"]
     share, low, high = metrics.rate
     count, wrong = metrics.rows_correct, metrics.rows - metrics.rows_correct
     lines = [
-        f"For {round(share * count / 100)} of the {count} {nouns.rows} {_right(run)}, one perturbation within "
-        f"{ball_text(settings.norm, settings.eps)} {_whole(run)}: {share:.1f} %, with 95 % confidence between "
-        f"{low:.1f} and {high:.1f} %."
+        f"For {round(share * count / 100)} of the {_count(count, nouns)} {_right(run)}, one perturbation "
+        f"within {ball_text(settings.norm, settings.eps)} {_whole(run)}: {share:.1f} %, with 95 % confidence "
+        f"between {low:.1f} and {high:.1f} %."
     ]
     if wrong:
         lines.append(f"{wrong} of {_wrong(run, metrics.rows)} before any attack; {every}")
     else:
         lines.append("No image was misclassified before the attack.")
-    if settings.targeted:
+    if target := target_text(run):
         lines.append(
-            f"The attack was targeted ({settings.targeted}): a {nouns.domain} counts as fooled where it "
+            f"The attack was targeted ({target}): a {nouns.domain} counts as fooled where it "
             "answers the class to reach; accuracies count true classes as ever."
         )
     if metrics.baseline is not None and metrics.baseline.rate is not None:
@@ -193,9 +228,10 @@ def training_lines(run: Run) -> list[str]:
         low, high = wilson(round(value * count / 100), count)
         return f"{value:.2f} % ({100 * low:.1f} to {100 * high:.1f})"
 
+    eps = "" if metrics.fgsm_eps is None else f" (linf {radius_text(metrics.fgsm_eps)})"
     lines = [
         f"{settings.data} {settings.model}: accuracy on all {metrics.rows} test images (95 % interval): "
-        f"clean {share(metrics.accuracy, metrics.rows)}, FGSM {share(metrics.fgsm_accuracy, metrics.rows)}"
+        f"clean {share(metrics.accuracy, metrics.rows)}, FGSM{eps} {share(metrics.fgsm_accuracy, metrics.rows)}"
     ]
     if metrics.robust_accuracy:
         attacked = metrics.robust_accuracy.items()
@@ -241,8 +277,22 @@ def _wrong(run: Run, count: int) -> str:
     return start if len(run.domains) == 1 else f"{start} {where}"
 
 
+def _count(number: int, nouns: Nouns) -> str:
+    return f"{number} {nouns.row if number == 1 else nouns.rows}"
+
+
 def _whole(run: Run) -> str:
-    count = len(run.domains)
+    count, target = len(run.domains), target_text(run)
+    if target:
+        whom = (
+            "the model answer"
+            if run.kind != "ensemble" or count == 1
+            else f"{_all(count)} models answer"
+        )
+        where = {"universal": f" on {_all(count)} images of the group", "ensemble": " at once"}
+        return f"makes {whom} {target}" + (
+            where.get(run.kind, f" in {_all(count)} views") if count > 1 else ""
+        )
     if run.kind == "ensemble":
         return "fools the model" if count == 1 else f"fools {_all(count)} models at once"
     if run.kind == "universal":
@@ -252,11 +302,3 @@ def _whole(run: Run) -> str:
 
 def _all(count: int) -> str:
     return "both" if count == 2 else f"all {count}"
-
-
-def _number(value: float) -> str:
-    for top in (255,):
-        scaled = value * top
-        if value < 0.2 and abs(scaled - round(scaled)) < 1e-6 and round(scaled) > 0:
-            return f"{round(scaled)}/{top}"
-    return f"{value:g}"

@@ -42,6 +42,7 @@ from saddlepoint.solver.schedule import divided
 __all__ = [
     "ball_of",
     "evaluated_problem",
+    "files_of_rows",
     "hashes_of",
     "job_of",
     "problem_of",
@@ -97,10 +98,23 @@ def problem_of(
         return patched_of(settings, x, y, models)
     if isinstance(settings, TransformSettings):
         family = texts.transforms(settings.transforms)
-        names = view_names(models, family) if views is None else views
+        names = view_names(models, settings.transforms) if views is None else views
         options: Any = {"seed": settings.seed, "names": names, "labels": settings.labels}
         return Product(list(models.values()), family, x, y, settings.samples, **options)
     return Ensemble(list(models.values()), x, y, names=list(models), labels=settings.labels)
+
+
+def files_of_rows(settings: AttackSettings, images: Images) -> list[tuple[str, ...]]:
+    """For every row of the problem the files its images come from; empty where images are no files."""
+    if not images.files or isinstance(settings, PatchSettings):  # a patch is for many images
+        return []
+    if not isinstance(settings, UniversalSettings):
+        return [(file,) for file in images.files]
+    rows, seed = torch.arange(len(images.y)), settings.seed
+    groups, _ = data.group(
+        rows, images.y, settings.group_size, seed=seed, by_class=settings.by_class
+    )
+    return [tuple(images.files[row] for row in group) for group in groups.tolist()]
 
 
 def evaluated_problem(
@@ -114,7 +128,7 @@ def evaluated_problem(
     if not settings.transforms:
         return Ensemble(list(models.values()), x, y, names=list(models))
     family = texts.transforms(settings.transforms)
-    names = view_names(models, family)
+    names = view_names(models, settings.transforms)
     problem = Product(list(models.values()), family, x, y, names=names)
     if problem.random:
         raise ValueError(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import final
 
 from torch import Tensor
 
+from saddlepoint.display import radius_text
 from saddlepoint.evaluation import wilson
 from saddlepoint.runs import texts
 from saddlepoint.runs.metrics import AttackMetrics, EvaluationMetrics, Metrics, TrainingMetrics
@@ -25,6 +27,7 @@ __all__ = [
     "facts",
     "find_runs",
     "read_entry",
+    "readable",
 ]
 
 # Where images and models come from does not matter: their hashes do.
@@ -37,6 +40,7 @@ _ATTACK = frozenset(
     | {"keep_going", "gradient"}
 )
 _TEST = frozenset({"test_images", "test_steps", "test_restarts"})
+_ORIGIN = ("data", "split", "size", "classes", "seed", "group_size", "by_class")
 _NAMES = {"eps": "radius", "labels": "attacked labels", "kind": "kind of run"}
 
 
@@ -156,12 +160,13 @@ def facts(question: Question, entry: Entry) -> dict[str, str]:
         if run.kind == "transform":  # victims see the image as it is
             found["kind"] = "ensemble"
     if isinstance(entry.metrics, EvaluationMetrics):
-        found["threats"] = ", ".join(f"{n} {eps:g}" for n, eps in entry.metrics.radii.items())
+        radii = entry.metrics.radii.items()
+        found["threats"] = ", ".join(f"{n} {radius_text(eps)}" for n, eps in radii)
         found["number of models"] = str(len(entry.metrics.domains))
     if isinstance(entry.metrics, TrainingMetrics):
         # The step size of the training does not matter.
         balls = {n: each.ball for n, each in texts.threats(settings.get("threat", ())).items()}
-        found["threats"] = ", ".join(f"{name} {ball.eps:g}" for name, ball in balls.items())
+        found["threats"] = ", ".join(f"{n} {radius_text(float(b.eps))}" for n, b in balls.items())
         tested = _TEST if entry.metrics.robust_accuracy else frozenset()
         settings = {name: value for name, value in settings.items() if name in tested}
     # The seed decides which images are a group, and what a view is.
@@ -178,7 +183,11 @@ def differences(one: Entry, other: Entry) -> list[str] | None:
         if question.seen(one) and question.seen(other):
             here, there = facts(question, one), facts(question, other)
             names = [n for n in here | there if here.get(n) != there.get(n)]
-            shown.append([_difference(name, here, there) for name in names])
+            if one.run.kind != other.run.kind:  # what only one kind has, keeps nothing apart
+                names = [name for name in names if name in here and name in there]
+            told = [_difference(name, here, there) for name in names]
+            few = _fewer(one, other)
+            shown.append([few if few and text == "other images" else text for text in told])
     return min(shown, key=len, default=None)
 
 
@@ -279,11 +288,38 @@ def _training_score(metrics: TrainingMetrics) -> tuple[float, float, float]:
 def _difference(name: str, here: Mapping[str, str], there: Mapping[str, str]) -> str:
     if name in ("images", "models", "victims"):  # hashes say nothing to a reader
         return f"other {name}"
-    return f"{name} {_readable(here.get(name))} instead of {_readable(there.get(name))}"
+    mine, theirs = readable(here.get(name)), readable(there.get(name))
+    if name == "targeted" and "none" in (mine, theirs):
+        return (
+            f"targeted at {mine}" if theirs == "none" else f"untargeted, not targeted at {theirs}"
+        )
+    return f"{name} {mine} instead of {theirs}"
 
 
-def _readable(value: str | None) -> str:
+def _fewer(one: Entry, other: Entry) -> str:
+    """That two runs have other images because one took fewer of the same; empty if it is not known."""
+    rows = [
+        entry.metrics.rows
+        for entry in (one, other)
+        if isinstance(entry.metrics, AttackMetrics | EvaluationMetrics)
+    ]
+    source = [{n: entry.run.settings.get(n) for n in _ORIGIN} for entry in (one, other)]
+    if len(rows) < 2 or rows[0] == rows[1] or source[0] != source[1]:
+        return ""
+    return f"{rows[0]} instead of {rows[1]} rows of the same data"
+
+
+def readable(value: object) -> str:
+    """A setting as a person would write it.
+
+    Example:
+        >>> readable(8 / 255), readable("['identity', 'hflip']"), readable(None), readable(True)
+        ('8/255', 'identity, hflip', 'none', 'yes')
+    """
+    text = ", ".join(map(str, value)) if isinstance(value, list) else str(value)
+    text = re.sub(r"^\[(.*)\]$", r"\1", text).replace("'", "")
+    words = {"None": "none", "": "none", "True": "yes", "False": "no"}
     try:
-        return f"{float(value or 'none'):.4g}"
+        return radius_text(float(text))
     except ValueError:
-        return value or "none"
+        return words.get(text, text)

@@ -102,6 +102,7 @@ def _rates(
             total=int(spent.sum()), per_row=round(spent.double().mean().item(), 4)
         ),
         "weights": dict(zip(domains, means, strict=True)),
+        "reached": _named(domains, rates.per_domain) if f"{prefix}wrong" in tensors else {},
         "intervals": RateIntervals(
             asr_all=percents(rates.interval()),
             asr_mean=percents(_interval_of_mean(fooled)),

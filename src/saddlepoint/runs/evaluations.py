@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from saddlepoint.evaluation import Ledger, RobustAccuracy, wilson
+from saddlepoint.evaluation.domain_results import DomainAccuracy
 from saddlepoint.evaluation.rates import share
-from saddlepoint.evaluation.results import DomainAccuracy
 from saddlepoint.losses import fooled
 from saddlepoint.problems import AbstractProblem
 from saddlepoint.runs.counting import percent, percents
@@ -41,6 +41,9 @@ Result = RobustAccuracy | DomainAccuracy
 
 CLOSEST = 9
 """How many images closest to the boundary are kept for the gallery, per threat."""
+
+ALONE = ("model",)
+"""What a model is called that nobody has named."""
 
 _LEVELS = {"10 %": 0.1, "25 %": 0.25, "median": 0.5, "75 %": 0.75, "90 %": 0.9}
 
@@ -124,8 +127,8 @@ def _accuracies(
     }
 
 
-def evaluation_tensors(result: Result, problem: AbstractProblem) -> dict[str, Tensor]:
-    """What happened to every image, and the images of the gallery.
+def evaluation_tensors(result: Result, problem: AbstractProblem | None) -> dict[str, Tensor]:
+    """What happened to every image, and the images of the gallery, of which there are none without a problem.
 
     Returns:
         `labels`, `correct` (N,); for every domain, behind `domains/NAME/`, `correct`, `THREAT/distance` and
@@ -135,8 +138,10 @@ def evaluation_tensors(result: Result, problem: AbstractProblem) -> dict[str, Te
         -1 for logits that are not numbers) and `gallery.fooled` (G, K), `gallery.clean` and `gallery.delta`
         (G, ...).
     """
-    result = as_domains(result, problem.names)
-    tensors: dict[str, Tensor] = {"labels": problem.truth[:, 0], "correct": result.correct}
+    result = as_domains(result, ALONE if problem is None else problem.names)
+    tensors: dict[str, Tensor] = {"correct": result.correct}
+    if problem is not None:
+        tensors["labels"] = problem.truth[:, 0]
     for name, each in result.per_domain.items():
         tensors |= _tables(each, prefix_of(name))
     for name in result.fooled:
@@ -147,6 +152,8 @@ def evaluation_tensors(result: Result, problem: AbstractProblem) -> dict[str, Te
             f"joint/{name}/weights": result.weights[name],
         }
     closest = {name: _closest(result, name) for name in result.balls}
+    if problem is None:
+        return tensors | {"gallery.threat": torch.zeros(0, dtype=torch.long)}
     return tensors | _gallery(problem, closest, result.nearest)
 
 
@@ -203,6 +210,8 @@ def _gallery(
     """For every threat the images that took the smallest perturbation, nearest first."""
     threats, rows, distances, deltas = [], [], [], []
     for number, (name, distance) in enumerate(closest.items()):
+        if name not in nearest:  # of images that were read once and are gone
+            nearest = {**nearest, name: torch.zeros_like(problem.lower)}
         found = nearest[name].flatten(1).any(dim=1) & distance.isfinite() & (distance > 0)
         order = distance.argsort(stable=True)
         chosen = order[found[order]][:CLOSEST]

@@ -14,30 +14,30 @@ from torch import Tensor, nn
 from saddlepoint import data as datasets
 from saddlepoint import models as networks
 from saddlepoint.data import own
+from saddlepoint.data.image_files import files_of
 from saddlepoint.data.pixels import resized
+from saddlepoint.data.splits import rows_of
 from saddlepoint.models.loading import fill, parameters
 from saddlepoint.models.onnx_files import load_onnx
 from saddlepoint.models.onnx_sessions import load_session
-from saddlepoint.models.own_code import code_of, from_code, is_code, reason_in
-from saddlepoint.models.wrapping import Normalisation, Wrapped, normalisation
+from saddlepoint.models.own_code import code_of, from_code, is_code, reason_in, takes
+from saddlepoint.models.wrapping import Normalisation, Wrapped
 from saddlepoint.models.zoos import Found, Wanted, from_zoo
 from saddlepoint.problems import Ensemble, Model, check_eval_mode
 from saddlepoint.runs import texts
 from saddlepoint.runs.model_words import HELP, ModelWord, parse
+from saddlepoint.runs.normalising import check_files, preparations, told_by_card
 from saddlepoint.score_models import has_gradient, scores
 
 __all__ = [
     "Images",
     "check_classes",
     "check_data",
+    "has_splits",
     "load_images",
     "load_model",
     "load_models",
 ]
-
-_FILES = ("program", "onnxruntime")
-# Kinds of models that take images in [0, 1] as they are.
-_NORMALISE = ("shipped", "card", "architecture")
 
 
 @final
@@ -52,6 +52,7 @@ class Images:
         family: The data set whose networks are meant by A, B, ...; empty for the user's own data.
         places: What labels are places among, "folders" or "listed classes", so that one too few would shift
             them; empty where labels are numbers to begin with.
+        files: Where each image comes from, N paths; empty where that is no file of its own.
     """
 
     x: Tensor
@@ -59,11 +60,12 @@ class Images:
     classes: tuple[str, ...]
     family: str
     places: str = ""
+    files: tuple[str, ...] = ()
 
 
 def load_images(
     spec: str,
-    split: str = "test",
+    split: str | None = None,
     limit: int | None = None,
     progress: Callable[[str, int, int], None] | None = None,
     *,
@@ -75,7 +77,8 @@ def load_images(
     Args:
         spec: A name such as "mnist" or "mnist-sample", "folder/", "file.npz", "file.py:dataset" or
             "package.module:dataset", which is imported, and called where it is not a data set itself.
-        split: "test" or "train", for named data, and for code that takes `split`.
+        split: "test" or "train". Data of one's own and the embedded samples have neither: "test" is then the
+            fifth that a training sets aside, "train" the others. None is "test" where there is one, else all.
         limit: Keep the first so many; of a folder, spread over the classes.
         progress: Of downloads, as in `saddlepoint.data.load`.
         classes: Names separated by commas or a file of them, for the user's own data.
@@ -85,7 +88,7 @@ def load_images(
     if spec in datasets.NAMES:
         if classes is not None:
             raise ValueError(f"`--classes` must be left out for {spec}, whose classes are known.")
-        x, y = datasets.load(spec, split, limit, progress=progress)
+        x, y = _named(spec, split, limit, progress)
         known = datasets.class_names(spec), spec.removesuffix("-sample")
         return Images(x if size is None else resized(x, size), y, *known)
     listed = None if classes is None else _listed(classes)
@@ -96,15 +99,18 @@ def load_images(
         classes="--classes",
         size="--size",
         limit="--limit",
+        split="--split",
     ):
         if Path(spec).suffix == ".npz":
-            x, y, names = own.npz(spec, listed, limit=limit)
+            x, y, names = own.npz(spec, listed, limit=limit, split=split)
             return Images(x if size is None else resized(x, size), y, names, "")
         if not Path(spec).is_dir():
             return _images_of_code(spec, split, limit, listed, size)
-        found = own.folder(spec, size, listed, limit=limit)
+        found = own.folder(spec, size, listed, limit=limit, split=split)
+        files = files_of(spec, listed, limit=limit, split=split)
     is_listed = listed is not None or (Path(spec) / own.CLASSES).is_file()
-    return Images(*found, "", places="listed classes" if is_listed else "folders")
+    places = "listed classes" if is_listed else "folders"
+    return Images(*found, "", places, tuple(file.as_posix() for file in files))
 
 
 def check_data(spec: str) -> None:
@@ -122,18 +128,40 @@ def check_data(spec: str) -> None:
     )
 
 
+def _named(
+    spec: str,
+    split: str | None,
+    limit: int | None,
+    progress: Callable[[str, int, int], None] | None,
+) -> tuple[Tensor, Tensor]:
+    """Images of a named data set; those of the embedded samples are divided as other data is."""
+    if split is None or not spec.endswith("-sample"):
+        return datasets.load(spec, split or "test", limit, progress=progress)
+    x, y = datasets.load(spec, "test", progress=progress)
+    rows = rows_of(len(y), split, shuffle=False)[:limit]
+    return x[rows], y[rows]
+
+
 def _images_of_code(
-    spec: str, split: str, limit: int | None, classes: own.Classes | None, size: int | None
+    spec: str, split: str | None, limit: int | None, classes: own.Classes | None, size: int | None
 ) -> Images:
-    given = code_of(spec, _gives_images, {"split": split}, flag="--data")
+    given = code_of(spec, _gives_images, {"split": split or "test"}, flag="--data")
+    part = None if has_splits(spec) else split
     try:
-        return Images(*datasets.from_dataset(given, size, classes, limit=limit), "")
+        return Images(*datasets.from_dataset(given, size, classes, limit=limit, split=part), "")
     except Exception as error:  # the user's own code may raise anything
         if str(error).startswith("`"):  # and what it gives may be refused
             raise
         raise ValueError(
             f"`--data` {spec} must give images with labels, got {reason_in(error)}"
         ) from error
+
+
+def has_splits(spec: str) -> bool:
+    """Whether data has images to train on and others to test on, and is not divided by us."""
+    if spec in datasets.NAMES:
+        return not spec.endswith("-sample")
+    return is_code(spec) and not Path(spec).exists() and takes(spec, "split", flag="--data")
 
 
 def _gives_images(thing: object) -> bool:
@@ -185,22 +213,16 @@ def load_models(
     Args:
         specs: As `model_words` takes them apart.
         images: What the models are for.
-        mean: Numbers separated by commas, or the name of a normalisation, for models that do not normalise
-            inside; those of libraries have their own unless this is given.
-        std: Numbers separated by commas.
+        mean: As `preparations` takes it, for models that do not normalise inside; those of libraries, and those
+            with a card, have their own unless this is given.
+        std: The same.
         trust: Whether TorchScript, which is code, may be loaded.
     """
-    with _flags(mean="--mean", std="--std"):
-        known = mean in networks.NORMALISATIONS
-        means = mean if known else _numbers("--mean", mean)
-        prepared = normalisation(means, _numbers("--std", std))
     models: dict[str, Model] = {}
     words = [parse(spec) for spec in specs]
-    if prepared is not None and all(word.kind in _NORMALISE for word in words):
-        raise ValueError(
-            f"`--mean` must be left out for {', '.join(specs)}: networks of the package normalise inside."
-        )
     for word in words:
+        check_files(word)
+    for word, prepared in zip(words, preparations(words, mean, std), strict=True):
         name = word.short
         if name in models:
             name = f"{name} ({sum(key.startswith(name) for key in models) + 1})"
@@ -227,9 +249,7 @@ def _loaded(
     word: ModelWord, images: Images, prepared: Normalisation | None, *, trust: bool
 ) -> Model:
     """The model itself."""
-    for file in filter(None, (word.parameters, word.name if word.kind in _FILES else "")):
-        if not Path(file).is_file():
-            raise ValueError(f"`--models` must name a file that exists, got {file!r}.")
+    check_files(word)
     if word.kind == "shipped":
         return _letter(word.name, images) if len(word.name) == 1 else _shipped(word.name)
     if word.kind == "card":
@@ -239,7 +259,8 @@ def _loaded(
         return networks.load(word.parameters, architecture=word.name, channels=channels, size=size)
     with _flags(trust="--trust"):
         found = _found(word, images, trust=trust)
-    prepared = prepared or found.prepared
+    (beside,) = preparations([word], *told_by_card(word))
+    prepared = prepared or beside or found.prepared
     if prepared is None and found.size is None:
         return found.network
     return Wrapped(found.network, prepared, found.size).eval()
@@ -266,10 +287,6 @@ def _found(word: ModelWord, images: Images, *, trust: bool) -> Found:
         return Found(network)
     wanted = Wanted(images.x.shape[1], len(images.classes))
     return from_zoo(word.kind, word.name, wanted, tensors, pretrained=word.pretrained)
-
-
-def _numbers(flag: str, text: str | None) -> list[float] | None:
-    return None if text is None else [texts.number(part, flag) for part in texts.split(text)]
 
 
 def _letter(letter: str, images: Images) -> Model:

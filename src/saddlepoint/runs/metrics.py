@@ -108,6 +108,7 @@ class Rates(Metrics):
         weights: Mean final weight per domain.
         intervals: Wilson score intervals; of ASR_mean the normal interval of the row means.
         asr_all_among_correct: Success rate over `rows_correct`; None where there is no such row.
+        reached: Per domain, how often it answers the class to reach; empty for attacks without one.
         held_out: What patches do on images that were held out; None for other attacks.
         transfer: What happened to victims; None where there are none.
     """
@@ -123,6 +124,7 @@ class Rates(Metrics):
     weights: Mapping[str, float]
     intervals: RateIntervals
     asr_all_among_correct: float | None = None
+    reached: Mapping[str, float] = field(default_factory=dict)
     held_out: HeldOut | None = None
     transfer: Transfer | None = None
 
@@ -280,7 +282,7 @@ class TrainingMetrics(Metrics):
     Attributes:
         rows: Test images; `rows_attacked` of them, the first ones, were attacked in the end.
         accuracy: On all test images.
-        fgsm_accuracy: On all test images under FGSM.
+        fgsm_accuracy: On all test images under FGSM, in the linf ball of radius `fgsm_eps`.
         robust_accuracy: On those that were attacked, under PGD: "clean", every threat, "union"; empty where
             there were no threats.
         history: One entry per epoch.
@@ -292,6 +294,7 @@ class TrainingMetrics(Metrics):
     rows_attacked: int
     accuracy: float
     fgsm_accuracy: float
+    fgsm_eps: float | None = None
     robust_accuracy: Mapping[str, float] = field(default_factory=dict)
     history: tuple[Epoch, ...]
 

@@ -11,11 +11,13 @@ FILE:WORD                                 parameters (.safetensors, .pt) for one
 
 from __future__ import annotations
 
+import ast
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal, final
 
-__all__ = ["HELP", "ModelWord", "parse"]
+__all__ = ["HELP", "ModelWord", "check_there", "default_data", "parse"]
 
 HELP = (
     "A,B,C,D (networks of the data set), mnist-a, nets.py:factory or package.module:factory (your code), "
@@ -29,6 +31,7 @@ HELP = (
 _PARAMETERS = (".safetensors", ".pt", ".pth")
 _TORCHSCRIPT = (".ts", ".torchscript")
 _PROGRAMS = (".pt2", ".onnx", *_TORCHSCRIPT)
+_TRAINED = "model.safetensors"  # as every training calls what it leaves
 _ZOOS = ("timm", "torchvision", "hf")
 
 Kind = Literal[
@@ -57,16 +60,26 @@ class ModelWord:
     pretrained: bool = False
     scores: bool = False
 
+    def __str__(self) -> str:
+        """The word as it was written."""
+        network = f"{self.module}:{self.name}" if self.module else self.name
+        zoo = f"{self.kind}:" if self.kind in _ZOOS else ""
+        parts = (self.parameters, f"{zoo}{network}{'+pretrained' if self.pretrained else ''}")
+        return ":".join(filter(None, parts))
+
     @property
     def short(self) -> str:
-        """What the model is called in tables.
+        """What the model is called in tables; one that was trained here by the folder of its training.
 
         Example:
             >>> [parse(w).short for w in ("A", "runs/best.pt:nets.py:big", "pkg.nets:small", "hf:runs/vit")]
             ['A', 'best', 'small', 'vit']
+            >>> parse("runs/hardened/model.safetensors:nets.py:big").short
+            'hardened'
         """
         if self.parameters:
-            return Path(self.parameters).stem
+            path = Path(self.parameters)
+            return path.parent.name if path.name == _TRAINED and path.parent.name else path.stem
         if self.kind in ("program", "onnxruntime"):
             return Path(self.name).stem
         return Path(self.name).name if self.kind == "hf" else self.name
@@ -123,6 +136,61 @@ def parse(text: str) -> ModelWord:
     if word.replace("-", "_").isidentifier():
         return ModelWord("architecture" if parameters else "shipped", word, parameters=parameters)
     raise ValueError(_refusal(text))
+
+
+def default_data(words: Sequence[str]) -> str:
+    """The data that is meant where none is named: the sample of the data set of the first model, else MNIST's.
+
+    Example:
+        >>> default_data(["cifar10-b", "A"]), default_data(["nets.py:big"])
+        ('cifar10-sample', 'mnist-sample')
+    """
+    return "cifar10-sample" if words and words[0].startswith("cifar10-") else "mnist-sample"
+
+
+def check_there(words: Iterable[str]) -> None:
+    """Refuse at once, before torch and images are loaded, files that are missing and names they do not have.
+
+    A name is looked for in the text of a file; what is made in other ways is found out later.
+
+    Raises:
+        ValueError: A file is not there, or has no such name.
+    """
+    for text in words:
+        word = parse(text)
+        files = (word.parameters, word.name if word.kind == "program" else "", word.module)
+        for file in files:
+            if file and (file != word.module or file.endswith(".py")) and not Path(file).is_file():
+                raise ValueError(f"`--models` must name a file that exists, got {file!r}.")
+        if word.kind == "code" and word.module.endswith(".py"):
+            known = _names_in(Path(word.module))
+            first = word.name.partition(".")[0]
+            if known is not None and first not in known:
+                listed = ", ".join(name for name in known if not name.startswith("_"))
+                raise ValueError(
+                    f"`--models` {text} must name something in {word.module}, which has {listed or 'nothing'}, "
+                    f"got {first!r}."
+                )
+
+
+def _names_in(file: Path) -> list[str] | None:
+    """What a file of Python defines at its top; None where that cannot be said without running it."""
+    try:
+        tree = ast.parse(file.read_text(encoding="utf-8"))
+    except (SyntaxError, ValueError):  # said better where it is imported
+        return None
+    found: list[str] = []
+    for node in tree.body:
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            found.append(node.name)
+        elif isinstance(node, ast.Import | ast.ImportFrom):
+            found += [(each.asname or each.name).partition(".")[0] for each in node.names]
+        elif isinstance(node, ast.Assign | ast.AnnAssign):
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            found += [each.id for each in targets if isinstance(each, ast.Name)]
+        elif not isinstance(node, ast.Expr):  # a loop or a condition may define anything
+            return None
+    return None if "*" in found or "__getattr__" in found else found
 
 
 def _is_dotted(text: str) -> bool:

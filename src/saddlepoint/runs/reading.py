@@ -46,8 +46,8 @@ _SETTINGS: Mapping[str, type[Settings]] = {
     EVALUATE: EvaluateSettings,
     "train": TrainSettings,
 }
-# Written only where there are images to validate on.
-_OPTIONAL = frozenset({"best.safetensors"})
+# Written only where there are images to validate on, and by newer releases.
+_OPTIONAL = frozenset({"best.safetensors", "seen.safetensors"})
 
 Fact = tuple[str, object, object]  # what it is about, what there is, what there must be
 
@@ -186,6 +186,7 @@ def _attack_facts(run: Run, metrics: AttackMetrics) -> Iterator[Fact]:
             yield "accuracy for", set(part.accuracy), names
             yield "weights for", set(part.weights), names
             yield "intervals for", set(part.intervals.accuracy), names
+            yield "answers of the class to reach for", {*part.reached} or names, names
             yield "held-out images:", part.held_out is not None, run.kind == "patch"
             yield from _held_out_facts(run, part.held_out)
             yield "victims", set(part.transfer.victims if part.transfer else ()), victims

@@ -61,6 +61,7 @@ _RESULTS: dict[str, tuple[str, ...]] = {
         "history.jsonl",
         "model.safetensors",
         "model.json",
+        "seen.safetensors",
     ),
     "measure": (),
 }

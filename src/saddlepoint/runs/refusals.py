@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from saddlepoint.runs import texts
 from saddlepoint.runs.record import RECORD, Run
 
 __all__ = ["check_foreign", "check_free", "check_same"]
@@ -81,5 +82,12 @@ def _differing(there: Mapping[str, Any], here: Mapping[str, Any]) -> dict[str, s
         if isinstance(then, Mapping) and isinstance(now, Mapping):
             inside |= _differing(then, now)
         elif then != now:
-            shown[name] = f"{name}: {then} there, {now} here"
+            shown[name] = f"{name}: {_text(then)} there, {_text(now)} here"
     return shown | inside  # a recipe knows what a setting has left open
+
+
+def _text(value: object) -> str:
+    """A setting as the user would write it."""
+    if isinstance(value, list):
+        return ",".join(map(_text, value))
+    return "none" if value is None else texts.written(value)

@@ -10,7 +10,7 @@ from typing import final
 import torch
 from torch import Tensor
 
-from saddlepoint.evaluation import Page
+from saddlepoint.evaluation import Page, wilson
 from saddlepoint.losses import fooled as is_fooled
 from saddlepoint.problems import AbstractProblem
 from saddlepoint.rules import AbstractWeightRule
@@ -104,12 +104,32 @@ def attack_rows(
         baseline=job.baseline is not None,
         victims=tuple(execution.run.hashes.victims),
     )
+    execution.notes.extend(_no_better_than_chance(metrics.clean_accuracy, job.problem))
     if job.test is None:
         tensors |= keep_for_gallery(job.problem, tensors)
     else:
         metrics = _tested(job.test, metrics, tensors)
         tensors |= keep_patches(job.problem, job.test, tensors)
     return execution.finish(tensors, done=total, seconds=round(seconds, 3), metrics=metrics.plain())
+
+
+def _no_better_than_chance(accuracy: Mapping[str, float], problem: AbstractProblem) -> list[str]:
+    """A warning of every model that seems to guess, of which an attack says nothing."""
+    if len(problem.models) != problem.num_domains:  # images and views: one of them may be hard
+        accuracy = {"the model": sum(accuracy.values()) / len(accuracy)}
+    few = problem.take(torch.arange(1, device=problem.lower.device))
+    with torch.no_grad():
+        classes = few.logits(few.zeros()).shape[-1]
+    # Twice what guessing gives, and what so many rows make of it now and then.
+    top = 100 * wilson(round(len(problem) / classes), len(problem), 0.99)[1]
+    limit = min(top, 200 / classes, 60.0)
+    return [
+        f"{name} has {share:.0f} % of the images right before the attack, and guessing among {classes} classes "
+        f"{100 / classes:.0f} %: are its parameters, its labels and its normalisation right? `saddlepoint "
+        "doctor` looks into it, --mean and --std normalise."
+        for name, share in accuracy.items()
+        if share <= limit
+    ]
 
 
 def fooled_rows(fooled: Tensor, before: Tensor) -> int:

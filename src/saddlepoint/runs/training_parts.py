@@ -13,17 +13,21 @@ import torch.distributed as dist
 from torch import nn
 
 from saddlepoint import data, models
+from saddlepoint.data.sources import DATASETS
 from saddlepoint.models.loading import fill, parameters
-from saddlepoint.models.own_code import is_code, takes
 from saddlepoint.models.wrapping import Wrapped
 from saddlepoint.runs.devices import device_of
-from saddlepoint.runs.materials import Images, check_classes, load_images, load_models
-from saddlepoint.runs.settings import TrainSettings
+from saddlepoint.runs.materials import Images, check_classes, has_splits, load_images, load_models
+from saddlepoint.runs.model_words import parse
+from saddlepoint.runs.normalising import told_by_card
+from saddlepoint.runs.settings import EvaluateSettings, TrainSettings
 
 __all__ = [
     "architecture_of",
     "first_network",
     "hashes_of_start",
+    "line_to_evaluate",
+    "prepared_as",
     "training_images",
     "unwrapped",
 ]
@@ -48,26 +52,15 @@ def training_images(
         ValueError: Images to test on have other shapes or classes, or there is none.
     """
     read = partial(load_images, progress=progress, classes=settings.classes, size=settings.size)
-    spec, limit = settings.data, settings.limit
-    own, sample = spec not in data.NAMES, spec.endswith("-sample")
-    if settings.test_data is not None or not (own or sample) or _has_test_split(spec):
-        train = read(spec, "test" if sample else "train", limit)
-        test = read(settings.test_data or spec, "test")
+    spec, limit, own = settings.data, settings.limit, settings.data not in data.NAMES
+    if settings.test_data is not None or has_splits(spec):
+        train = read(spec, "train" if has_splits(spec) else None, limit)
+        test = read(settings.test_data or spec)
         _check_alike(train, test)
         return (_shuffled(train) if own else train), test
-    # What is set aside comes on top of what is asked for.
-    whole = read(
-        spec, "test" if sample else "train", None if sample or not limit else -(-limit * 5 // 4)
-    )
-    whole = _shuffled(whole) if own else whole
-    split = len(whole.y) * 4 // 5
-    if split == 0:
-        raise ValueError(
-            f"`--data` must have images to train on and to test on, got {len(whole.y)}; name others with "
-            "--test-data."
-        )
-    rows = torch.arange(len(whole.y))
-    return _taken(whole, rows[:split][:limit]), _taken(whole, rows[split:])
+    # Of a few images to train on, as few are tested.
+    few = -(-limit // 4) if own and limit else None
+    return read(spec, "train", limit), read(spec, "test", few)
 
 
 def first_network(settings: TrainSettings, images: Images, device: str) -> nn.Module:
@@ -103,6 +96,33 @@ def architecture_of(model: str) -> str:
     return model
 
 
+def prepared_as(settings: TrainSettings) -> tuple[str | None, str | None]:
+    """Mean and std of the network, as they were written: in the settings, or on the card it begins with."""
+    if settings.mean is not None or settings.model.isidentifier():
+        return settings.mean, settings.std
+    return told_by_card(parse(settings.model))
+
+
+def line_to_evaluate(settings: TrainSettings, folder: Path) -> str:
+    """The line that evaluates the network of a finished training on images that it was not trained on.
+
+    Nothing of the user's is run or looked for: reports have this line too.
+    """
+    model = str(folder / "model.safetensors")
+    network = models.Card.from_json((folder / "model.json").read_text()).architecture
+    # Code that takes `split` takes this one by itself.
+    divided = settings.test_data is None and settings.data not in DATASETS
+    given = EvaluateSettings(
+        models=[model if network in models.ARCHITECTURES else f"{model}:{network}"],
+        data=settings.test_data or settings.data,
+        split="test" if divided else None,
+        threat=[":".join(text.split(":")[:2]) for text in settings.threat] or ["linf:8/255"],
+        classes=settings.classes,
+        size=settings.size,
+    )
+    return given.command(suite=None)
+
+
 def hashes_of_start(settings: TrainSettings) -> dict[str, str]:
     """The hash of the file of parameters that a training begins with, by what it is called, if there is one."""
     if settings.init is None or settings.init in models.shipped():
@@ -135,15 +155,8 @@ def _begin_with(init: str, network: nn.Module, name: str) -> None:
         ) from error
 
 
-def _has_test_split(spec: str) -> bool:
-    return is_code(spec) and not Path(spec).exists() and takes(spec, "split", flag="--data")
-
-
 def _shuffled(images: Images) -> Images:
-    return _taken(images, torch.randperm(len(images.y), generator=torch.Generator().manual_seed(0)))
-
-
-def _taken(images: Images, rows: torch.Tensor) -> Images:
+    rows = torch.randperm(len(images.y), generator=torch.Generator().manual_seed(0))
     return replace(images, x=images.x[rows], y=images.y[rows])
 
 

@@ -14,7 +14,8 @@ import torch
 from safetensors.torch import save
 from torch import Tensor, nn
 
-from saddlepoint import models, training
+from saddlepoint import data, models, training
+from saddlepoint.doctor.defaults import default_radius
 from saddlepoint.files import write_atomically
 from saddlepoint.runs import texts
 from saddlepoint.runs.execute import Execution
@@ -23,11 +24,13 @@ from saddlepoint.runs.materials import Images
 from saddlepoint.runs.metrics import Epoch, TrainingMetrics
 from saddlepoint.runs.precisions import begun_with
 from saddlepoint.runs.record import Hashes, Run
+from saddlepoint.runs.seen import keep_seen
 from saddlepoint.runs.settings import TrainSettings
 from saddlepoint.runs.training_parts import (
     architecture_of,
     first_network,
     hashes_of_start,
+    prepared_as,
     unwrapped,
 )
 from saddlepoint.training import Recipe, Threat, TrainingProgress
@@ -59,6 +62,7 @@ class Work:
     recipe: Recipe
     threats: Mapping[str, Threat]
     classes: int
+    usual_radius: float
 
 
 def recipe_of(settings: TrainSettings) -> Recipe:
@@ -119,8 +123,8 @@ def prepare(
         )
     network = first_network(settings, images[0], device)
     test = images[1].x, images[1].y
-    classes = len(images[0].classes)
-    return Work(network, (x[:split], y[:split]), held_out, test, recipe, threats, classes)
+    about = len(images[0].classes), default_radius(images[0].family)
+    return Work(network, (x[:split], y[:split]), held_out, test, recipe, threats, *about)
 
 
 def with_precision(
@@ -185,6 +189,7 @@ def train_and_test(
         robust = {name: round(100 * share, 2) for name, share in shares.items()}
     card = _card(settings, work, execution.run.command)
     if execution.world.rank == 0:
+        keep_seen(execution.folder, [work.train[0], *(work.held_out or ())[:1]])
         # Of a network that is wrapped, the parameters are those of its own code.
         state = unwrapped(work.network).state_dict()
         content = save({key: value.contiguous() for key, value in state.items()})
@@ -196,6 +201,7 @@ def train_and_test(
         rows_attacked=min(settings.test_images, card.test_images) if robust else 0,
         accuracy=card.accuracy,
         fgsm_accuracy=card.fgsm_accuracy,
+        fgsm_eps=card.fgsm_eps,
         robust_accuracy=robust,
         history=tuple(
             Epoch(stats=each.stats, validation=each.validation or {}) for each in history
@@ -254,7 +260,8 @@ def _fit(
 
 def _card(settings: TrainSettings, work: Work, command: str) -> models.Card:
     x, y = work.test
-    accuracy = models.measure(work.network.cpu().eval(), x, y)
+    eps, (mean, std) = _fgsm_radius(settings, work), prepared_as(settings)
+    accuracy = models.measure(work.network.cpu().eval(), x, y, eps=eps)
     return models.Card(
         architecture=architecture_of(settings.model),
         channels=x.shape[1],
@@ -268,11 +275,20 @@ def _card(settings: TrainSettings, work: Work, command: str) -> models.Card:
         recipe=asdict(work.recipe),
         accuracy=round(100 * accuracy.clean, 2),
         fgsm_accuracy=round(100 * accuracy.fgsm, 2),
-        fgsm_eps=models.FGSM_EPS,
+        fgsm_eps=eps,
         test_images=len(y),
         sha256="",
         versions={
             "python": platform.python_version(),
             **{name: metadata.version(name) for name in ("torch", "numpy", "safetensors")},
         },
+        mean=mean,
+        std=std,
     )
+
+
+def _fgsm_radius(settings: TrainSettings, work: Work) -> float:
+    """That of the linf threat; without one the paper's for its data sets, and a usual one for other images."""
+    if "linf" in work.threats:
+        return float(work.threats["linf"].ball.eps)
+    return models.FGSM_EPS if settings.data in data.NAMES else work.usual_radius

@@ -13,6 +13,7 @@ from saddlepoint.rules import AbstractWeightRule, Average, Entropic, Fixed, MinM
 from saddlepoint.runs import texts
 from saddlepoint.runs.counting import summarise
 from saddlepoint.runs.evaluations import (
+    ALONE,
     Result,
     as_domains,
     evaluation_metrics,
@@ -95,7 +96,7 @@ def as_run(
 
 def evaluation_as_run(
     result: Result,
-    problem: AbstractProblem,
+    problem: AbstractProblem | None,
     *,
     data: str = "own images",
     classes: Sequence[str] = (),
@@ -104,31 +105,34 @@ def evaluation_as_run(
 
     Args:
         result: Of one domain, or of several.
-        problem: The images and the domains, such as `Ensemble([model], x, y, names=["mine"])`.
+        problem: The images and the domains, such as `Ensemble([model], x, y, names=["mine"])`; without them
+            there are no images to show.
         data: What the images are called.
         classes: Names of the classes; numbers if there are none.
 
     Raises:
         ValueError: The problem is not the one that was evaluated.
     """
-    result = as_domains(result, problem.names[:1])
-    count = len(result.per_domain)
-    if (len(problem), problem.num_domains) != (result.count, count):
+    names = ALONE if problem is None else problem.names
+    result = as_domains(result, names[:1])
+    count, domains = len(result.per_domain), tuple(result.per_domain) if problem is None else names
+    if problem is not None and (len(problem), problem.num_domains) != (result.count, count):
         raise ValueError(
             f"`problem` must be what was evaluated, {result.count} images and {count} domains, got "
             f"{len(problem)} and {problem.num_domains}."
         )
     parts = result.per_domain.values()
-    names = dict.fromkeys(each.attack for part in parts for each in part.outcomes)
+    attacks = dict.fromkeys(each.attack for part in parts for each in part.outcomes)
     settings: dict[str, Any] = {
         "data": data,
-        "models": list(problem.names),
-        "suite": ", ".join(names),
+        "models": list(domains),
+        "suite": ", ".join(attacks),
     }
     settings |= {"every_attack": False, "transforms": []}
-    metrics = evaluation_metrics(result, problem.names)
+    metrics = evaluation_metrics(result, domains)
     told = "sp.robust_accuracy(model, x, y, threats)"
     run = _run(EVALUATE, told, settings, problem, classes, metrics)
+    run = run.but(domains=domains, rows=result.count, done=result.count)
     tensors = evaluation_tensors(result, problem)
     return run, {name: value.detach().cpu() for name, value in tensors.items()}
 
@@ -137,25 +141,26 @@ def _run(
     kind: Kind,
     command: str,
     settings: Mapping[str, Any],
-    problem: AbstractProblem,
+    problem: AbstractProblem | None,
     classes: Sequence[str],
     metrics: Metrics,
 ) -> Run:
-    models = [hash_model(model) or "" for model in problem.models]
+    """The record; of what is not there any more nothing is hashed."""
+    models, images, rows = dict.fromkeys(settings["models"], ""), "", 0
+    if problem is not None:
+        hashes = [hash_model(model) or "" for model in problem.models]
+        models, rows = dict(zip(_model_names(problem), hashes, strict=True)), len(problem)
+        images = hash_tensors({"x": problem.images(problem.zeros()), "y": problem.truth})
     return Run(
         kind=kind,
         command=command,
         settings=settings,
-        seed=problem.seed,
-        domains=problem.names,
+        seed=0 if problem is None else problem.seed,
+        domains=() if problem is None else problem.names,
         classes=tuple(classes),
-        rows=len(problem),
-        done=len(problem),
-        hashes=Hashes(
-            hash_settings(settings),
-            dict(zip(_model_names(problem), models, strict=True)),
-            hash_tensors({"x": problem.images(problem.zeros()), "y": problem.truth}),
-        ),
+        rows=rows,
+        done=rows,
+        hashes=Hashes(hash_settings(settings), models, images),
         status="complete",
         metrics=metrics.plain(),
     )

@@ -130,8 +130,9 @@ class AttackResult:
         every, spent = int(self.success.sum()), self.num_forwards.double().mean().item()
         left = int((~self.completed).sum())
         stopped = f", stopped with {left} rows to do" if left else ""
+        whom = "the domain" if domains == 1 else f"all {domains} domains"
         return (
-            f"AttackResult({every} of {rows} rows fool all {domains} domains, "
+            f"AttackResult({every} of {rows} rows fool {whom}, "
             f"{spent:.1f} evaluations per row{stopped})"
         )
 
@@ -150,14 +151,14 @@ class AttackResult:
         note = "" if hard is None else f"hardest: {names[hard]}"
         return html_table(("domain", "fooled", "mean weight"), lines, note)
 
-    def plot(self, axes: Sequence[Any] | None = None) -> tuple[Any, ...]:
+    def plot(self, axes: Sequence[Any] | None = None) -> Any:
         """Draw mean weights and mean losses of every domain over the steps (needs matplotlib).
 
         Args:
             axes: Two of matplotlib, for weights and losses; new ones if None.
 
         Returns:
-            The two axes.
+            The figure of matplotlib: `result.plot().savefig("weights.png")`; its two panels are `figure.axes`.
         """
         curves = {"mean weight": self.history.weights, "mean loss": self.history.losses}
         return plot_steps(curves, self._names, axes)
@@ -264,7 +265,7 @@ def keep_partial(stop: KeyboardInterrupt, result: AttackResult) -> None:
         ... except KeyboardInterrupt as stop:
         ...     result = stop.result
         >>> result
-        AttackResult(0 of 3 rows fool all 1 domains, 1.0 evaluations per row, stopped with 3 rows to do)
+        AttackResult(0 of 3 rows fool the domain, 1.0 evaluations per row, stopped with 3 rows to do)
     """
     stop.result = result  # type: ignore[attr-defined]
 

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from time import monotonic as clock
 
 from saddlepoint.bars import bar
 from saddlepoint.solver.result import Callback, Progress
 
 __all__ = ["telling"]
+
+_SECONDS = 10.0  # between two lines
 
 
 @contextmanager
@@ -27,16 +30,20 @@ def telling(progress: bool, callback: Callback | None) -> Iterator[Callback | No
     if not progress:
         yield callback
         return
-    said = 0
+    said = clock()
     with bar("attack") as shown:
 
         def tell(state: Progress) -> None:
             nonlocal said
             figures = f"{state.done}/{state.rows} rows done, {state.fooled} fooled"
             shown.move(state.fraction, 1.0, figures)
-            if not shown.live and int(10 * state.fraction) > said:  # a line per tenth of the work
-                said = int(10 * state.fraction)
-                shown.say(f"attack: {figures}")
+            # Where there is no terminal, a line now and then, and one in the end.
+            over = state.done == state.rows
+            if not shown.live and (over or clock() - said >= _SECONDS):
+                said = clock()
+                shown.say(
+                    f"attack: {figures}" if over else f"attack: {state.fraction:.0%}, {figures}"
+                )
             if callback is not None:
                 callback(state)
 

@@ -30,8 +30,10 @@ from saddlepoint.runs.settings.common import (
     Split,
     Std,
     check_weights,
+    with_data,
 )
 from saddlepoint.runs.settings.paper_numbers import (
+    check_radius_given,
     check_radius_of_file,
     not_in_paper,
     parameters,
@@ -60,6 +62,7 @@ class AttackSettings(Settings):
 
     always: ClassVar[tuple[str, ...]] = ("data", "models", "norm", "eps", "rule")
     examples: ClassVar[Mapping[str, str]] = {"models": "such as --models A,C,D"}
+    demanded: ClassVar[Mapping[str, bool]] = {"eps": False}
 
     kind: Literal["ensemble", "universal", "transform", "patch"]
     data: Data = "mnist-sample"
@@ -82,7 +85,7 @@ class AttackSettings(Settings):
     eps: Number = Field(
         gt=0,
         description="Radius, such as 0.2 or 8/255. [default: the paper's for this attack, MNIST or CIFAR-10, "
-        "and norm, if it has one]",
+        "and norm; required where it has none]",
     )
     rule: str = Field(
         default="minmax",
@@ -142,7 +145,7 @@ class AttackSettings(Settings):
         ge=2,
         description="256 keeps adversarial images 8-bit, so that they survive saving.",
     )
-    split: Split = "test"
+    split: Split = None
     limit: Limit = None
     batch_size: int = Field(default=64, ge=1, description="Rows between two saves.")
     device: Device = "cpu"
@@ -159,7 +162,7 @@ class AttackSettings(Settings):
         """
         if not isinstance(values, dict):
             return values
-        given = {name: value for name, value in values.items() if value is not None}
+        given = with_data({name: value for name, value in values.items() if value is not None})
         known = {**{name: field.default for name, field in cls.model_fields.items()}, **given}
         found = parameters(known)
         if found is not None:
@@ -236,6 +239,8 @@ class AttackSettings(Settings):
         """As in `Settings.load`; what follows from a flag is refused even where it says the default."""
         if "kind" not in flags:  # a record has everything, defaults too
             check_alone(flags, flags)
+        if file is None and cls.words[-1] != "patch":  # which may have any values
+            check_radius_given(cls.words[-1], flags, cls.model_fields["norm"].default)
         return super().load(flags, file, trust=trust)
 
     @classmethod

@@ -23,7 +23,7 @@ from pydantic import (
 )
 
 from saddlepoint.runs import texts
-from saddlepoint.runs.model_words import parse
+from saddlepoint.runs.model_words import default_data, parse
 from saddlepoint.runs.plain import quoted
 
 __all__ = [
@@ -42,6 +42,7 @@ __all__ = [
     "Std",
     "Threats",
     "check_weights",
+    "with_data",
 ]
 
 
@@ -71,7 +72,8 @@ Data = Annotated[
     Field(
         description="mnist, cifar10, fashion-mnist, mnist-sample, cifar10-sample, a folder with one folder of "
         "images per class, a file.npz with `images` and `labels`, or a data set of torch in your code: "
-        "file.py:dataset or package.module:dataset."
+        "file.py:dataset or package.module:dataset. [default: the sample of the first model's data set, else "
+        "mnist-sample]"
     ),
 ]
 Classes = Annotated[
@@ -95,19 +97,22 @@ Mean = Annotated[
     Field(
         description="What the models subtract from pixels in [0, 1], one number or one per channel: "
         "0.485,0.456,0.406; or the name of a mean and std: imagenet, half, clip, cifar10, cifar100, svhn, "
-        "mnist, fashion-mnist. Networks of the package normalise inside, and timm, torchvision and "
-        "transformers know their own. [default: nothing]"
+        "mnist, fashion-mnist. Networks of the package normalise inside; timm, torchvision and transformers, "
+        "and cards of trainings, know their own. For models that want different ones an entry each: "
+        "own,cifar10, or numbers with semicolons between models. [default: nothing]"
     ),
 ]
 Std = Annotated[
     str | None,
     BeforeValidator(_joined),
-    Field(description="What the models then divide by, such as 0.229,0.224,0.225."),
+    Field(description="What the models then divide by, such as 0.229,0.224,0.225; see --mean."),
 ]
 Split = Annotated[
-    Literal["test", "train"],
+    Literal["test", "train"] | None,
     Field(
-        description="Which images of a named data set, or of code that takes `split`: test or train."
+        description="test or train images of a named data set or of code that takes `split`; of your own data "
+        "and of samples the fifth that `saddlepoint train` sets aside, or the others. [default: test of what "
+        "has both, else all]"
     ),
 ]
 Limit = Annotated[int | None, Field(ge=1, description="Use the first so many images.")]
@@ -159,6 +164,8 @@ class Settings(BaseModel):
     """Settings that the line names even where they are the default."""
     examples: ClassVar[Mapping[str, str]] = {}
     """What a setting without a default could be."""
+    demanded: ClassVar[Mapping[str, bool]] = {}
+    """Whether the help says that a setting is required, where its default tells otherwise."""
 
     @field_validator("*", mode="before")
     @classmethod
@@ -284,6 +291,14 @@ class Settings(BaseModel):
         """What a setting that is missing could be."""
         del values
         return cls.examples.get(name, "see --help")
+
+
+def with_data(values: dict[str, Any]) -> dict[str, Any]:
+    """Settings with the data that is meant where none is named."""
+    if values.get("data") is not None:
+        return values
+    models = _names(values.get("models") or [])
+    return {**values, "data": default_data(models if isinstance(models, list) else [])}
 
 
 def check_weights(text: str, domains: int, flag: str = "--rule") -> None:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import BeforeValidator, Field, field_validator
+from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 from saddlepoint.runs import texts
 from saddlepoint.runs.plain import quoted
@@ -23,6 +23,7 @@ from saddlepoint.runs.settings.common import (
     Split,
     Std,
     Threats,
+    with_data,
 )
 
 __all__ = ["EvaluateSettings"]
@@ -40,6 +41,7 @@ class EvaluateSettings(Settings):
     words: ClassVar[tuple[str, ...]] = ("evaluate",)
     always: ClassVar[tuple[str, ...]] = ("models", "data", "suite")
     examples: ClassVar[Mapping[str, str]] = {"models": "such as --models A,B,C,D"}
+    demanded: ClassVar[Mapping[str, bool]] = {"models": False, "threat": True}
 
     models: Names = Field(
         description="Several models separated by commas, instead of MODEL: each alone, and all of them at once."
@@ -69,7 +71,7 @@ class EvaluateSettings(Settings):
         description="Time for each attack under each threat, such as 60s, 5m or 90; what it cut short is "
         "noted.",
     )
-    split: Split = "test"
+    split: Split = None
     limit: Limit = None
     batch_size: int | None = Field(
         default=None,
@@ -79,6 +81,11 @@ class EvaluateSettings(Settings):
     device: Device = "cpu"
     precision: Precisions = Field(default=["float32"])
     seed: Seed = 0
+
+    @model_validator(mode="before")
+    @classmethod
+    def _with_data(cls, values: Any) -> Any:
+        return with_data(values) if isinstance(values, dict) else values
 
     @field_validator("models")
     @classmethod

@@ -11,7 +11,14 @@ from pydantic_core import PydanticUndefined
 from saddlepoint import paper
 from saddlepoint.runs import texts
 
-__all__ = ["check_radius_of_file", "not_in_paper", "parameters", "radius", "rule_numbers"]
+__all__ = [
+    "check_radius_given",
+    "check_radius_of_file",
+    "not_in_paper",
+    "parameters",
+    "radius",
+    "rule_numbers",
+]
 
 
 def not_in_paper(kind: str, data: str, norm: str) -> str:
@@ -53,6 +60,20 @@ def _letters(models: object, data: str) -> list[str]:
         return []
     short = (str(name).removeprefix(f"{data}-") for name in names)
     return [name.upper() for name in short if len(name) == 1]
+
+
+def check_radius_given(kind: str, flags: Mapping[str, Any], norm: str) -> None:
+    """Say at once, before torch is loaded, that images of the user's own need a radius.
+
+    Args:
+        kind: Of the attack.
+        flags: What was given on the command line.
+        norm: Where none was.
+    """
+    data = str(flags.get("data") or "")
+    if flags.get("eps") is None and (Path(data).suffix == ".npz" or (data and Path(data).is_dir())):
+        why = not_in_paper(kind, data, str(flags.get("norm") or norm))
+        raise ValueError(f"`--eps` must be given, such as --eps 8/255: {why}.")
 
 
 def check_radius_of_file(

@@ -1,0 +1,112 @@
+"""Mistakes about models, data and radii: found before anything is loaded, and told in the user's own words."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import saddlepoint as sp
+from commands import ENVIRONMENT, inside
+from saddlepoint import runs
+
+NETS = """
+import saddlepoint as sp
+
+def small():
+    return sp.models.load("cifar10-a")
+"""
+
+
+@pytest.fixture(autouse=True)
+def elsewhere(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("oncenets.py").write_text(NETS)
+    np.savez("d.npz", images=np.zeros((4, 32, 32, 3), np.uint8), labels=np.arange(4))
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (
+            "evaluate oncenets.py:smal --threat linf:0.1",
+            "`MODEL` oncenets.py:smal must name something in oncenets.py, which has sp, small, got 'smal'; did",
+        ),
+        ("attack ensemble --models oncenets.py:smal --eps 0.1", "`--models` oncenets.py:smal must"),
+        (
+            "train --data d.npz --model none.py:net",
+            "`--model` must name a file that exists, got 'n",
+        ),
+        ("doctor small.onnx", "`MODEL` must name a file that exists, got 'small.onnx'"),
+        (
+            "attack ensemble --models oncenets.py:small --data d.npz",
+            "`--eps` must be given, such as",
+        ),
+    ],
+)
+def test_it_is_told_before_torch_is_loaded(words, message, monkeypatch, capsys):
+    def load(*_, **__):
+        raise AssertionError("images were loaded")
+
+    monkeypatch.setattr(sp.data, "load", load)
+    assert inside(*words.split()) == 2
+    assert capsys.readouterr().err.startswith(f"saddlepoint: {message}")
+
+
+def test_torch_is_not_imported_for_it(tmp_path):
+    code = "import sys; from saddlepoint import cli\ntry: cli.main(sys.argv[1:])\nexcept SystemExit: pass\n"
+    code += "print('torch' in sys.modules)"
+    (tmp_path / "t.py").write_text(code)
+    words = ["attack", "ensemble", "--models", "oncenets.py:smal", "--data", "d.npz"]
+    done = subprocess.run(
+        [sys.executable, "t.py", *words], env=ENVIRONMENT, capture_output=True, text=True
+    )
+    assert done.stdout.split() == ["False"]
+    assert "did you mean small?" in done.stderr
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "evaluate oncenets.py:small --threat linf:0.1 --no-doctor",
+        "attack ensemble --models oncenets.py:small --eps 0.1",
+    ],
+)
+def test_data_that_was_not_named_is(words, capsys):
+    assert inside(*words.split()) != 0
+    (line,) = [each for each in capsys.readouterr().err.splitlines() if "was taken" in each]
+    assert line.endswith("; --data was not given, so mnist-sample was taken.")
+    assert ".;" not in line
+
+
+def test_the_sample_of_the_models_own_data_set_is_the_default():
+    assert (
+        runs.settings.EvaluateSettings.load({"models": "cifar10-a", "threat": ["linf:8/255"]}).data
+        == "cifar10-sample"
+    )
+    settings = runs.settings.EnsembleSettings.load({"models": "cifar10-a,cifar10-c", "eps": "0.1"})
+    assert settings.data == "cifar10-sample"
+    assert runs.settings.EnsembleSettings.load({"models": "A", "eps": "0.1"}).data == "mnist-sample"
+
+
+def test_resume_tells_radii_as_they_were_written(capsys):
+    words = "attack ensemble --models cifar10-a --limit 2 --steps 1 --out o"
+    assert inside(*words.split(), "--eps", "2/255", "--quiet") == 0
+    assert inside(*words.split(), "--eps", "8/255", "--resume") == 2
+    assert "got eps: 2/255 there, 8/255 here" in capsys.readouterr().err
+
+
+def test_help_says_what_is_required(capsys):
+    assert inside("evaluate", "--help") == 0
+    told = " ".join(capsys.readouterr().out.replace("│", " ").split())
+    models, threat = (told[told.index(f"--{name} ") :] for name in ("models", "threat"))
+    assert "[required]" not in models.partition(" --mean ")[0]
+    assert "[required]" in threat.partition(" --suite ")[0]
+    assert inside("attack", "ensemble", "--help") == 0
+    told = " ".join(capsys.readouterr().out.replace("│", " ").split())
+    eps = told[told.index("--eps ") :].partition(" --rule ")[0]
+    assert "[required]" not in eps
+    assert "required where it has none" in eps
