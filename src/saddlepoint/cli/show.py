@@ -128,7 +128,10 @@ def summary(run: "Run") -> None:
         ("ASR among correct", [part.asr_all_among_correct for part in shown]),
         ("ASR_all", [part.asr_all for part in shown]),
         ("ASR_mean", [part.asr_mean for part in shown]),
-        ("evaluations", [part.evaluations.per_row for part in shown]),
+        (
+            "queries" if run.settings.get("gradient") else "evaluations",
+            [part.evaluations.per_row for part in shown],
+        ),
     ):
         texts = ("-" if number is None else f"{number:.1f}" for number in numbers)
         table.add_row(label, "", *texts, *("" for _ in ends))
