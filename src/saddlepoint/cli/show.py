@@ -110,16 +110,19 @@ def summary(run: "Run") -> None:
         names.insert(0, words.rule_name(settings.baseline))
         shown.insert(0, metrics.baseline)
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    several = len(run.domains) > 1
+    grouped = run.kind == "universal"  # the place of an image in its group means nothing
     reached = [f"answers {words.target_text(run)}"] if metrics.reached else []
-    ends = [*reached, *(["mean weight"] if several else [])]
-    for heading in (words.NOUNS[run.kind].domain, "clean", *names, *ends):
+    ends = [*reached, *(["mean weight"] if len(run.domains) > 1 and not grouped else [])]
+    for heading in ("" if grouped else words.NOUNS[run.kind].domain, "clean", *names, *ends):
         table.add_column(escape(heading), justify="left" if not table.columns else "right")
-    for name in run.domains:
-        cells = [metrics.clean_accuracy[name], *(part.accuracy[name] for part in shown)]
-        cells += [metrics.reached[name]] if reached else []
-        weight = [f"{metrics.weights[name]:.2f}"] if several else []
-        table.add_row(escape(name), *(f"{cell:.1f}" for cell in cells), *weight)
+    tables = [metrics.clean_accuracy, *(part.accuracy for part in shown)]
+    tables += [metrics.reached] if reached else []
+    for name in () if grouped else run.domains:
+        weight = [f"{metrics.weights[name]:.2f}"] if "mean weight" in ends else []
+        table.add_row(escape(name), *(f"{cells[name]:.1f}" for cells in tables), *weight)
+    if grouped:
+        means = (sum(cells.values()) / len(cells) for cells in tables)
+        table.add_row("images right", *(f"{mean:.1f}" for mean in means))
     table.add_section()
     for label, numbers in (
         ("ASR among correct", [part.asr_all_among_correct for part in shown]),
