@@ -60,7 +60,7 @@ def write_comparison(board: Board, path: Path) -> Path:
         >>> write_comparison(nothing, Path(tempfile.mkdtemp()) / "comparison.html").name
         'comparison.html'
     """
-    if path.exists() and not (path.is_file() and _MARK in path.read_bytes()[:4096]):
+    if os.path.lexists(path) and not (path.is_file() and _MARK in path.read_bytes()[:4096]):
         raise ValueError(
             f"`{path}` must be free, got something that saddlepoint did not write; choose another --out."
         )
