@@ -121,9 +121,28 @@ class Card:
         return json.dumps(asdict(self), indent=2) + "\n"
 
     @classmethod
-    def from_json(cls, text: str) -> "Card":
-        """Reads what `to_json` wrote; raises ValueError when fields are missing or unknown."""
+    def from_json(cls, text: str, name: str = "text") -> "Card":
+        """Reads what `to_json` wrote.
+
+        Args:
+            text: JSON.
+            name: What complaints call it, such as the path of the file.
+
+        Raises:
+            ValueError: It is no JSON, or fields are missing, unknown or of another type.
+        """
+        remedy = "write it again with the parameters, or remove it and name the architecture"
         try:
-            return cls(**json.loads(text))
-        except TypeError as error:
-            raise ValueError(f"`text` must be a model card, got {error}.") from error
+            found = cls(**json.loads(text))
+        except (TypeError, ValueError, RecursionError) as error:
+            raise ValueError(f"`{name}` must be a model card, got {error}; {remedy}.") from error
+        types: dict[str, type] = dict.fromkeys(("channels", "size", "classes"), int)
+        for field, kind in (types | dict.fromkeys(("architecture", "sha256"), str)).items():
+            value: Any = getattr(found, field)
+            if type(value) is not kind or (kind is int and value < 1):
+                what = "a number >= 1" if kind is int else "a text"
+                got = repr(value)[:100]
+                raise ValueError(
+                    f"`{name}` must be a model card with {what} as {field}, got {got}; {remedy}."
+                )
+        return found
