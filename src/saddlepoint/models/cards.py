@@ -136,13 +136,14 @@ class Card:
             found = cls(**json.loads(text))
         except (TypeError, ValueError, RecursionError) as error:
             raise ValueError(f"`{name}` must be a model card, got {error}; {remedy}.") from error
-        types: dict[str, type] = dict.fromkeys(("channels", "size", "classes"), int)
-        for field, kind in (types | dict.fromkeys(("architecture", "sha256"), str)).items():
-            value: Any = getattr(found, field)
-            if type(value) is not kind or (kind is int and value < 1):
-                what = "a number >= 1" if kind is int else "a text"
-                got = repr(value)[:100]
-                raise ValueError(
-                    f"`{name}` must be a model card with {what} as {field}, got {got}; {remedy}."
-                )
+        counts = {each: getattr(found, each) for each in ("channels", "size", "classes")}
+        texts = {each: getattr(found, each) for each in ("architecture", "sha256")}
+        wrong = [n for n, value in counts.items() if type(value) is not int or value < 1]
+        wrong += [n for n, value in texts.items() if not isinstance(value, str)]
+        if wrong:
+            what = "a number >= 1" if wrong[0] in counts else "a text"
+            got = repr((counts | texts)[wrong[0]])[:100]
+            raise ValueError(
+                f"`{name}` must be a model card with {what} as {wrong[0]}, got {got}; {remedy}."
+            )
         return found

@@ -344,8 +344,7 @@ def _check_words(name: str, words: list[object], file: Path) -> None:
         except ValueError:  # data that is no code; models are refused elsewhere
             continue
         if risk and (name in ("models", "victims", "model") or risk == "runs code"):
-            flag = name.replace("_", "-")
             raise ValueError(
-                f"`--trust` must be given for {file}: its {name} {word!r} {risk}; name it with --{flag}, or "
-                "trust the file if you know where it comes from."
+                f"`--trust` must be given for {file}: its {name} {word!r} {risk}; name it with "
+                f"--{name.replace('_', '-')}, or trust the file if you know where it comes from."
             )
