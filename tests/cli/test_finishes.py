@@ -185,7 +185,7 @@ def test_the_list_of_data_says_what_is_there(
     words = dict(line.split(maxsplit=1) for line in capsys.readouterr().out.splitlines())
     assert words["mnist"] == "present: test"
     assert words["cifar10"] == "fetched on first use"
-    assert words["mnist-sample"] == "embedded"
+    assert words["mnist-sample"] == "embedded, the first 1,000 test images"
 
 
 def test_help_says_what_is_required(capsys: pytest.CaptureFixture[str]) -> None:

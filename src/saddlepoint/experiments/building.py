@@ -116,7 +116,8 @@ def load_images(
         torch.Size([3, 3, 32, 32])
     """
     there = f"{name}-sample" if limit <= _EMBEDDED[name] else name
-    return named_images(there, "test", limit, progress)
+    # No split: all of a sample, which are the first test images, not a fifth of them.
+    return named_images(there, None, limit, progress)
 
 
 def build_problem(
@@ -143,7 +144,7 @@ def build_problem(
 
 def describe(settings: AttackSettings) -> dict[str, Any]:
     """The settings of a row that experiments vary, for its record and for summaries."""
-    values = settings.model_dump(include=_VARIED)
+    values = settings.model_dump(include=_VARIED) | {"split": "test"}
     if settings.norm == "l0":
         # Whole numbers, of which the hashes in stored summaries are made.
         values |= {n: int(values[n]) for n in ("eps", "step_size") if values[n] is not None}
