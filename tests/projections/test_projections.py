@@ -101,6 +101,15 @@ def test_the_result_is_feasible(p: float, case: dict) -> None:
 
 
 @pytest.mark.parametrize("p", NORMS)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_a_radius_of_the_smallest_number_holds(p: float, dtype: torch.dtype) -> None:
+    eps = torch.nextafter(torch.zeros(1, dtype=dtype), torch.ones(1, dtype=dtype))
+    v, half = torch.ones(1, 3, dtype=dtype), torch.full((1, 3), 0.5, dtype=dtype)
+    z = project_lp_box(v, p, eps, torch.zeros_like(half), half)
+    assert_feasible(z, p, eps, torch.zeros_like(half), half)
+
+
+@pytest.mark.parametrize("p", NORMS)
 @given(sets())
 def test_projecting_twice_changes_nothing(p: float, case: dict) -> None:
     z = project_lp_box(p=p, **case)

@@ -51,6 +51,8 @@ def onto_ball(v: Tensor, p: float, eps: Tensor, lower: Tensor, upper: Tensor) ->
     radius = eps * (1 + 4 * torch.finfo(v.dtype).eps)
     norm = bound.sum(dim=1, keepdim=True) if p == 1 else _l2_norm(bound)
     inside = norm <= radius
+    # Below the smallest normal number no point but zero can be told to be in the ball.
+    eps = torch.where(eps < torch.finfo(v.dtype).tiny, 0.0, eps)
     solve = _l1_magnitudes if p == 1 else _l2_magnitudes
     size = solve(magnitude, bound, eps, inside)
     norm = size.sum(dim=1, keepdim=True) if p == 1 else _l2_norm(size)
