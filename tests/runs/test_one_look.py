@@ -77,7 +77,9 @@ def test_pages_ask_the_model_for_their_own_rows_alone(tmp_path: Path) -> None:
     # Each page of two rows: the start, one step, the verdict of the solver, that of the run on the perturbed
     # images and on the clean ones.
     *look, last = model.asked[:-11], model.asked[-11:]
-    assert last == [2] * 10 + [1]  # and in the end one image: how many classes there are to guess among
+    assert last == [2] * 10 + [
+        1
+    ]  # and in the end one image: how many classes there are to guess among
     assert set(*look) == {4, 1}  # the look: the first images, and one of them alone
     assert run.metrics["evaluations"]["total"] == 4 * 2
 

@@ -219,7 +219,7 @@ def test_other_victims_do_not_continue_a_run(
     assert inside("attack", "ensemble", *words, "--victims", "nets.py:stranger") == 0
     for other in ("nets.py:second", "nets.py:stranger,nets.py:second"):
         assert inside("attack", "ensemble", *words, "--victims", other, "--resume") == 2
-        assert "victims: ['nets.py:stranger'] there" in capsys.readouterr().err
+        assert "victims: nets.py:stranger there" in capsys.readouterr().err
     monkeypatch.setenv("VICTIM", "b")  # by the same name
     assert inside("attack", "ensemble", *words, "--victims", "nets.py:stranger", "--resume") == 2
     assert "other parameters or code for stranger" in capsys.readouterr().err

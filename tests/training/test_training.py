@@ -599,7 +599,7 @@ class TestRunFolder:
         ("words", "message"),
         [
             ("--limit 110", "got limit: 120 there, 110 here; choose"),
-            ("--limit 120 --held-out 30", "held_out: None there, 30 here"),
+            ("--limit 120 --held-out 30", "held_out: none there, 30 here"),
             ("--limit 120 --seed 1", "seed: 0 there, 1 here"),
         ],
     )

@@ -95,6 +95,7 @@ def attack_rows(
 
     execution.notes.extend(job.notes)
     tensors, seconds = in_pages(execution, total, job.chunk, compute, tell)
+    classes = _class_count(job.problem)  # before the victims, which come after all else
     if job.victims:
         judged, more = _ask_victims(job, execution, tensors)
         tensors, seconds = {**tensors, **judged}, seconds + more
@@ -104,7 +105,7 @@ def attack_rows(
         baseline=job.baseline is not None,
         victims=tuple(execution.run.hashes.victims),
     )
-    execution.notes.extend(_no_better_than_chance(metrics.clean_accuracy, job.problem))
+    execution.notes.extend(_no_better_than_chance(metrics.clean_accuracy, job.problem, classes))
     if job.test is None:
         tensors |= keep_for_gallery(job.problem, tensors)
     else:
@@ -113,13 +114,19 @@ def attack_rows(
     return execution.finish(tensors, done=total, seconds=round(seconds, 3), metrics=metrics.plain())
 
 
-def _no_better_than_chance(accuracy: Mapping[str, float], problem: AbstractProblem) -> list[str]:
+def _class_count(problem: AbstractProblem) -> int:
+    """C, which nobody but the models knows."""
+    few = problem.take(torch.arange(1, device=problem.lower.device))
+    with torch.no_grad():
+        return few.logits(few.zeros()).shape[-1]
+
+
+def _no_better_than_chance(
+    accuracy: Mapping[str, float], problem: AbstractProblem, classes: int
+) -> list[str]:
     """A warning of every model that seems to guess, of which an attack says nothing."""
     if len(problem.models) != problem.num_domains:  # images and views: one of them may be hard
         accuracy = {"the model": sum(accuracy.values()) / len(accuracy)}
-    few = problem.take(torch.arange(1, device=problem.lower.device))
-    with torch.no_grad():
-        classes = few.logits(few.zeros()).shape[-1]
     # Twice what guessing gives, and what so many rows make of it now and then.
     top = 100 * wilson(round(len(problem) / classes), len(problem), 0.99)[1]
     limit = min(top, 200 / classes, 60.0)
