@@ -7,7 +7,7 @@ import json
 from benchmarks import patches
 
 from folders import ROOT
-from test_readme import BLOCK
+from test_guides import BLOCK
 
 PAGE = ROOT / "docs" / "patches.md"
 

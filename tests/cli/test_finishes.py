@@ -94,7 +94,7 @@ def test_gpu_means_the_one_that_is_there(
     monkeypatch.setattr(torch.backends.mps, "is_available", lambda: False)
     assert device_of("CPU") == torch.device("cpu")
     assert inside("attack", "ensemble", "--models", "A", "--eps", "0.1", "--device", "gpu") == 2
-    assert "got 'gpu', and torch finds no GPU; use cpu." in capsys.readouterr().err
+    assert "got 'gpu', and torch finds no GPU; use cpu" in capsys.readouterr().err
     assert inside("attack", "ensemble", "--models", "A", "--eps", "0.1", "--device", "tpuu:1") == 2
     said = capsys.readouterr().err
     assert "must be cpu, gpu, cuda, mps or xpu" in said

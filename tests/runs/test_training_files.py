@@ -18,6 +18,7 @@ FILES = [
     "history.jsonl",
     "model.json",
     "model.safetensors",
+    "seen.safetensors",
 ]
 
 

@@ -188,7 +188,11 @@ class DomainAccuracy:
     @property
     def because(self) -> tuple[str, ...]:
         """Why the numbers of `at_most` are upper bounds, one line each."""
-        single = (f"{name} {why}" for name, each in self.per_domain.items() for why in each.because)
+        single = (
+            f"{name} {why}" if len(self.per_domain) > 1 else why
+            for name, each in self.per_domain.items()
+            for why in each.because
+        )
         counts = {f"{name} min-max": self._not_at_once(name) for name in self.missed}
         counts |= {f"{name} {SEARCH}": int(table.sum()) for name, table in self.unsearched.items()}
         failed = {f"{each.threat} {each.attack}" for each in self.failed}
