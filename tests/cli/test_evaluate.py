@@ -149,7 +149,7 @@ class TestCommand:
         assert "both views" in (tmp_path / "two" / "report.html").read_text()
         assert inside("evaluate", *words, "--transforms", "rotate:20", "--out", "one") == 0
         one = runs.Run.read(tmp_path / "one").metrics
-        two = runs.Run.read(tmp_path / "two").metrics["domains"]["rotate"]
+        two = runs.Run.read(tmp_path / "two").metrics["domains"]["rotate:20"]
         assert one["robust"] == two["robust"]
 
     def test_own_weights_and_own_code(self, tmp_path):

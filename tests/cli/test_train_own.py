@@ -110,7 +110,7 @@ class TestOwnNetwork:
                 "--model mynets.py:function",
                 "must give a torch.nn.Module to be trained, got function",
             ),
-            ("--model mynets.py:none", "must be code that can be imported and called"),
+            ("--model mynets.py:none", "must name something in mynets.py, which has torch, nn,"),
             ("--model p.pt2", "got the program p.pt2, which is fixed; give its code as"),
             ("--model mynets.py:Small --init none.pt", "`--init` must be a file of parameters"),
             (
@@ -127,6 +127,7 @@ class TestOwnNetwork:
     )
     def test_errors_are_one_line_and_leave_nothing(self, tmp_path, capsys, words, message):
         save_file(small(tmp_path, "seven").state_dict(), tmp_path / "w.safetensors")
+        (tmp_path / "p.pt2").touch()
         start = ("train", "--data", "mynets.py:digits", "--out", "o")
         assert inside(*start, *words.split()) == 2
         (line,) = capsys.readouterr().err.splitlines()

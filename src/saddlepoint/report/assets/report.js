@@ -26,7 +26,7 @@
 
   const number = (card, key) => Number(card.dataset[key]);
   const classes = (card) => card.dataset.classes.trim().split(" ").map(Number);
-  // What the attack did comes first, then what it could not do, then what was wrong without it.
+  // What the attack did is shown before what it could not do and what was wrong without it.
   const rank = (card) => (card.dataset.missed.trim() ? 1 : card.dataset.before.trim() ? 2 : 0);
   const orders = {
     fooled: (a, b) => rank(a) - rank(b) || number(a, "position") - number(b, "position"),
