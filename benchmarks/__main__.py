@@ -13,7 +13,7 @@ import torch
 from .kept import FILE, keep
 
 ROOMS = ("projections", "solver", "training", "precision", "processes", "parity")
-LONG = ("ceiling", "quick", "transfer")
+LONG = ("ceiling", "quick", "scores", "transfer")
 """Take hours, so that they have to be named."""
 
 

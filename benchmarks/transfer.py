@@ -2,7 +2,8 @@
 
 Every shipped network of MNIST and CIFAR-10 is once the victim, and the three others are the surrogates that
 attacks may ask. All methods get ten gradients per image and surrogate. Each part of the images is stored as
-soon as it is done, and docs/TRANSFER.md is written from the store; called again, it goes on where it stopped.
+soon as it is done, and docs/TRANSFER_RESULTS.md is written from the store; called again, it goes on where it
+stopped.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from .timing import Figure, at_least
 from .transfer_methods import METHODS, STEPS, Found, Halved, Work
 from .transfer_page import LETTERS, outcomes, render
 
-STORE, PAGE = Path("docs/results/transfer.json"), Path("docs/TRANSFER.md")
+STORE, PAGE = Path("docs/results/transfer.json"), Path("docs/TRANSFER_RESULTS.md")
 FIRST, IMAGES, PART = 6000, 200, 50
 """Number of the first test image, how many are taken, and how many are stored at once."""
 _ROOMS = ("solver", "problems", "projections", "transforms")

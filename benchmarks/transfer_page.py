@@ -1,4 +1,4 @@
-"""docs/TRANSFER.md from the stored rows."""
+"""docs/TRANSFER_RESULTS.md from the stored rows."""
 
 from __future__ import annotations
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from pathlib import Path
 
 import torch
@@ -12,6 +13,7 @@ import saddlepoint as sp
 from saddlepoint import report, runs
 from saddlepoint.evaluation import Ledger
 from saddlepoint.evaluation.domains import robust_domains
+from saddlepoint.report.training_page import render_training
 from saddlepoint.runs.evaluations import Result
 
 HOSTILE = (
@@ -166,4 +168,51 @@ def make_evaluation(
     with runs.opened(run, folder, resume=True) as execution:
         run = runs.finish_evaluation(execution, evaluate, everything)
     report.write_report(folder)
+    return run
+
+
+def make_training(
+    folder: Path,
+    *,
+    validation: Sequence[tuple[float, ...]] = ((0.5, 0.5, 0.75, 0.5), (0.55, 0.6, 0.8, 0.55)),
+    held_out: int | None = 40,
+    command: str = "saddlepoint train --data toy",
+    **settings: object,
+) -> runs.Run:
+    """The page of a training that never was, with held-out accuracies as given: linf, l2, clean, union."""
+    names, threats = ("linf", "l2", "clean", "union"), ["linf:0.1", "l2:1"]
+    config = {"method": "ampgd", "data": "mnist-sample", "model": "A", "threat": threats}
+    config |= {"recipe": {"name": "fast", "epochs": len(validation)}, "seed": 0, **settings}
+    history = tuple(
+        runs.Epoch(
+            stats={"loss": 2.0, "weight/linf": 0.6, "weight/l2": 0.4},
+            validation=dict(zip(names, shares, strict=True)),
+        )
+        for shares in validation
+    )
+    metrics = runs.TrainingMetrics(
+        rows=200,
+        rows_attacked=40,
+        accuracy=80.0,
+        fgsm_accuracy=60.5,
+        robust_accuracy={"clean": 85.0, "linf": 55.0, "l2": 60.0, "union": 52.5},
+        rows_held_out=held_out,
+        history=history,
+    )
+    run = runs.Run(
+        kind="train",
+        command=command,
+        settings=config,
+        seed=0,
+        domains=("linf", "l2"),
+        classes=(),
+        rows=len(history),
+        hashes=runs.Hashes(runs.hash_settings(config), {"A": "0"}, "0"),
+        status="complete",
+        done=len(history),
+        metrics=metrics.plain(),
+    )
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "model.json").write_text(sp.models.card("mnist-a").to_json())
+    (folder / "report.html").write_text(render_training(run, folder))
     return run

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from run_factory import HOSTILE, make_evaluation, make_run
+from run_factory import HOSTILE, make_evaluation, make_run, make_training
 from saddlepoint import report
 from saddlepoint.runs import Run, rank_runs, read_results
 
@@ -50,6 +50,7 @@ def runs(tmp_path_factory) -> Path:
         make_evaluation(folder / name, domains=domains, rows=30, channels=3)
         hostile = {"names": HOSTILE[:domains], "classes": HOSTILE, "data": HOSTILE[1]}
         make_evaluation(folder / f"hostile-{name}", domains=domains, **hostile)
+    make_training(folder / "training")
     shutil.copytree(folder / "evaluation", folder / "the same with a name that is rather long")
     report.write_comparison(rank_runs([folder]), folder / "leaderboard.html")
     return folder
@@ -188,6 +189,23 @@ def test_fits_the_screen(visit, tmp_path, kind, scheme, width):
     assert (red < 60) == (scheme == "dark")
 
 
+@pytest.mark.parametrize("width", [390, 1280])
+@pytest.mark.parametrize("name", ["image 18", "group 12345"])
+def test_a_long_verdict_leaves_the_name_of_a_card_whole(visit, width, name):
+    page = visit("ensemble/report.html", width)
+    card = page.locator("#cards > li:visible .open").first
+    verdict = "3 of 4 fooled, the others wrong from the start"
+    for part, words in ((".name", name), (".state", verdict)):
+        card.locator(part).evaluate("(node, words) => { node.textContent = words; }", words)
+    boxes = {part: card.locator(part).bounding_box() for part in (".name", ".state")}
+    whole = card.bounding_box()
+    for box in boxes.values():
+        assert box["x"] >= whole["x"]
+        assert box["x"] + box["width"] <= whole["x"] + whole["width"]
+    line = card.locator(".name").evaluate("node => parseFloat(getComputedStyle(node).lineHeight)")
+    assert boxes[".name"]["height"] < 1.5 * line  # one line, not one letter per line
+
+
 @pytest.mark.parametrize("kind", ["ensemble", "universal", "transform"])
 def test_hostile_names_do_nothing(visit, kind):
     page = visit(f"hostile-{kind}/report.html")
@@ -290,6 +308,21 @@ def test_a_leaderboard_leads_to_the_reports(visit):
     assert "Which model is more robust?" in page.locator("main").inner_text()
     page.locator(".ranking a", has_text="rather long").first.click()
     assert "still classified correctly" in page.locator("h1").inner_text()
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [390, 1280])
+def test_a_training_fits_the_screen(visit, tmp_path, scheme, width):
+    page = visit("training/report.html", width, scheme)
+    page.screenshot(path=tmp_path / f"training-{scheme}-{width}.png", full_page=True)
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    right = page.locator("#tests td, #epochs td, #epochs svg").evaluate_all(
+        "nodes => Math.max(...nodes.map(n => n.getBoundingClientRect().right))"
+    )
+    assert right <= width  # no column is cut off
+    charts = [each.bounding_box() for each in page.locator("#epochs svg").all()]
+    assert len({(round(box["width"]), round(box["height"])) for box in charts}) == 1
+    assert page.locator("tr.kept").inner_text().startswith("epoch 2" if width == 390 else "2")
 
 
 SITE = Path(__file__).parents[1] / "build" / "site"

@@ -24,7 +24,7 @@ ROOT = Path(__file__).parent.parent
 BUILD = ROOT / "build"
 PAGES = BUILD / "pages"
 # Pages that are written by a measurement or that belong to a feature: in the menu as soon as they exist.
-LATER = {"BENCHMARKS.md", "TRANSFER.md", "transfer.md", "patches.md", "scores.md"}
+LATER = {"BENCHMARKS.md", "TRANSFER_RESULTS.md", "transfer.md", "patches.md", "scores.md"}
 
 
 def main() -> int:

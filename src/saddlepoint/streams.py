@@ -10,11 +10,14 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-__all__ = ["JUDGE", "START", "normal", "uniform"]
+__all__ = ["CORNER", "JUDGE", "PROBE", "SEARCH", "START", "normal", "uniform"]
 
 # Streams are numbered by step. These are out of reach of any step:
 JUDGE = 1 << 40  # verdicts, on draws that no attack has seen
 START = 1 << 41  # random starts, one stream per restart
+PROBE = 1 << 42  # directions along which gradients are estimated, and
+CORNER = 1 << 43  # where the squares of an estimate begin
+SEARCH = 1 << 44  # random search
 
 _GOLDEN = 0x9E3779B97F4A7C15
 

@@ -60,5 +60,7 @@ def test_code_in_a_file_needs_trust(
     (tmp_path / "a.yaml").write_text(yaml.safe_dump({**values, name: "nets.py:factory"}))
     more = ("--config", tmp_path / "a.yaml", "--print-config")
     assert inside(*words, *more) == 2
-    assert "`--trust` must be given" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert "`--trust` must be given" in said
+    assert f"name it with --{name.replace('_', '-')}, or" in said
     assert inside(*words, *more, "--trust") == 0

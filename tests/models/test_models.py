@@ -303,8 +303,47 @@ class TestShipped:
 
     def test_an_incomplete_card_is_refused(self, folder):
         (folder / "mnist-a.json").write_text('{"architecture": "A"}')
-        with pytest.raises(ValueError, match="must be a model card"):
+        with pytest.raises(
+            ValueError, match=r"mnist-a\.json` must be a model card, got .*; write it"
+        ):
             models.load("mnist-a")
+
+    @pytest.mark.parametrize(
+        "text",
+        [
+            "[" * 100_000,
+            "{",
+            "[]",
+            "\x00\xff",
+            *(
+                json.dumps({**json.loads(models.card("mnist-a").to_json()), **change})
+                for change in (
+                    {"size": "28"},
+                    {"classes": 0},
+                    {"architecture": ["A"]},
+                    {"sha256": 1},
+                )
+            ),
+        ],
+        ids=["nested", "cut", "list", "bytes", "size", "classes", "architecture", "hash"],
+    )
+    def test_a_wrong_card_beside_parameters_is_named(self, tmp_path, text):
+        path = tmp_path / "net.safetensors"
+        save_file(models.load("mnist-a").state_dict(), path)
+        path.with_suffix(".json").write_text(text, encoding="latin-1")
+        with pytest.raises(
+            ValueError, match=r"net\.json` must be a model card.*; write it again"
+        ) as e:
+            models.load(path)
+        assert len(str(e.value)) < 600
+
+    def test_damaged_parameters_say_what_helps(self, tmp_path):
+        path = tmp_path / "net.safetensors"
+        path.write_bytes(b"not tensors")
+        with pytest.raises(
+            ValueError, match=r"must be a safetensors file, .* save or copy it again"
+        ):
+            models.load(path, architecture="A")
 
 
 class Trap:

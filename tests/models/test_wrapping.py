@@ -2,6 +2,7 @@
 
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
@@ -155,9 +156,20 @@ def test_a_function_is_taken_as_it_is():
         ({"mean": float("nan"), "std": 1.0}, "`mean` must be a number"),
         ({"size": 0}, "`size` must be height and width"),
         ({"size": (2, 2, 2)}, "`size` must be height and width"),
-        ({"classes": [1, 1]}, "`classes` must be at least two different numbers"),
-        ({"classes": []}, "`classes` must be at least two different numbers"),
-        ({"classes": [0, -1]}, "`classes` must be at least two different numbers"),
+        ({"size": 28.0}, "`size` must be height and width, such as .*, got 28.0"),
+        ({"size": True}, "`size` must be height and width, such as .*, got True"),
+        ({"size": "28"}, "`size` must be height and width, such as .*, got '28'"),
+        ({"classes": {1, 2}}, r"`classes` must be a list of .*, got \{1, 2\}"),
+        ({"classes": "01"}, "`classes` must be a list of .*, got '01'"),
+        ({"classes": [True, False]}, r"`classes` must be a list of .*, got \[True, False\]"),
+        ({"classes": torch.tensor([True, False])}, "`classes` must be a list of"),
+        ({"classes": [0.0, 1.0]}, "`classes` must be a list of"),
+        ({"classes": 2}, "`classes` must be a list of .*, got 2"),
+        ({"mean": 0.5, "std": 1e-50}, r"`std` must be numbers that float32 has, got \(1e-50,\)"),
+        ({"mean": 1e300, "std": 1.0}, r"`mean` must be numbers that float32 has, got \(1e\+300,\)"),
+        ({"classes": [1, 1]}, "`classes` must be a list of at least two different numbers"),
+        ({"classes": []}, "`classes` must be a list of at least two different numbers"),
+        ({"classes": [0, -1]}, "`classes` must be a list of at least two different numbers"),
     ],
 )
 def test_wrong_arguments(arguments, message):
@@ -181,3 +193,20 @@ def test_wrong_images_and_networks():
 def test_the_shape_is_shown():
     shown = repr(models.wrap(nn.Flatten(), mean="mnist", size=28, classes=[1, 2]))
     assert "size=(28, 28), mean=[0.1307], std=[0.3081], classes=[1.0, 2.0]" in shown
+
+
+def test_numbers_of_numpy_and_torch_are_numbers():
+    for classes in (np.array([2, 0]), torch.tensor([2, 0]), range(2, -1, -2)):
+        assert models.wrap(nn.Flatten(), classes=classes)(torch.eye(3).view(3, 3, 1, 1))[0, 1] == 1
+    assert models.wrap(nn.Flatten(), size=np.int64(4)).size == (4, 4)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_a_network_in_low_precision_is_normalised_too(dtype, images):
+    network = models.load("mnist-a").to(dtype)
+    plain, wrapped = models.wrap(network), models.wrap(network, mean=0.0, std=1.0)
+    problem = sp.Ensemble([plain, wrapped], *images)
+    logits = problem.logits(problem.zeros())
+    assert torch.equal(logits[:, 0], logits[:, 1])
+    scaled = sp.Ensemble([models.wrap(network, mean=0.5, std=0.5)], *images)
+    assert scaled.logits(scaled.zeros()).isfinite().all()

@@ -18,7 +18,8 @@ import torch
 import saddlepoint as sp
 from run_factory import HOSTILE, execute, make_run
 from saddlepoint import report, runs
-from saddlepoint.report import charts, page, pictures, words
+from saddlepoint.report import charts, page, pictures, weight_charts, words
+from saddlepoint.report.epoch_chart import epoch_chart
 from saddlepoint.runs import shown
 from saddlepoint.runs.metrics import Evaluations, RateIntervals
 
@@ -280,8 +281,11 @@ class TestCharts:
     def test_names_are_escaped(self):
         weights = torch.full((3, 4, 2), 0.5)
         for chart in (
-            charts.weights_chart(weights, HOSTILE[:2]),
-            charts.boxplot(weights[0], HOSTILE[:2]),
+            weight_charts.weights_chart(weights, HOSTILE[:2]),
+            weight_charts.boxplot(weights[0], HOSTILE[:2]),
+            *weight_charts.weights_panels(weights, HOSTILE[:2]),
+            weight_charts.histogram({"hit": weights[0, :, 0]}, {"hit": HOSTILE[0]}, 0.5),
+            epoch_chart([weights[0, :, 0]], HOSTILE[:1], HOSTILE[1]),
             charts.interval_bars([(HOSTILE[0], 50, 40, 60)]),
         ):
             assert "<script" not in chart
@@ -289,7 +293,7 @@ class TestCharts:
 
     def test_mean_line_is_where_the_mean_is(self):
         weights = torch.tensor([0.0, 0.4, 0.8]).reshape(3, 1, 1)
-        chart = str(charts.weights_chart(weights, ["A"]))
+        chart = str(weight_charts.weights_chart(weights, ["A"]))
         points = re.search(r'<polyline class="line d0" points="([^"]+)"', chart)
         assert points is not None
         ys = [float(p.split(",")[1]) for p in points.group(1).split()]

@@ -34,6 +34,12 @@ def test_flags_beside_evaluations_are_refused_also_where_they_are_the_default(
         UniversalSettings.load({"models": "A", "eps": 0.1, "evaluations": 50, name: value})
 
 
+@pytest.mark.parametrize("given", [{"evaluations": 7}, {"gradient": "searched:queries=70"}])
+def test_the_settings_of_a_record_are_read_again_with_all_their_defaults(given: dict) -> None:
+    settings = EnsembleSettings(models=["A"], eps=0.1, **given)
+    assert EnsembleSettings.load(settings.model_dump()) == settings
+
+
 def test_a_printed_file_with_evaluations_is_read_again(tmp_path: Path) -> None:
     settings = UniversalSettings.load({"models": "A", "eps": 0.1, "evaluations": 50})
     file = tmp_path / "c.yaml"

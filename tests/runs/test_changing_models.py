@@ -12,7 +12,7 @@ import saddlepoint as sp
 from commands import inside
 from saddlepoint import runs
 from saddlepoint.runs import rows
-from saddlepoint.runs.hashing import answers, same_answers
+from saddlepoint.runs.answers import answers, same_answers
 
 NETS = """
     import torch
@@ -76,6 +76,31 @@ def test_a_model_that_answers_otherwise_is_not_continued(
     assert inside(*line, "--resume") == 0
     assert runs.Run.read(tmp_path / "run").status == "complete"
     assert not (tmp_path / "run" / "pages").exists()
+
+
+@pytest.mark.parametrize("command", ["attack", "evaluate"])
+def test_a_complete_run_is_not_handed_back_for_a_model_that_answers_otherwise(
+    command: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    nets = f"nets_complete_{command}"
+    (tmp_path / f"{nets}.py").write_text(textwrap.dedent(NETS))
+    (tmp_path / "scale.txt").write_text("1.0")
+    line = [*{"attack": ATTACK, "evaluate": EVALUATE}[command].format(nets).split(), "--out", "run"]
+    assert inside(*line) == 0
+    written = {path.name: path.read_bytes() for path in (tmp_path / "run").iterdir()}
+    assert inside(*line, "--resume") == 0
+    (tmp_path / "scale.txt").write_text("0.0")
+    capsys.readouterr()
+    assert inside(*line, "--resume") == 2
+    said = capsys.readouterr()
+    assert "`--resume` must continue with models that answer as they did" in said.err
+    assert said.out == ""
+    kept = ("run.json", "tensors.safetensors")
+    assert all((tmp_path / "run" / name).read_bytes() == written[name] for name in kept)
 
 
 def test_answers_are_the_logits_of_the_first_images_and_none_if_they_are_random() -> None:

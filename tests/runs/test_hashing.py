@@ -62,6 +62,62 @@ def test_a_model_has_one_hash_and_every_change_of_it_another(
     assert hash_model(Scaled()) not in (base, None)
 
 
+def _hooked(register: str, factor: float, **options: bool) -> nn.Module:
+    model = Scaled()
+    getattr(model.net, register)(lambda *given: given[-1] * factor, **options)
+    return model
+
+
+@pytest.mark.parametrize(
+    "register",
+    [
+        "register_forward_pre_hook",
+        "register_forward_hook",
+        "register_full_backward_hook",
+        "register_full_backward_pre_hook",
+    ],
+)
+def test_hooks_are_a_part_of_the_model(register: str) -> None:
+    one, two = _hooked(register, 1.0), _hooked(register, 0.0)
+    assert hash_model(one) == hash_model(_hooked(register, 1.0)) is not None
+    assert len({hash_model(model) for model in (Scaled(), one, two)}) == 3
+
+
+def test_what_a_hook_is_given_is_a_part_of_the_model() -> None:
+    name = "register_forward_hook"
+    models = [_hooked(name, 1.0), _hooked(name, 1.0, with_kwargs=True)]
+    models.append(_hooked(name, 1.0, always_call=True))
+    assert len({hash_model(model) for model in models}) == 3
+
+
+def test_the_order_of_hooks_matters_and_their_numbers_do_not() -> None:
+    def add(module: nn.Module, given: tuple[Tensor]) -> Tensor:
+        return given[0] + 1
+
+    def double(module: nn.Module, given: tuple[Tensor]) -> Tensor:
+        return given[0] * 2
+
+    hashes = []
+    for hooks in ((add, double), (double, add), (add, double)):
+        model = Scaled()
+        for hook in hooks:
+            model.register_forward_pre_hook(hook)
+        hashes.append(hash_model(model))
+    assert hashes[0] == hashes[2] != hashes[1]
+
+
+def test_an_object_that_comes_again_is_known_by_where_it_came_first() -> None:
+    a, b = Scaling(1.0), Scaling(2.0)
+
+    def chain(*steps: Scaling) -> Scaling:
+        chained = Scaling(0.0)
+        chained.steps = steps  # type: ignore[attr-defined]
+        return chained
+
+    assert hash_model(chain(a, b, a)) != hash_model(chain(a, b, b))
+    assert hash_model(chain(a, b, a)) == hash_model(chain(a, b, a)) is not None
+
+
 def test_functions_partials_methods_and_objects_are_hashed_with_what_they_hold(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

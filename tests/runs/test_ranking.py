@@ -161,7 +161,9 @@ def test_a_training_alone_has_its_report(folder, name, capsys):
     page = (folder / name / "report.html").read_text()
     value = metrics.robust_accuracy.get("union", metrics.accuracy)
     assert f'<span class="figure">{value:.1f}&thinsp;%</span>' in page
-    assert page.count("<polyline") == (3 if name == "trained" else 1)  # linf, clean, union; loss
+    lines = ("linf", "clean", "union") if name == "trained" else ("loss",)
+    assert [f"<g><title>{each}: " in page for each in lines] == [True] * len(lines)
+    assert page.count("<g><title>") == len(lines)
 
 
 def test_as_json(folder, capsys):

@@ -76,7 +76,7 @@ def test_of_a_random_problem_the_last_iterate_is_taken_not_the_luckiest(
         seen.append(delta)
         return evaluate(problem, delta, *args, **options)
 
-    monkeypatch.setattr(import_module("saddlepoint.solver.attack"), "evaluate", spy)
+    monkeypatch.setattr(import_module("saddlepoint.solver.restart"), "evaluate", spy)
     model = nn.Sequential(nn.Flatten(), nn.Linear(36, 3)).eval()
     x = torch.rand(12, 1, 6, 6, generator=generator)
     views = [T.random_rotate(-50, 50), T.random_crop_resize(0.5, 1.0)]

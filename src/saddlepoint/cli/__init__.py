@@ -18,6 +18,7 @@ except ImportError as error:  # the extra is not installed
     ) from error
 
 from saddlepoint import __version__
+from saddlepoint.runs.plain import printable
 from saddlepoint.runs.signals import stop_on_signals
 
 from .errors import Failure, one_line, usage_text, wants_traceback, with_suggestion
@@ -114,5 +115,7 @@ def _run(words: Sequence[str]) -> int:
 def _fail(error: Exception, text: str, code: int) -> int:
     if wants_traceback():
         raise error
-    print(f"saddlepoint: {with_suggestion(' '.join(text.split()))}", file=sys.stderr)
+    # Names and records that others wrote are quoted: what a terminal would obey is left out.
+    text = printable(" ".join(text.split()))
+    print(f"saddlepoint: {with_suggestion(text)}", file=sys.stderr)
     return code

@@ -1,6 +1,5 @@
 """The folder of a run, as the user names it: where it is, what is in the way, and how to go on."""
 
-import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -70,8 +69,8 @@ def opened(
         problem: Whose models have to answer as they did when the run began; None for models of our own.
     """
     from saddlepoint import runs
+    from saddlepoint.runs.answers import answers
     from saddlepoint.runs.execute import saved_text
-    from saddlepoint.runs.hashing import answers
 
     from . import show
 
@@ -94,9 +93,11 @@ def stopped(saved: str, run: "Run", folder: Path, running: Running) -> int:
     """Say what an interrupted run has saved and how to go on; the exit code. Process 0 speaks for all."""
     from saddlepoint.training.distributed import World
 
+    from . import show
+
     if World.current().rank == 0:
         images = running.save_images if isinstance(running, ImagesRunning) else None
         more = () if images is None else ("--save-images", str(images))
-        print(f"stopped: {saved} in {folder}", file=sys.stderr)
-        print(f"continue with: {run.line_to_resume(folder, *more)}", file=sys.stderr)
+        show.say(f"stopped: {saved} in {folder}", error=True)
+        show.say(f"continue with: {run.line_to_resume(folder, *more)}", error=True)
     return 130

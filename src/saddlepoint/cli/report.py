@@ -85,7 +85,7 @@ def _say(run: "Run") -> None:
     from . import show
 
     if run.kind == "train":
-        print("\n".join(words.training_lines(run)))
+        show.say("\n".join(words.training_lines(run)))
     elif run.kind == "evaluate":
         show.evaluation(run)
     else:

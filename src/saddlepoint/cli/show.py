@@ -12,6 +12,8 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from saddlepoint.runs.plain import printable
+
 if TYPE_CHECKING:
     from saddlepoint.evaluation import SavedImages
     from saddlepoint.report.tables import Table as Results
@@ -26,9 +28,16 @@ __all__ = [
     "precision_used",
     "results_table",
     "saved",
+    "say",
     "summary",
     "warnings_as_notes",
 ]
+
+
+def say(text: str, *, error: bool = False) -> None:
+    """Print lines that may quote what others wrote, of which a terminal is to make no commands."""
+    lines = (printable(line) for line in text.split("\n"))
+    print(*lines, sep="\n", file=sys.stderr if error else sys.stdout, flush=error)
 
 
 def metrics_json(run: "Run") -> str:
@@ -42,7 +51,7 @@ def metrics_json(run: "Run") -> str:
 def note(text: str, *, quiet: bool) -> None:
     """A remark on stderr."""
     if not quiet:
-        print(text, file=sys.stderr, flush=True)
+        say(text, error=True)
 
 
 def saved(what: str, images: "SavedImages", *, quiet: bool, remedy: str = "") -> None:
@@ -110,28 +119,34 @@ def summary(run: "Run") -> None:
         names.insert(0, words.rule_name(settings.baseline))
         shown.insert(0, metrics.baseline)
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    several = len(run.domains) > 1
+    grouped = run.kind == "universal"  # the place of an image in its group means nothing
     reached = [f"answers {words.target_text(run)}"] if metrics.reached else []
-    ends = [*reached, *(["mean weight"] if several else [])]
-    for heading in (words.NOUNS[run.kind].domain, "clean", *names, *ends):
-        table.add_column(escape(heading), justify="left" if not table.columns else "right")
-    for name in run.domains:
-        cells = [metrics.clean_accuracy[name], *(part.accuracy[name] for part in shown)]
-        cells += [metrics.reached[name]] if reached else []
-        weight = [f"{metrics.weights[name]:.2f}"] if several else []
-        table.add_row(escape(name), *(f"{cell:.1f}" for cell in cells), *weight)
+    ends = [*reached, *(["mean weight"] if len(run.domains) > 1 and not grouped else [])]
+    for heading in ("" if grouped else words.NOUNS[run.kind].domain, "clean", *names, *ends):
+        table.add_column(_shown(heading), justify="left" if not table.columns else "right")
+    tables = [metrics.clean_accuracy, *(part.accuracy for part in shown)]
+    tables += [metrics.reached] if reached else []
+    for name in () if grouped else run.domains:
+        weight = [f"{metrics.weights[name]:.2f}"] if "mean weight" in ends else []
+        table.add_row(_shown(name), *(f"{cells[name]:.1f}" for cells in tables), *weight)
+    if grouped:
+        means = (sum(cells.values()) / len(cells) for cells in tables)
+        table.add_row("images right", *(f"{mean:.1f}" for mean in means))
     table.add_section()
     for label, numbers in (
         ("ASR among correct", [part.asr_all_among_correct for part in shown]),
         ("ASR_all", [part.asr_all for part in shown]),
         ("ASR_mean", [part.asr_mean for part in shown]),
-        ("evaluations", [part.evaluations.per_row for part in shown]),
+        (
+            "queries" if run.settings.get("gradient") else "evaluations",
+            [part.evaluations.per_row for part in shown],
+        ),
     ):
         texts = ("-" if number is None else f"{number:.1f}" for number in numbers)
         table.add_row(label, "", *texts, *("" for _ in ends))
     console.print("Accuracy under attack and success rates (ASR), percent:", table, sep="\n")
     for line in words.headline(run, metrics):
-        console.print(escape(line))
+        console.print(_shown(line))
     if metrics.transfer is not None:
         _victims(run, metrics, names, shown, console)
 
@@ -155,14 +170,14 @@ def _victims(
         rates = (each.victims[name] for each in tables)
         cells = [_rate(each.asr_among_correct, each.interval) for each in rates]
         clean = f"{victim.clean_accuracy:.1f}"
-        table.add_row(escape(name), clean, str(victim.rows_correct), *cells)
+        table.add_row(_shown(name), clean, str(victim.rows_correct), *cells)
     if len(metrics.transfer.victims) > 1:
         table.add_section()
         cells = [_rate(each.asr_all_among_correct, each.interval) for each in tables]
         table.add_row("all at once", "", str(metrics.transfer.rows_correct), *cells)
     console.print("\nTransfer to models that the attack never asked, percent:", table, sep="\n")
     for line in words.transfer_lines(run, metrics):
-        console.print(escape(line))
+        console.print(_shown(line))
 
 
 def _rate(value: float | None, ends: tuple[float, float] | None) -> str:
@@ -182,10 +197,10 @@ def _patch_summary(run: "Run") -> None:
     for index, heading in enumerate(headings):
         table.add_column(heading, justify="right" if index else "left")
     for line in lines:
-        table.add_row(*map(escape, line))
+        table.add_row(*map(_shown, line))
     console.print("Success on images that were held out, percent:", table, sep="\n")
     for said in patch_headline(run, metrics):
-        console.print(escape(said))
+        console.print(_shown(said))
 
 
 def evaluation(run: "Run") -> None:
@@ -211,7 +226,7 @@ def evaluation(run: "Run") -> None:
 
     if several:
         for name, part in metrics.domains.items():
-            table.add_row(escape(name), f"{part.clean:.1f}", *shares(part))
+            table.add_row(_shown(name), f"{part.clean:.1f}", *shares(part))
         table.add_section()
         table.add_row("every one right", f"{metrics.clean:.1f}", *shares(metrics))
         joint = [accuracy_text(metrics, "joint", threat) for threat in metrics.joint]
@@ -229,14 +244,14 @@ def evaluation(run: "Run") -> None:
         found = attack_table(only)
         for attack in found["attacks"]:
             cells = [_cell(cell) for cell in found["cells"][attack].values()]
-            table.add_row(escape(words.attack_text(attack)), *cells, "")
+            table.add_row(_shown(words.attack_text(attack)), *cells, "")
         table.add_section()
         table.add_row("accuracy", *shares(metrics))
         intervals = (*metrics.intervals.robust.values(), metrics.intervals.union)
         table.add_row("95 %", *(f"{low:.1f} to {high:.1f}" for low, high in intervals))
         console.print("Images broken of those attacked, and accuracy in percent:", table, sep="\n")
     for line in evaluation_headline(run, metrics):
-        console.print(escape(line))
+        console.print(_shown(line))
 
 
 def results_table(shown: "Results") -> None:
@@ -246,14 +261,19 @@ def results_table(shown: "Results") -> None:
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for index, column in enumerate(shown.columns):
         number = any(isinstance(line[index], int | float) for line in shown.lines)
-        table.add_column(escape(column.name), justify="right" if number else "left")
+        table.add_column(_shown(column.name), justify="right" if number else "left")
     for line in texts_of(shown):
-        table.add_row(*map(escape, line))
-    print(shown.title)
+        table.add_row(*map(_shown, line))
+    say(shown.title)
     # As wide as it is: in a narrow terminal lines are broken, but no number is cut.
     Console(width=300, highlight=False).print(table)
     for remark in shown.notes:
-        print(f"{remark}\n")
+        say(f"{remark}\n")
+
+
+def _shown(text: str) -> str:
+    """Text for rich: neither markup nor control characters are obeyed."""
+    return escape(printable(text))
 
 
 def _cell(outcome: "AttackOutcome | None") -> str:
@@ -278,21 +298,21 @@ def board(found: "Board") -> None:
 
     console = Console(width=None if sys.stdout.isatty() else 120, highlight=False)
     for ranking in in_order(found):
-        console.print(escape(f"{ranking.question.title} {ranking.question.key}"))
-        console.print(escape(ranking_about(ranking)))
+        console.print(_shown(f"{ranking.question.title} {ranking.question.key}"))
+        console.print(_shown(ranking_about(ranking)))
         headings, lines = ranking_table(ranking)
         table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
         for index, heading in enumerate(headings):
             side: Any = "left" if index in (1, 2) else "right"
             table.add_column(heading, justify=side, overflow="fold")
         for line in lines:
-            table.add_row(*(escape(cell) for cell in line))
+            table.add_row(*(_shown(cell) for cell in line))
         console.print(table)
-        console.print(escape(outcome(ranking)), end="\n\n")
+        console.print(_shown(outcome(ranking)), end="\n\n")
     for each in found.alone:
         told = (
             f"{each.entry.name}: {score_text(each.entry)}; {about_alone(each.entry)}. {each.reason}"
         )
-        console.print(escape(told))
+        console.print(_shown(told))
     for left in found.left_out:
         note(f"saddlepoint: note: left out: {left.reason}", quiet=False)

@@ -44,7 +44,12 @@ Example:
 """
 
 SAMPLES = {"mnist-sample": 1000, "cifar10-sample": 200}
-"""How many test images are embedded."""
+"""How many test images are embedded.
+
+Example:
+    >>> SAMPLES["mnist-sample"]
+    1000
+"""
 
 # SHA-256 of the embedded images and labels: the first 1,000 / 200 of the test set.
 _SAMPLES = {

@@ -6,6 +6,7 @@ from saddlepoint.evaluation.domains import robust_domains
 from saddlepoint.evaluation.failures import AttackFailedError, Failure
 from saddlepoint.evaluation.given import HasBall
 from saddlepoint.evaluation.held_out import PatchRates, patch_rates
+from saddlepoint.evaluation.origins import Origin
 from saddlepoint.evaluation.ours import OurAttack
 from saddlepoint.evaluation.pages import Ledger, Page, SharedLedger
 from saddlepoint.evaluation.radii import smallest_radius
@@ -26,6 +27,7 @@ __all__ = [
     "Failure",
     "HasBall",
     "Ledger",
+    "Origin",
     "OurAttack",
     "Outcome",
     "Page",

@@ -16,7 +16,12 @@ _FOLDER = re.compile(r"[\w(][\w ().,'+&-]{0,99}(?<![ .])")
 @final
 @dataclass(frozen=True)
 class Origin:
-    """What images were before: names of their classes, and by the number of a row the files they come from."""
+    """What images were before: names of their classes, and by the number of a row the files they come from.
+
+    Example:
+        >>> Origin(("cat", "dog"), [["photos/cat/1.png"]]).classes
+        ('cat', 'dog')
+    """
 
     classes: Sequence[str] = ()
     files: Sequence[Sequence[str]] = ()

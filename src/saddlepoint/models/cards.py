@@ -121,9 +121,29 @@ class Card:
         return json.dumps(asdict(self), indent=2) + "\n"
 
     @classmethod
-    def from_json(cls, text: str) -> "Card":
-        """Reads what `to_json` wrote; raises ValueError when fields are missing or unknown."""
+    def from_json(cls, text: str, name: str = "text") -> "Card":
+        """Reads what `to_json` wrote.
+
+        Args:
+            text: JSON.
+            name: What complaints call it, such as the path of the file.
+
+        Raises:
+            ValueError: It is no JSON, or fields are missing, unknown or of another type.
+        """
+        remedy = "write it again with the parameters, or remove it and name the architecture"
         try:
-            return cls(**json.loads(text))
-        except TypeError as error:
-            raise ValueError(f"`text` must be a model card, got {error}.") from error
+            found = cls(**json.loads(text))
+        except (TypeError, ValueError, RecursionError) as error:
+            raise ValueError(f"`{name}` must be a model card, got {error}; {remedy}.") from error
+        counts = {each: getattr(found, each) for each in ("channels", "size", "classes")}
+        texts = {each: getattr(found, each) for each in ("architecture", "sha256")}
+        wrong = [n for n, value in counts.items() if type(value) is not int or value < 1]
+        wrong += [n for n, value in texts.items() if not isinstance(value, str)]
+        if wrong:
+            what = "a number >= 1" if wrong[0] in counts else "a text"
+            got = repr((counts | texts)[wrong[0]])[:100]
+            raise ValueError(
+                f"`{name}` must be a model card with {what} as {wrong[0]}, got {got}; {remedy}."
+            )
+        return found

@@ -50,7 +50,7 @@ def card(name: str) -> Card:
     """
     if name not in shipped():
         raise ValueError(f"`name` must be one of {', '.join(shipped())}, got {name!r}.")
-    return Card.from_json((_folder() / f"{name}.json").read_text())
+    return _card(_folder() / f"{name}.json")
 
 
 def load(
@@ -103,7 +103,7 @@ def load(
         return load_torchscript(path, trust=trust)
     if path.suffix == ".safetensors":
         beside = path.with_suffix(".json")
-        known = Card.from_json(beside.read_text()) if beside.is_file() else None
+        known = _card(beside) if beside.is_file() else None
         return _from_safetensors(str(path), path, known, given)
     return _network(str(path), parameters(path), given)
 
@@ -170,6 +170,10 @@ def _folder() -> Traversable:
     return resources.files("saddlepoint.models") / "parameters"
 
 
+def _card(file: Traversable | Path) -> Card:
+    return Card.from_json(file.read_bytes().decode("utf-8", errors="replace"), str(file))
+
+
 def _from_safetensors(
     name: str, file: Traversable | Path, known: Card | None, given: _Shape
 ) -> nn.Module:
@@ -177,7 +181,10 @@ def _from_safetensors(
     if known is not None:
         found = hashlib.sha256(content).hexdigest()
         if found != known.sha256:
-            raise ValueError(f"SHA-256 of `{name}` must be {known.sha256}, got {found}.")
+            raise ValueError(
+                f"SHA-256 of `{name}` must be {known.sha256}, as its card says, got {found}: it is damaged, or "
+                "the card is of another file; get both again."
+            )
         given = _Shape(
             given.architecture or known.architecture,
             given.channels or known.channels,
@@ -191,7 +198,10 @@ def _parsed(name: str, content: bytes) -> Mapping[str, Tensor]:
     try:
         return parse_safetensors(content)
     except safetensors.SafetensorError as error:
-        raise ValueError(f"`{name}` must be a safetensors file, got {error}.") from error
+        raise ValueError(
+            f"`{name}` must be a safetensors file, got {error}: it is damaged or another kind of file; save or "
+            "copy it again."
+        ) from error
 
 
 def _state_dict(path: Path) -> Mapping[str, Tensor]:

@@ -1,15 +1,18 @@
 """Anybody's network as a model of this library: images in [0, 1] go in, logits come out."""
 
 import copy
-from collections.abc import Callable, Mapping, Sequence
+import math
+import operator
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any, NamedTuple, final
+from typing import Any, NamedTuple, cast, final
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from saddlepoint.calls import logits_of
+from saddlepoint.calls import dtypes_of, logits_of, modules_behind
 
 __all__ = ["NORMALISATIONS", "Normalisation", "Wrapped", "normalisation", "wrap"]
 
@@ -164,12 +167,13 @@ class Wrapped(nn.Module):
         super().__init__()
         self.network = network
         self.size = _sides(size)
+        # As the network computes: constants of another type would make another type of the images.
+        own = dtypes_of(modules_behind(network))
+        dtype = next(iter(own)) if len(own) == 1 else None
         for name in ("mean", "std"):
-            values = None if prepared is None else torch.tensor(getattr(prepared, name))
+            values = None if prepared is None else _constants(name, getattr(prepared, name), dtype)
             # Not part of the state dict: that is the network's alone.
-            self.register_buffer(
-                name, None if values is None else values.view(-1, 1, 1), persistent=False
-            )
+            self.register_buffer(name, values, persistent=False)
         chosen = None if classes is None else torch.tensor(_places(classes))
         self.register_buffer("classes", chosen, persistent=False)
 
@@ -214,20 +218,51 @@ def _numbers(name: str, value: Numbers) -> tuple[float, ...]:
     return tuple(found.tolist())
 
 
-def _sides(size: int | tuple[int, int] | None) -> tuple[int, int] | None:
+def _constants(name: str, given: tuple[float, ...], dtype: torch.dtype | None) -> Tensor:
+    """One number for every channel, (C, 1, 1); a division by what is zero in this type gives no numbers."""
+    values = torch.tensor(given, dtype=dtype)
+    least = torch.finfo(values.dtype).tiny if name == "std" else -math.inf
+    if not bool((values.isfinite() & (values >= least)).all()):
+        held = str(values.dtype).removeprefix("torch.")
+        raise ValueError(f"`{name}` must be numbers that {held} has, got {given}.")
+    return values.view(-1, 1, 1)
+
+
+def _sides(size: object) -> tuple[int, int] | None:
     if size is None:
         return None
-    sides = (size, size) if isinstance(size, int) else tuple(size)
-    if len(sides) != 2 or not all(isinstance(side, int) and side >= 1 for side in sides):
-        raise ValueError(f"`size` must be height and width, such as 224 or (224, 224), got {size}.")
-    return (sides[0], sides[1])
-
-
-def _places(classes: Sequence[int]) -> list[int]:
-    chosen = torch.as_tensor(classes).flatten().tolist() if len(classes) else []
-    whole = all(isinstance(each, int) and each >= 0 for each in chosen)
-    if len(chosen) < 2 or not whole or len(set(chosen)) < len(chosen):
+    several = isinstance(size, Iterable) and not isinstance(size, str | bytes)
+    sides = [_whole(side) for side in (cast("Iterable[object]", size) if several else (size, size))]
+    found = [side for side in sides if side is not None and side >= 1]
+    if len(sides) != 2 or len(found) != 2:
         raise ValueError(
-            f"`classes` must be at least two different numbers of logits, counted from 0, got {list(classes)}."
+            f"`size` must be height and width, such as 224 or (224, 224), got {size!r}."
+        )
+    return (found[0], found[1])
+
+
+def _places(classes: object) -> list[int]:
+    """Numbers of logits. They have an order, which a set does not have, and are not told by words."""
+    ordered = isinstance(classes, Sequence | Tensor | np.ndarray) and not isinstance(
+        classes, str | bytes
+    )
+    given = [_whole(each) for each in cast("Sequence[object]", classes)] if ordered else []
+    chosen = [each for each in given if each is not None and each >= 0]
+    if len(chosen) < 2 or len(chosen) < len(given) or len(set(chosen)) < len(chosen):
+        raise ValueError(
+            "`classes` must be a list of at least two different numbers of logits, counted from 0, got "
+            f"{classes!r}."
         )
     return chosen
+
+
+def _whole(value: object) -> int | None:
+    """A whole number, also one of numpy or torch; None for anything else, True and False among it."""
+    if isinstance(value, bool | np.bool_) or (
+        isinstance(value, Tensor) and value.dtype == torch.bool
+    ):
+        return None
+    try:
+        return operator.index(value)  # type: ignore[arg-type]
+    except (TypeError, ValueError):
+        return None

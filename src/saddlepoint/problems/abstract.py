@@ -12,6 +12,7 @@ from torch import Tensor
 
 from saddlepoint.calls import Model
 from saddlepoint.display import names_text
+from saddlepoint.score_models import has_gradient
 
 __all__ = ["AbstractProblem"]
 
@@ -86,6 +87,14 @@ class AbstractProblem(ABC):
         """Which of `models` answers for a domain: the first, unless a problem says otherwise."""
         del domain
         return 0
+
+    @property
+    def without_gradient(self) -> tuple[int, ...]:
+        """The domains whose models are declared by `saddlepoint.scores`."""
+        known = [has_gradient(model) for model in self.models]
+        if all(known):  # also where a problem has functions instead of models
+            return ()
+        return tuple(k for k in range(self.num_domains) if not known[self.model_of(k)])
 
     @property
     def num_domains(self) -> int:

@@ -13,7 +13,9 @@ from markupsafe import Markup
 
 from saddlepoint.files import write_atomically
 from saddlepoint.report import charts, words
+from saddlepoint.report.epoch_chart import epoch_chart
 from saddlepoint.report.evaluation_page import accuracy_text
+from saddlepoint.report.svg import coloured
 from saddlepoint.report.template import render_template
 from saddlepoint.runs import (
     AttackMetrics,
@@ -58,7 +60,7 @@ def write_comparison(board: Board, path: Path) -> Path:
         >>> write_comparison(nothing, Path(tempfile.mkdtemp()) / "comparison.html").name
         'comparison.html'
     """
-    if path.exists() and not (path.is_file() and _MARK in path.read_bytes()[:4096]):
+    if os.path.lexists(path) and not (path.is_file() and _MARK in path.read_bytes()[:4096]):
         raise ValueError(
             f"`{path}` must be free, got something that saddlepoint did not write; choose another --out."
         )
@@ -263,9 +265,10 @@ def _heading(board: Board) -> str:
 
 def _ranking(ranking: Ranking) -> dict[str, Any]:
     headings, lines = ranking_table(ranking)
+    # A run has the colour of its place in the table.
     bars = [
-        (f"{e.name} (at most)" if e.bound else e.name, *e.score)
-        for e in ranking.entries
+        ((f"{e.name} (at most)" if e.bound else e.name, *e.score), coloured(k, ""))
+        for k, e in enumerate(ranking.entries)
         if e.score is not None
     ]
     return {
@@ -275,7 +278,7 @@ def _ranking(ranking: Ranking) -> dict[str, Any]:
         "headings": headings,
         "lines": lines,
         "entries": ranking.entries,
-        "bars": charts.interval_bars(bars),
+        "bars": charts.interval_bars([bar for bar, _ in bars], [style for _, style in bars]),
         "curves": _curves(ranking.entries),
         "pairs": ranking.pairs,
         "paired": any(pair.rows for pair in ranking.pairs),
@@ -307,15 +310,17 @@ def _accuracy(ranking: Ranking) -> list[tuple[str, str]]:
 
 def _curves(entries: Sequence[Entry]) -> Markup | None:
     """Held-out accuracy over the epochs of trainings, under every threat where there are some."""
-    series = {
-        e.name: torch.tensor([each.validation["union"] for each in e.metrics.history])
-        for e in entries
+    found = [
+        (torch.tensor([each.validation["union"] for each in e.metrics.history]), e.name, k)
+        for k, e in enumerate(entries)
         if isinstance(e.metrics, TrainingMetrics)
         and all("union" in each.validation for each in e.metrics.history)
-    }
-    if not series:
+    ]
+    if not found:
         return None
-    return charts.epoch_chart(list(series.values()), list(series), "Accuracy on held-out images")
+    series, names, places = zip(*found, strict=True)
+    styles = [coloured(k, "") for k in places]
+    return epoch_chart(series, names, "Accuracy on held-out images", styles=styles)
 
 
 def _link(folder: Path, page: Path) -> str:

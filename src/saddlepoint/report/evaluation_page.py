@@ -229,7 +229,8 @@ def _broke(part: DomainMetrics) -> dict[str, Any]:
     for threat, robust in part.robust.items():
         pieces = [
             (
-                f"bar d{attacks.index(each.attack) % charts.PALETTE}",
+                # All of them are fooled, and have its colour: shades tell attacks apart.
+                f"broke s{min(attacks.index(each.attack), 7)}",
                 f"broken by {words.attack_text(each.attack)}",
                 each.first,
             )

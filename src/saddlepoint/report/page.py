@@ -10,7 +10,7 @@ from markupsafe import Markup
 from torch import Tensor
 
 from saddlepoint.files import write_atomically
-from saddlepoint.report import charts, words
+from saddlepoint.report import charts, weight_charts, words
 from saddlepoint.report.evaluation_page import render_evaluation
 from saddlepoint.report.gallery import picture_row, scales
 from saddlepoint.report.patch_page import patch_files, render_patch
@@ -18,6 +18,7 @@ from saddlepoint.report.tables import evaluation_table, write_table
 from saddlepoint.report.template import render_template
 from saddlepoint.report.training_page import render_training
 from saddlepoint.report.transfer_part import attack_table, transfer_part
+from saddlepoint.report.universal_page import spread_of
 from saddlepoint.runs import EVALUATE, AttackMetrics, Run, metrics_of, read_results, settings_of
 from saddlepoint.runs.settings import AttackSettings
 
@@ -88,7 +89,10 @@ def render(run: Run, tensors: Mapping[str, Tensor], *, max_bytes: int = MAX_BYTE
     if run.kind == "patch":
         return render_patch(run, tensors)
     nouns, metrics = words.NOUNS[run.kind], AttackMetrics.of(run)
-    settings, rows = settings_of(run, AttackSettings), _rows(run, tensors, max_bytes)
+    settings = settings_of(run, AttackSettings)
+    # Pictures of hard and easy images of groups have a share of their own.
+    share = max_bytes // 4 if run.kind == "universal" else 0
+    rows = _rows(run, tensors, max_bytes - share)
     return render_template(
         "report.html",
         run=run,
@@ -105,8 +109,9 @@ def render(run: Run, tensors: Mapping[str, Tensor], *, max_bytes: int = MAX_BYTE
         target=words.target_text(run),
         bars=_bars(run, metrics),
         table=_table(run, metrics),
-        weights_chart=charts.weights_chart(tensors["history.weights"], run.domains),
-        boxplot=charts.boxplot(tensors["weights"], run.domains),
+        spread=spread_of(metrics, tensors, rows, share) if run.kind == "universal" else None,
+        moved=weight_charts.weights_moved(tensors["history.weights"], run.domains),
+        boxplot=weight_charts.boxplot(tensors["weights"], run.domains),
         rows=rows,
         total=len(tensors["weights"]),
         classes=sorted({name for row in rows for name in row["classes"]}),
@@ -135,7 +140,7 @@ def _bars(run: Run, metrics: AttackMetrics) -> Markup | None:
     if metrics.baseline is not None:
         shown.append((settings.baseline or "", metrics.baseline.rate))
     rows = [(words.rule_name(rule), *rate) for rule, rate in shown if rate is not None]
-    return charts.interval_bars(rows) if rows else None
+    return charts.interval_bars(rows, ["", "other"][: len(rows)]) if rows else None
 
 
 def _table(run: Run, metrics: AttackMetrics) -> list[dict[str, Any]]:

@@ -9,9 +9,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from saddlepoint.report import charts, words
+from saddlepoint.report import words
 from saddlepoint.report.pictures import data_uri, encode_png, picture
 from saddlepoint.report.template import render_template
+from saddlepoint.report.weight_charts import weights_moved
 from saddlepoint.runs import AttackMetrics, HeldOut, Run, settings_of
 from saddlepoint.runs.settings import PatchSettings
 
@@ -53,7 +54,7 @@ def render_patch(run: Run, tensors: Mapping[str, Tensor]) -> str:
         table=lines,
         views=views,
         weighted="view" in settings.parts,
-        weights_chart=charts.weights_chart(history, views),
+        moved=weights_moved(history, views),
         examples=_examples(run, tensors, views, names),
         clean=[picture(each) for each in tensors["examples.clean"]],
     )

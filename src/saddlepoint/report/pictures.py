@@ -1,4 +1,4 @@
-"""Images as small PNG data addresses: pixels as they are, perturbations in sign colours."""
+"""Images as small PNG data addresses: pixels as they are, perturbations by their sign."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ __all__ = ["data_uri", "encode_png", "picture", "sign_picture"]
 LARGEST = 96
 """Pictures of a report are at most so many pixels high and wide; larger ones are averaged down."""
 
-# Okabe-Ito blue and vermillion: distinguishable with any colour vision, on light and on dark.
-_NEGATIVE = (0, 114, 178)
-_POSITIVE = (213, 94, 0)
+# Without colour, which is for what became of an image and for domains; the page puts them on grey.
+_NEGATIVE = (0, 0, 0)
+_POSITIVE = (255, 255, 255)
 
 
 def data_uri(png: bytes) -> str:
@@ -46,7 +46,7 @@ def picture(image: Tensor) -> str:
 
 
 def sign_picture(delta: Tensor, scale: float) -> str:
-    """A perturbation as a data address: blue takes away, orange adds, strength is opacity.
+    """A perturbation as a data address: white adds, black takes away, strength is opacity.
 
     Of a colour pixel the channel that changes most is shown.
 

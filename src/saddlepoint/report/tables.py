@@ -12,6 +12,7 @@ from typing import final
 
 from saddlepoint.files import write_atomically
 from saddlepoint.runs import Accuracies, DomainMetrics, EvaluationMetrics, Run, settings_of
+from saddlepoint.runs.plain import printable
 from saddlepoint.runs.settings import EvaluateSettings
 
 __all__ = [
@@ -213,7 +214,7 @@ def _bar(cells: list[str]) -> str:
 
 
 def _latex(text: str) -> str:
-    text = "".join(_LATEX.get(letter, letter) for letter in _line(text))
+    text = "".join(_LATEX.get(letter, letter) for letter in printable(text))
     return re.sub(
         r"([A-Za-z]+)_([A-Za-z0-9+]+)|_",
         lambda m: rf"{m[1]}$_{{\mathrm{{{m[2]}}}}}$" if m[1] else r"\_",
@@ -223,19 +224,14 @@ def _latex(text: str) -> str:
 
 def _markdown(text: str) -> str:
     """Text as it is meant to be read: no cell, no tag, no link, no escape begins in it."""
-    escaped = _line(text).replace("\\", "\\\\").replace("|", r"\|").replace("<", "&lt;")
+    escaped = printable(text).replace("\\", "\\\\").replace("|", r"\|").replace("<", "&lt;")
     return escaped.replace("](", r"]\(")
 
 
 def _plain(text: str) -> str:
     """Text that a spreadsheet does not take for a formula."""
-    text = _line(text)
+    text = printable(text)
     return f"'{text}" if text.startswith(_FORMULA) and len(text) > 1 else text
-
-
-def _line(text: str) -> str:
-    """Without line breaks and other control characters: a cell is part of one line."""
-    return "".join(letter if letter.isprintable() else " " for letter in text)
 
 
 def evaluation_table(run: Run) -> Table:

@@ -4,81 +4,154 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 from markupsafe import Markup
 
 from saddlepoint.display import radius_text
 from saddlepoint.evaluation import wilson
-from saddlepoint.report import charts
+from saddlepoint.report.epoch_chart import epoch_chart
+from saddlepoint.report.svg import ceiling, coloured
 from saddlepoint.report.template import render_template
-from saddlepoint.runs import Run, TrainingMetrics, settings_of
+from saddlepoint.runs import Epoch, Run, TrainingMetrics, settings_of
 from saddlepoint.runs.settings import TrainSettings
 from saddlepoint.runs.training_parts import line_to_evaluate
 
 __all__ = ["render_training"]
 
+_STYLES = {"clean": "plain", "union": "every"}
+
 
 def render_training(run: Run, folder: Path) -> str:
-    """The page of a finished training in its folder."""
+    """The page of a finished training.
+
+    Args:
+        run: The record.
+        folder: Where the network is, as the user names it.
+    """
     metrics = TrainingMetrics.of(run)
-    settings = settings_of(run, TrainSettings)
-    epochs, robust = metrics.history, metrics.robust_accuracy
-    held_out = all(each.validation for each in epochs)
-    threats = [name for name in epochs[0].validation if name not in ("clean", "union")]
-    # Threats first: a threat has one colour in both charts.
-    shown = [*threats, "clean", "union"] if threats else ["clean"] if held_out else []
+    settings, epochs = settings_of(run, TrainSettings), metrics.history
+    threats = [name for name in epochs[0].validation if name not in _STYLES]
+    shown = _shown(epochs, threats)
+    styles = [_STYLES.get(name, coloured(k, "")) for k, name in enumerate(shown)]
     weighted = [name for name in threats if f"weight/{name}" in epochs[0].stats]
-    weighted = weighted if len(weighted) > 1 else []  # the weight of one threat is one
-    count = metrics.rows_attacked if robust else metrics.rows
-    low, high = wilson(round((robust.get("union", metrics.accuracy)) * count / 100), count)
-    # As `train` keeps it: of equals the one with the best clean accuracy, and of those the first.
-    scores = [(each.validation["union"], each.validation["clean"]) for each in epochs if held_out]
-    best = scores.index(max(scores)) if scores else len(epochs) - 1
+    weighted = weighted if len(weighted) > 1 else []  # the only one has all the weight
+    best = _kept(epochs)
     return render_template(
         "training.html",
+        run=run,
         title=f"{str(settings.method).upper()} on {settings.data}, network {settings.model}",
         threats=", ".join(settings.threat) or "without threats",
         metrics=metrics,
+        figure=_figure(metrics),
+        tests=_tests(metrics),
         names=shown,
-        accuracy_chart=_lines(
-            [[each.validation[name] for each in epochs] for name in shown],
-            shown,
-            "Accuracy on held-out images",
-            # With one threat the union is the same line, which has to be seen below it.
-            dashed=["union"],
-        ),
-        loss_chart=_lines([[each.stats["loss"] for each in epochs]], ["loss"], "Training loss"),
+        styles=dict(zip(shown, styles, strict=True)),
+        accuracy_chart=_accuracy(metrics, shown, styles, best),
+        loss_chart=_losses(epochs),
         weighted=weighted,
-        weights_chart=_lines(
-            [[each.stats[f"weight/{name}"] for each in epochs] for name in weighted],
-            weighted,
-            "Mean weight of each threat",
-        ),
-        best=best + 1,
-        best_accuracy=epochs[best].validation,
-        robust=robust,
-        count=count,
-        interval=f"{100 * low:.1f} to {100 * high:.1f} %",
-        fgsm="" if metrics.fgsm_eps is None else f" (linf {radius_text(metrics.fgsm_eps)})",
+        weights_chart=_weights(epochs, weighted, best),
+        best=best,
+        held_out=bool(shown),
+        kept=[_share(name, epochs[best - 1].validation[name], metrics) for name in shown],
+        rows=[_row(index, each, shown, weighted, metrics) for index, each in enumerate(epochs)],
+        network=str(folder / "model.safetensors"),
         evaluate=line_to_evaluate(settings, folder),
-        rows=[
-            {
-                "epoch": index + 1,
-                "loss": each.stats["loss"],
-                "accuracy": [100 * each.validation[name] for name in shown],
-                "weights": [each.stats[f"weight/{name}"] for name in weighted],
-            }
-            for index, each in enumerate(epochs)
-        ],
-        command=run.command,
-        seconds=run.seconds,
     )
 
 
-def _lines(
-    series: Sequence[Sequence[float]], names: Sequence[str], label: str, dashed: Sequence[str] = ()
+def _shown(epochs: Sequence[Epoch], threats: Sequence[str]) -> list[str]:
+    """Threats first, which have colours; what is clean and the union of all threats have none."""
+    if threats:
+        return [*threats, "clean", "union"]
+    return ["clean"] if all(each.validation for each in epochs) else []
+
+
+def _kept(epochs: Sequence[Epoch]) -> int:
+    """The epoch that `train` keeps: of equals the one with the best clean accuracy, and of those the first."""
+    if not all(each.validation for each in epochs):
+        return len(epochs)
+    scores = [(each.validation["union"], each.validation["clean"]) for each in epochs]
+    return scores.index(max(scores)) + 1
+
+
+def _figure(metrics: TrainingMetrics) -> dict[str, Any]:
+    """The number at the head, and what it is a share of."""
+    robust = metrics.robust_accuracy
+    name, value, count = "clean", metrics.accuracy, metrics.rows
+    if robust:
+        name, value, count = "union", robust["union"], metrics.rows_attacked
+    return {"robust": bool(robust), **_counted(name, value / 100, count)}
+
+
+def _tests(metrics: TrainingMetrics) -> list[dict[str, Any]]:
+    """The tests of the network that was kept, one line each."""
+    every = f"all {metrics.rows} test images"
+    eps = metrics.fgsm_eps
+    fgsm = "FGSM" if eps is None else f"FGSM, linf {radius_text(eps)}"
+    lines = [
+        {"what": every, **_counted("clean", metrics.accuracy / 100, metrics.rows)},
+        {"what": every, **_counted(fgsm, metrics.fgsm_accuracy / 100, metrics.rows)},
+    ]
+    few = f"the first {metrics.rows_attacked}, longer attacks"
+    for name, value in metrics.robust_accuracy.items():
+        lines.append({"what": few, **_counted(name, value / 100, metrics.rows_attacked)})
+    return lines
+
+
+def _counted(name: str, share: float, count: int) -> dict[str, Any]:
+    """A share of so many images: percent, the number right, and the 95 % interval."""
+    right = round(share * count)
+    low, high = wilson(right, count)
+    ends = {"low": 100 * low, "high": 100 * high}
+    return {"name": name, "percent": 100 * share, "right": right, "count": count, **ends}
+
+
+def _share(name: str, share: float, metrics: TrainingMetrics) -> dict[str, Any]:
+    """The same of held-out images; without counts where the record is older than they are."""
+    if metrics.rows_held_out is None:
+        return {"name": name, "percent": 100 * share, "count": None}
+    return _counted(name, share, metrics.rows_held_out)
+
+
+def _row(
+    index: int,
+    epoch: Epoch,
+    shown: Sequence[str],
+    weighted: Sequence[str],
+    metrics: TrainingMetrics,
+) -> dict[str, Any]:
+    return {
+        "epoch": index + 1,
+        "loss": epoch.stats["loss"],
+        "accuracy": [_share(name, epoch.validation[name], metrics) for name in shown],
+        "weights": {name: 100 * epoch.stats[f"weight/{name}"] for name in weighted},
+    }
+
+
+def _accuracy(
+    metrics: TrainingMetrics, shown: Sequence[str], styles: Sequence[str], best: int
 ) -> Markup | None:
-    if not names:
+    if not shown:
         return None
-    return charts.epoch_chart([torch.tensor(values) for values in series], names, label, dashed)
+    epochs, count, band = metrics.history, metrics.rows_held_out, None
+    series = [torch.tensor([each.validation[name] for each in epochs]) for name in shown]
+    if count is not None:
+        ends = torch.tensor([wilson(round(v * count), count) for v in series[-1].tolist()])
+        band = ends[:, 0], ends[:, 1]
+    label = "Accuracy on held-out images"
+    return epoch_chart(series, shown, label, styles=styles, kept=best, band=band)
+
+
+def _weights(epochs: Sequence[Epoch], weighted: Sequence[str], best: int) -> Markup | None:
+    if not weighted:
+        return None
+    series = [torch.tensor([each.stats[f"weight/{n}"] for each in epochs]) for n in weighted]
+    return epoch_chart(series, weighted, "Mean weight of each threat", kept=best)
+
+
+def _losses(epochs: Sequence[Epoch]) -> Markup:
+    losses = torch.tensor([each.stats["loss"] for each in epochs])
+    highest = ceiling(losses.max().item())
+    return epoch_chart([losses], ["loss"], "Training loss", styles=["every"], highest=highest)

@@ -15,6 +15,7 @@ from saddlepoint.problems import AbstractProblem, Ensemble, Model, Patched, Prod
 from saddlepoint.projections import NORMS, AbstractSet, LpBall
 from saddlepoint.rules import AbstractWeightRule
 from saddlepoint.runs import patch_words, texts
+from saddlepoint.runs.gradient_words import gradient
 from saddlepoint.runs.hashing import hash_model, hash_settings, hash_tensors
 from saddlepoint.runs.materials import Images
 from saddlepoint.runs.patch_build import patched_of, shared
@@ -32,6 +33,7 @@ from saddlepoint.runs.settings import (
 from saddlepoint.runs.victims import check_strangers
 from saddlepoint.runs.view_names import view_names
 from saddlepoint.solver import apgda_unchecked, attack_unchecked
+from saddlepoint.solver.gradients import phases_of
 from saddlepoint.solver.grid import Grid
 from saddlepoint.solver.inspection import Look, look
 from saddlepoint.solver.lowering import choose_precisions
@@ -155,6 +157,8 @@ def solver_of(settings: AttackSettings, seen: Look, problem: AbstractProblem) ->
         solve = attack_unchecked
         own = ("restarts", "seed", "quantize", "keep_going")
         options |= {name: getattr(settings, name) for name in own}
+        if settings.gradient is not None:
+            options["gradient"] = gradient(settings.gradient)
         if (most := settings.evaluations) is not None:
             steps, restarts = divided(most, problem.samples, confirmed=precisions.low)
             options |= {"steps": steps, "restarts": restarts, "evaluations": most}
@@ -195,6 +199,14 @@ def job_of(
     """
     rule, baseline = rules_of(settings, problem)
     ball = ball_of(settings)
+    if settings.gradient is not None:
+        phases_of(gradient(settings.gradient), problem)  # refuses too few queries
+    elif blind := problem.without_gradient:
+        named = ", ".join(problem.names[k] for k in blind)
+        raise ValueError(
+            f"`--gradient` must say how to do without gradients, which {named} has not; write --gradient "
+            "estimated:queries=5000 or searched:queries=5000."
+        )
     if settings.quantize is not None:
         Grid(settings.quantize).check(problem.unperturbed())
         Grid(settings.quantize).check_ball(ball.ball)

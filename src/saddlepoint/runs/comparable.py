@@ -37,7 +37,7 @@ _IDLE = frozenset({"baseline", "batch_size", "device", "every_attack", "victims"
 # What makes an attack stronger or weaker; in low precision it finds a little less.
 _ATTACK = frozenset(
     {"rule", "loss", "steps", "method", "restarts", "evaluations", "step_size", "precision"}
-    | {"keep_going"}
+    | {"keep_going", "gradient"}
 )
 _TEST = frozenset({"test_images", "test_steps", "test_restarts"})
 _ORIGIN = ("data", "split", "size", "classes", "seed", "group_size", "by_class")

@@ -20,7 +20,8 @@ import torch
 from torch import Tensor
 
 from saddlepoint.evaluation import Page
-from saddlepoint.files import remove_unfinished, write_tensors
+from saddlepoint.files import read_tensors, remove_unfinished, write_tensors
+from saddlepoint.runs.answers import ANSWERS, check_same_answers
 from saddlepoint.runs.reading import digest_of, finished
 from saddlepoint.runs.record import EVALUATE, RECORD, TENSORS, Run, Status
 from saddlepoint.runs.refusals import check_foreign, check_free, check_same
@@ -59,7 +60,8 @@ class Execution:
         store: Pages of what is finished.
         resumed: Whether an earlier part of the run is there.
         notes: What the library has to say, for the record.
-        answers: What the models say to some images, to be kept until the run goes on; None if nobody asked.
+        answers: What the models say to some images, kept until the run goes on, and in its results; None if
+            nobody asked.
     """
 
     run: Run
@@ -101,7 +103,8 @@ class Execution:
         # What any process had to say is said once. From here on none of them needs the pages.
         said = [line for own in self.world.gather(self.said()) for line in own]
         if self.world.rank == 0 and tensors is not None:
-            write_tensors(self.folder / TENSORS, tensors)
+            asked = {} if self.answers is None else {ANSWERS: self.answers}
+            write_tensors(self.folder / TENSORS, {**tensors, **asked})
         if self.world.rank == 0:
             there = [self.folder / name for name in self.run.results]
             changes["digests"] = {path.name: digest_of(path) for path in there if path.is_file()}
@@ -131,7 +134,8 @@ def opened(
         folder: Where it goes; made if it is not there.
         resume: Continue the run in the folder, if there is one.
         overwrite: Replace the run in the folder, if there is one.
-        ask: What the models say to some images (`hashing.answers`); it must be what they said before.
+        ask: What the models say to some images (`answers.answers`); it must be what they said before, also
+            where the run is complete.
 
     Yields:
         The execution. If it is `complete` already there is nothing to do; otherwise call `finish` in the end.
@@ -241,9 +245,9 @@ def _open_together(
             return None
         lock.enter_context(locked(folder))
         execution = _open(run, folder, resume, overwrite)
-        if ask is not None and not execution.complete:
+        if ask is not None:
             execution.answers = ask()
-            execution.store.check_answers(execution.answers)
+            check_same_answers(_kept_answers(execution), execution.answers, folder)
         return execution
 
     execution = world.agree(first)
@@ -289,6 +293,13 @@ def _open(run: Run, folder: Path, resume: bool, overwrite: bool) -> Execution:
     old.remove(folder)
     store.clear()
     return Execution(run, folder, store, resumed=False)
+
+
+def _kept_answers(execution: Execution) -> Tensor | None:
+    """What the models said when the run began, if it was kept: in the results, or until then in a page."""
+    if execution.complete and TENSORS in execution.run.digests:
+        return read_tensors(execution.folder / TENSORS).tensors.get(ANSWERS)
+    return execution.store.kept_answers()
 
 
 def _other_versions(old: Run, new: Run) -> tuple[str, ...]:

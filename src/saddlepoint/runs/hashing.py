@@ -19,12 +19,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from saddlepoint.problems import AbstractProblem
-from saddlepoint.streams import JUDGE
+__all__ = ["hash_model", "hash_settings", "hash_tensors"]
 
-__all__ = ["answers", "hash_model", "hash_settings", "hash_tensors", "same_answers"]
-
-_ASKED = 32  # images that models are asked about when a run begins and when it goes on
 # Code that is known by its name: Python's, and of libraries, whose versions are in the record.
 _LIBRARIES = sys.stdlib_module_names | {
     *("torch", "saddlepoint", "numpy"),
@@ -48,7 +44,14 @@ _DESCRIBING: Any = (
     *(types.WrapperDescriptorType, types.MethodDescriptorType, types.MemberDescriptorType),
     *(types.GetSetDescriptorType, type(namedtuple("_", "field").field)),  # type: ignore[attr-defined]
 )
-# What torch keeps in the attributes of every module besides parameters and buffers, which are hashed by name.
+# Hooks that change what a module answers or its gradient, and what torch notes beside them under the same keys.
+_HOOKS: Mapping[str, tuple[str, ...]] = {
+    "_forward_pre_hooks": ("_forward_pre_hooks_with_kwargs",),
+    "_forward_hooks": ("_forward_hooks_with_kwargs", "_forward_hooks_always_called"),
+    "_backward_pre_hooks": (),
+    "_backward_hooks": (),
+}
+# What torch keeps in the attributes of every module besides parameters, buffers and hooks, which are hashed.
 _BOOKKEEPING = frozenset(nn.Module().__dict__) - {"training"}
 # What Python keeps in every class about itself, which decides nothing of what it does.
 _OF_CLASSES = frozenset(
@@ -96,9 +99,9 @@ def hash_tensors(tensors: Mapping[str, Tensor]) -> str:
 def hash_model(model: Callable[[Tensor], Tensor]) -> str | None:
     """SHA-256 of everything that decides a model's answers, as far as Python can see it.
 
-    That is parameters, buffers, attributes, and the classes and functions of no library: all that is in a
-    class, the code of functions, and the values that functions hold in closures, defaults and the globals they
-    name, of modules those that they name.
+    That is parameters, buffers, attributes, hooks, and the classes and functions of no library: all that is in
+    a class, the code of functions, and the values that functions hold in closures, defaults and the globals
+    they name, of modules those that they name.
 
     Args:
         model: A module, a function, a partial, a bound method or an object with `__call__`.
@@ -119,38 +122,6 @@ def hash_model(model: Callable[[Tensor], Tensor]) -> str | None:
     return walk.digest.hexdigest() if walk.complete else None
 
 
-def answers(problem: AbstractProblem) -> Tensor | None:
-    """What the models say to the first images, (at most 32, K, C): two forward passes.
-
-    A model may read files or the environment whenever it is called, which no hash sees; its answers do.
-
-    Returns:
-        Logits; None if they are random or a model raises, so that there is nothing to compare.
-    """
-    part = problem.take(torch.arange(min(len(problem), _ASKED), device=problem.lower.device))
-    try:
-        with torch.no_grad():
-            first, again = (part.logits(part.zeros(), JUDGE).cpu() for _ in range(2))
-    except Exception:
-        # The user's code may raise anything; the run itself says better what is wrong.
-        return None
-    return first if same_answers(first, again) else None
-
-
-def same_answers(one: Tensor, other: Tensor) -> bool:
-    """Whether two tables of logits differ by no more than rounding on another machine.
-
-    Example:
-        >>> one = torch.tensor([[1.0, 2.0]])
-        >>> same_answers(one, one + 1e-5), same_answers(one, 1.1 * one)
-        (True, False)
-    """
-    if one.shape != other.shape:
-        return False
-    scale = one.nan_to_num(0, 0, 0).abs().amax().item() if one.numel() else 0.0
-    return torch.allclose(one, other, rtol=1e-3, atol=1e-3 * scale, equal_nan=True)
-
-
 @final
 class _Walk:
     """Feeds a digest with everything reachable from a value, each object once."""
@@ -158,7 +129,8 @@ class _Walk:
     def __init__(self) -> None:
         self.digest = hashlib.sha256()
         self.complete = True
-        self._seen: dict[int, object] = {}  # the objects are kept, so that no address is used twice
+        # Their places in the order of first sight; the objects are kept, so that no address is used twice.
+        self._seen: dict[int, tuple[int, object]] = {}
 
     def text(self, text: str) -> None:
         self.digest.update(f"{len(text)}:{text};".encode())
@@ -183,9 +155,9 @@ class _Walk:
             self.text(f"{type(value).__name__} {value!r}")
             return
         if id(value) in self._seen:
-            self.text("again")
+            self.text(f"again {self._seen[id(value)][0]}")
             return
-        self._seen[id(value)] = value
+        self._seen[id(value)] = len(self._seen), value
         self.text(type(value).__qualname__)
         for kinds, walk in self._kinds():
             if isinstance(value, kinds):
@@ -243,6 +215,14 @@ class _Walk:
         own = {k: v for k, v in vars(module).items() if k not in _BOOKKEEPING}
         parts = {**module._parameters, **module._buffers, **module._modules, **own}
         self._each(dict(sorted(parts.items())))
+        self._hooks(module)
+
+    def _hooks(self, module: nn.Module) -> None:
+        """Hooks in the order they run; the keys are numbers of this process."""
+        for name, flags in _HOOKS.items():
+            for key, hook in getattr(module, name).items():
+                self.text(name)
+                self._each(hook, *(key in getattr(module, flag) for flag in flags))
 
     def _class(self, kind: type) -> None:
         self.text(f"{kind.__module__}.{kind.__qualname__}")

@@ -19,13 +19,15 @@ from saddlepoint.data.pixels import resized
 from saddlepoint.data.splits import rows_of
 from saddlepoint.models.loading import fill, parameters
 from saddlepoint.models.onnx_files import load_onnx
+from saddlepoint.models.onnx_sessions import load_session
 from saddlepoint.models.own_code import code_of, from_code, is_code, reason_in, takes
 from saddlepoint.models.wrapping import Normalisation, Wrapped
 from saddlepoint.models.zoos import Found, Wanted, from_zoo
 from saddlepoint.problems import Ensemble, Model, check_eval_mode
 from saddlepoint.runs import texts
 from saddlepoint.runs.model_words import HELP, ModelWord, parse
-from saddlepoint.runs.normalising import check_parameters, preparations, told_by_card
+from saddlepoint.runs.normalising import check_files, preparations, told_by_card
+from saddlepoint.score_models import has_gradient, scores
 
 __all__ = [
     "Images",
@@ -219,7 +221,7 @@ def load_models(
     models: dict[str, Model] = {}
     words = [parse(spec) for spec in specs]
     for word in words:
-        _check_files(word)
+        check_files(word)
     for word, prepared in zip(words, preparations(words, mean, std), strict=True):
         name = word.short
         if name in models:
@@ -231,7 +233,7 @@ def load_models(
 def load_model(
     word: ModelWord, images: Images, prepared: Normalisation | None = None, *, trust: bool = False
 ) -> Model:
-    """One model, in evaluation mode, that takes images in [0, 1].
+    """One model, in evaluation mode, that takes images in [0, 1]; declared if it is asked for scores only.
 
     Args:
         word: Its name. Code is imported and called because the user named it.
@@ -239,7 +241,15 @@ def load_model(
         prepared: How it wants images, where nobody else knows or where this is to be used instead.
         trust: Whether TorchScript may be loaded.
     """
-    _check_files(word)
+    model = _loaded(word, images, prepared, trust=trust)
+    return scores(model) if word.scores and has_gradient(model) else model
+
+
+def _loaded(
+    word: ModelWord, images: Images, prepared: Normalisation | None, *, trust: bool
+) -> Model:
+    """The model itself."""
+    check_files(word)
     if word.kind == "shipped":
         return _letter(word.name, images) if len(word.name) == 1 else _shipped(word.name)
     if word.kind == "card":
@@ -258,6 +268,8 @@ def load_model(
 
 def _found(word: ModelWord, images: Images, *, trust: bool) -> Found:
     """A network from elsewhere, with what is known of how it wants images."""
+    if word.kind == "onnxruntime":
+        return Found(load_session(Path(word.name)))
     if word.kind == "program":
         onnx = Path(word.name).suffix == ".onnx"
         path = Path(word.name)
@@ -275,14 +287,6 @@ def _found(word: ModelWord, images: Images, *, trust: bool) -> Found:
         return Found(network)
     wanted = Wanted(images.x.shape[1], len(images.classes))
     return from_zoo(word.kind, word.name, wanted, tensors, pretrained=word.pretrained)
-
-
-def _check_files(word: ModelWord) -> None:
-    """Refuse, before anything is loaded, files that are not there or do not say what they are for."""
-    for file in filter(None, (word.parameters, word.name if word.kind == "program" else "")):
-        if not Path(file).is_file():
-            raise ValueError(f"`--models` must name a file that exists, got {file!r}.")
-    check_parameters(word)
 
 
 def _letter(letter: str, images: Images) -> Model:

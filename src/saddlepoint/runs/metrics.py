@@ -285,6 +285,7 @@ class TrainingMetrics(Metrics):
         fgsm_accuracy: On all test images under FGSM, in the linf ball of radius `fgsm_eps`.
         robust_accuracy: On those that were attacked, under PGD: "clean", every threat, "union"; empty where
             there were no threats.
+        rows_held_out: Images that `history` has the accuracy on; None where there were none.
         history: One entry per epoch.
     """
 
@@ -296,6 +297,7 @@ class TrainingMetrics(Metrics):
     fgsm_accuracy: float
     fgsm_eps: float | None = None
     robust_accuracy: Mapping[str, float] = field(default_factory=dict)
+    rows_held_out: int | None = None
     history: tuple[Epoch, ...]
 
 

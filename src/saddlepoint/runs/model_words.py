@@ -4,6 +4,8 @@ A, mnist-a                                a network that comes with the package
 nets.py:factory, package.module:factory   the user's own code
 timm:NAME, torchvision:NAME, hf:FOLDER    a network of another library; NAME+pretrained downloads
 program.pt2, model.onnx, program.ts       a file that holds network and parameters
+onnxruntime:model.onnx                    the same as ONNX Runtime runs it, without gradients
+scores:WORD                               any of these, asked for scores only
 FILE:WORD                                 parameters (.safetensors, .pt) for one of the above, or for A to H
 """
 
@@ -11,7 +13,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal, final
 
@@ -21,7 +23,8 @@ HELP = (
     "A,B,C,D (networks of the data set), mnist-a, nets.py:factory or package.module:factory (your code), "
     "parameters.safetensors:A or parameters.pt:nets.py:factory (a state dict, and what it is for), "
     "program.pt2, model.onnx, timm:NAME, torchvision:NAME (random parameters; NAME+pretrained downloads), "
-    "hf:FOLDER or hf:OWNER/NAME (which downloads); guide: docs/models.md"
+    "hf:FOLDER or hf:OWNER/NAME (which downloads), onnxruntime:model.onnx (scores without gradients), scores:A "
+    "(any of these asked for scores only); guide: docs/models.md"
 )
 """What a model can be, for help texts."""
 
@@ -31,7 +34,9 @@ _PROGRAMS = (".pt2", ".onnx", *_TORCHSCRIPT)
 _TRAINED = "model.safetensors"  # as every training calls what it leaves
 _ZOOS = ("timm", "torchvision", "hf")
 
-Kind = Literal["shipped", "architecture", "card", "program", "code", "timm", "torchvision", "hf"]
+Kind = Literal[
+    "shipped", "architecture", "card", "program", "code", "timm", "torchvision", "hf", "onnxruntime"
+]
 
 
 @final
@@ -45,6 +50,7 @@ class ModelWord:
         module: Of the factory, "nets.py" or "package.module".
         parameters: File of parameters to load into it.
         pretrained: Whether parameters are to be downloaded.
+        scores: Whether it is to be asked for scores only, and not differentiated.
     """
 
     kind: Kind
@@ -52,6 +58,7 @@ class ModelWord:
     module: str = ""
     parameters: str = ""
     pretrained: bool = False
+    scores: bool = False
 
     def __str__(self) -> str:
         """The word as it was written."""
@@ -73,7 +80,7 @@ class ModelWord:
         if self.parameters:
             path = Path(self.parameters)
             return path.parent.name if path.name == _TRAINED and path.parent.name else path.stem
-        if self.kind == "program":
+        if self.kind in ("program", "onnxruntime"):
             return Path(self.name).stem
         return Path(self.name).name if self.kind == "hf" else self.name
 
@@ -98,9 +105,17 @@ def parse(text: str) -> ModelWord:
         ValueError: It is none.
 
     Example:
-        >>> parse("best.safetensors:timm:resnet18")
-        ModelWord(kind='timm', name='resnet18', module='', parameters='best.safetensors', pretrained=False)
+        >>> word = parse("scores:best.safetensors:timm:resnet18")
+        >>> word.kind, word.name, word.parameters, word.scores
+        ('timm', 'resnet18', 'best.safetensors', True)
     """
+    prefix, _, inner = text.partition(":")
+    if prefix == "scores" and inner and not inner.startswith(("scores:", "onnxruntime:")):
+        return replace(parse(inner), scores=True)
+    if prefix == "onnxruntime" and Path(inner).suffix == ".onnx":
+        return ModelWord("onnxruntime", inner, scores=True)
+    if prefix in ("scores", "onnxruntime"):
+        raise ValueError(_refusal(text))
     parameters, word = "", text
     if Path(text.partition(":")[0]).suffix in _PARAMETERS:
         parameters, _, word = text.partition(":")

@@ -14,11 +14,13 @@ from saddlepoint.runs.model_words import ModelWord
 __all__ = [
     "OWN",
     "card_of",
-    "check_parameters",
+    "check_files",
     "normalises_inside",
     "preparations",
     "told_by_card",
 ]
+
+_FILES = ("program", "onnxruntime")  # kinds of models that are named by a file
 
 OWN = "own"
 """In place of a mean: what the library or the card of the model says, or nothing."""
@@ -61,12 +63,16 @@ def normalises_inside(word: ModelWord) -> bool:
     return word.kind in ("shipped", "card", "architecture")
 
 
-def check_parameters(word: ModelWord) -> None:
-    """Refuse a file of parameters of which nobody says which network they are for.
+def check_files(word: ModelWord) -> None:
+    """Refuse, before anything is loaded, files that are not there or do not say what they are for.
 
     Raises:
-        ValueError: There is no card beside it, or the card names the user's code, which he has to name himself.
+        ValueError: A file is missing; or of parameters nobody says which network they are for: there is no card
+            beside them, or the card names the user's code, which he has to name himself.
     """
+    for file in filter(None, (word.parameters, word.name if word.kind in _FILES else "")):
+        if not Path(file).is_file():
+            raise ValueError(f"`--models` must name a file that exists, got {file!r}.")
     if word.kind != "card":
         return
     file, known = word.parameters, card_of(Path(word.parameters))

@@ -1,13 +1,25 @@
-"""What JSON and YAML hold: read as the types it was written from, and quoted in complaints."""
+"""What JSON and YAML hold: read as the types it was written from, quoted in complaints, shown on a terminal."""
 
 from __future__ import annotations
 
 import json
 from typing import TypeVar
 
-__all__ = ["quoted", "read_plain"]
+__all__ = ["printable", "quoted", "read_plain"]
 
 T = TypeVar("T")
+
+
+def printable(text: str) -> str:
+    r"""Text that others may have written, without control characters, of which a terminal makes commands.
+
+    Line breaks are among them, and signs that turn the direction of writing.
+
+    Example:
+        >>> printable("net\x1b[31m\nA"), printable("d\u00e9j\u00e0 vu")
+        ('net [31m A', 'déjà vu')
+    """
+    return "".join(letter if letter.isprintable() else " " for letter in text)
 
 
 def quoted(value: object) -> str:

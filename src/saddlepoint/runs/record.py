@@ -201,7 +201,8 @@ class Run:
     def line_to_resume(self, folder: Path, *more: str) -> str:
         """The line that continues the run in its folder, with `more` words.
 
-        A part of an experiment is continued with the experiment, whose folder is above.
+        A part of an experiment is continued with the experiment, whose folder is above. A record that does not
+        name a command of ours, which somebody else must have written, gives no line of its own.
 
         Example:
             >>> run = Run(kind="ensemble", command="saddlepoint reproduce steps-mnist", settings={}, seed=0,
@@ -209,7 +210,12 @@ class Run:
             >>> run.line_to_resume(Path("my runs/true/apgda/linf/minmax"))
             "saddlepoint reproduce steps-mnist --out 'my runs' --resume"
         """
-        words = shlex.split(self.command)
+        try:
+            words = shlex.split(self.command)
+        except ValueError:  # a quotation that does not end
+            words = []
+        if words[:1] != ["saddlepoint"]:
+            return "the command that began it, and --resume (its record names none of saddlepoint)"
         if words[1:2] == ["reproduce"]:
             # FOLDER/labels/method/setting/row or FOLDER/labels/method/measurement
             above = 2 if self.kind == "measure" else 3

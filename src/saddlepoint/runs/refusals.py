@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -32,8 +33,8 @@ def check_free(folder: Path, *, resume: bool = False, overwrite: bool = False) -
 
 
 def check_foreign(names: Sequence[str], folder: Path) -> None:
-    """Refuse to write over files that no run has written."""
-    foreign = [name for name in names if (folder / name).exists()]
+    """Refuse to write over files that no run has written; a link is one, wherever it leads."""
+    foreign = [name for name in names if os.path.lexists(folder / name)]
     if foreign:
         raise ValueError(
             f"`--out` must not hold files that a run would write over, got {foreign[0]!r} in "

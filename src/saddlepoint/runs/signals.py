@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -27,6 +28,8 @@ def stop_on_signals() -> Iterator[None]:
 
     def stop(number: int, frame: FrameType | None) -> None:
         del frame
+        if isinstance(sys.exception(), KeyboardInterrupt):
+            return  # after Ctrl-C the work is being stopped already
         # A second one must not interrupt the writing of the record.
         for each in numbers:
             signal.signal(each, signal.SIG_IGN)

@@ -28,7 +28,7 @@ from saddlepoint.files import (
     read_tensors,
     write_tensors,
 )
-from saddlepoint.runs.hashing import same_answers
+from saddlepoint.runs.answers import ANSWERS
 from saddlepoint.training.distributed import World
 
 if sys.platform != "win32":
@@ -45,7 +45,6 @@ _FORMAT = "saddlepoint page"
 _NAME = r"[A-Za-z0-9_+.-]*-[0-9a-f]{16}\.safetensors"
 _UNFINISHED = re.compile(rf"\.{_NAME}\.[0-9a-f]{{32}}")  # what a killed process did not rename
 _OURS = re.compile(rf"{_NAME}|{_UNFINISHED.pattern}")
-_ANSWERS = "answers"  # the key of the page with what the models said when the run began
 T = TypeVar("T")
 
 
@@ -154,23 +153,13 @@ class Store:
 
     def keep_answers(self, logits: Tensor | None) -> None:
         """Keep what the models say to some images, unless it is kept already or nobody asked."""
-        if logits is not None and self.get(_ANSWERS) is None:
-            self.put(_ANSWERS, Page({"logits": logits}, seconds=0.0))
+        if logits is not None and self.get(ANSWERS) is None:
+            self.put(ANSWERS, Page({"logits": logits}, seconds=0.0))
 
-    def check_answers(self, logits: Tensor | None) -> None:
-        """Refuse models that say something else than when the pages that are there were written.
-
-        Raises:
-            ValueError: The logits are not those that were kept.
-        """
-        kept = self.get(_ANSWERS)
-        if kept is None or logits is None or same_answers(kept.tensors["logits"], logits):
-            return
-        raise ValueError(
-            "`--resume` must continue with models that answer as they did when the run in "
-            f"{self.folder.parent} began, got other logits for the same images: a model reads something that "
-            "has changed since; change it back, or choose another --out."
-        )
+    def kept_answers(self) -> Tensor | None:
+        """What the models said when the pages that are there were written, if it was kept."""
+        page = self.get(ANSWERS)
+        return None if page is None else page.tensors["logits"]
 
     def __len__(self) -> int:
         return sum(1 for _ in self._pages())
@@ -183,7 +172,7 @@ class Store:
         """All pages of this run but the answers, which are no work that is done."""
         for path in self._paths():
             found = self._read(path)
-            if found is not None and found.about.get("key") != _ANSWERS:
+            if found is not None and found.about.get("key") != ANSWERS:
                 yield found
 
     def _read(self, path: Path) -> TensorFile | None:

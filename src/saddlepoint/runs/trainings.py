@@ -203,6 +203,7 @@ def train_and_test(
         fgsm_accuracy=card.fgsm_accuracy,
         fgsm_eps=card.fgsm_eps,
         robust_accuracy=robust,
+        rows_held_out=None if work.held_out is None else len(work.held_out[1]),
         history=tuple(
             Epoch(stats=each.stats, validation=each.validation or {}) for each in history
         ),

@@ -7,17 +7,23 @@ and `attack_unchecked`, the cores below them.
 
 from saddlepoint.solver.apgda import apgda, apgda_unchecked
 from saddlepoint.solver.attack import attack, attack_unchecked
+from saddlepoint.solver.gradients import Estimated, Gradient, Searched, estimated, searched
 from saddlepoint.solver.result import Asked, AttackResult, History, Progress
 from saddlepoint.solver.schedule import Schedule
 
 __all__ = [
     "Asked",
     "AttackResult",
+    "Estimated",
+    "Gradient",
     "History",
     "Progress",
     "Schedule",
+    "Searched",
     "apgda",
     "apgda_unchecked",
     "attack",
     "attack_unchecked",
+    "estimated",
+    "searched",
 ]

@@ -18,7 +18,7 @@ from saddlepoint.projections import AbstractSet, LpBall
 from saddlepoint.rules import AbstractWeightRule, MinMax
 from saddlepoint.solver.batching import Plan, Report, in_batches
 from saddlepoint.solver.best import Best, may_be_kept
-from saddlepoint.solver.checks import check_arguments
+from saddlepoint.solver.checks import check_arguments, check_differentiable
 from saddlepoint.solver.evaluate import evaluate, gradients_enabled
 from saddlepoint.solver.inspection import inspect
 from saddlepoint.solver.lowering import choose_precisions
@@ -104,6 +104,7 @@ def apgda(
     Reference: Wang et al., NeurIPS 2021, Algorithm 1.
     """
     rule = MinMax() if rule is None else rule
+    check_differentiable(problem)
     if not step_size > 0:
         raise ValueError(f"`step_size` must be positive, got {step_size}.")
     if not 0 <= momentum < math.inf:

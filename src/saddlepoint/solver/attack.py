@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import final
 
 import torch
 from torch import Tensor
@@ -17,15 +15,17 @@ from saddlepoint.problems import AbstractProblem
 from saddlepoint.projections import AbstractSet, LpBall
 from saddlepoint.rules import AbstractWeightRule, MinMax
 from saddlepoint.solver.batching import Plan, Report, in_batches
-from saddlepoint.solver.best import Best, may_be_kept
+from saddlepoint.solver.best import Best
 from saddlepoint.solver.checks import check_arguments, check_budget, check_count
-from saddlepoint.solver.evaluate import Evaluation, evaluate, gradients_enabled
+from saddlepoint.solver.evaluate import gradients_enabled
+from saddlepoint.solver.gradients import Gradient, check_gradient, exact_phases, phases_of
 from saddlepoint.solver.grid import Grid
 from saddlepoint.solver.inspection import inspect
 from saddlepoint.solver.lowering import choose_precisions
-from saddlepoint.solver.result import AttackResult, Callback, History, keep_partial
-from saddlepoint.solver.schedule import Schedule, divided
-from saddlepoint.solver.steps import random_point, step, within_box
+from saddlepoint.solver.restart import Restart
+from saddlepoint.solver.result import AttackResult, Callback, keep_partial
+from saddlepoint.solver.schedule import divided
+from saddlepoint.solver.steps import random_point, within_box
 from saddlepoint.solver.telling import telling
 from saddlepoint.solver.watch import Watch
 
@@ -49,6 +49,7 @@ def attack(
     keep_going: bool = False,
     accumulate: bool | None = None,
     precision: Precision | Sequence[Precision] = "float32",
+    gradient: Gradient | None = None,
     progress: bool = False,
     callback: Callback | None = None,
 ) -> AttackResult:
@@ -92,6 +93,9 @@ def attack(
             channels last ("bfloat16+channels_last") among it; one word for all models, or one for each. All
             else is in full precision, and every verdict is that of the model as it is: a row that looks fooled
             is asked again before it counts. `result.precision` says what was taken.
+        gradient: How to do without gradients, for models that answer scores only, see `saddlepoint.scores`:
+            `estimated(queries=5000)`, or `searched(queries=5000)` for random search alone; `steps`, `restarts`
+            and `evaluations` are then left out. By default every domain is differentiated.
         progress: Whether to show a bar with rows done and fooled, on stderr (needs rich).
         callback: Called with a `Progress` after every iterate.
 
@@ -115,6 +119,9 @@ def attack(
     """
     rule = MinMax() if rule is None else rule
     check_budget(steps, restarts, evaluations)
+    given = {"steps": steps, "restarts": restarts, "evaluations": evaluations}
+    given["keep_going"] = keep_going or None
+    check_gradient(gradient, problem, given, precision)
     steps, restarts = 50 if steps is None else steps, 1 if restarts is None else restarts
     check_count("restarts", restarts, 1)
     check_arguments(problem, ball, rule, loss, steps, start, targeted, batch_size)
@@ -142,6 +149,7 @@ def attack(
             keep_going=keep_going,
             accumulate=accumulate,
             precisions=precisions,
+            gradient=gradient,
             callback=told,
         )
 
@@ -163,6 +171,7 @@ def attack_unchecked(
     keep_going: bool = False,
     accumulate: bool = False,
     precisions: Precisions | None = None,
+    gradient: Gradient | None = None,
     callback: Callback | None = None,
 ) -> AttackResult:
     """`attack` for callers who have checked the arguments and looked at the problem, see `inspection.look`.
@@ -174,20 +183,24 @@ def attack_unchecked(
     rule = MinMax() if rule is None else rule
     grid = None if quantize is None else Grid(quantize)
     precisions = precisions or Precisions.full(problem.models)
-    budget = (restarts, evaluations)
-    setup = Plan(len(problem), steps, targeted, batch_size, accumulate, rule, precisions, *budget)
+    phases = phases_of(gradient, problem) if gradient else exact_phases(steps, restarts)
+    longest = max(phase.steps for phase in phases)
+    budget = (len(phases), evaluations)
+    setup = Plan(len(problem), longest, targeted, batch_size, accumulate, rule, precisions, *budget)
 
     def solve(part: AbstractProblem, ball: LpBall, delta: Tensor, report: Report) -> AttackResult:
         ball, best = within_box(ball, part), Best.none(part, setup.steps)
         rows = torch.arange(len(part), device=delta.device)
         watch = Watch(loss, targeted=targeted)
         try:
-            for restart in range(restarts):
+            for phase in phases:
                 few, few_ball = part.take(rows), ball.take(rows)
-                this = _Restart(rule, loss, setup, grid, restart, keep_going, report, watch)
-                begin = delta
-                if restart:
-                    stream, wide = streams.START + restart, this.schedule.ball(few_ball, 0)
+                this = Restart(
+                    rule, loss, setup, grid, phase, gradient, seed, keep_going, report, watch
+                )
+                begin = delta if phase.begin == "start" else best.delta[rows]
+                if phase.begin == "random":
+                    stream, wide = streams.START + phase.number, this.schedule.ball(few_ball, 0)
                     begin = random_point(wide, few.lower, few.upper, seed, few.rows, stream)
                 this.go(few, few_ball, begin, rows, best)
                 watch.check()
@@ -206,100 +219,3 @@ def attack_unchecked(
         if grid is not None:
             problem = problem.on_grid(grid.levels)
         return in_batches(problem, ball, start, loss, setup, solve, callback)
-
-
-@final
-@dataclass(frozen=True)
-class _Restart:
-    """One restart of some rows of a batch."""
-
-    rule: AbstractWeightRule
-    loss: Loss
-    setup: Plan
-    grid: Grid | None
-    restart: int
-    keep_going: bool
-    report: Report
-    watch: Watch
-
-    @property
-    def schedule(self) -> Schedule:
-        """Restarts begin in larger balls."""
-        return Schedule(self.setup.steps, restart=self.restart)
-
-    def go(
-        self, problem: AbstractProblem, ball: LpBall, delta: Tensor, rows: Tensor, best: Best
-    ) -> None:
-        """Restart from delta, (n, ...), updating `best` at `rows`, (n,), the positions of these n rows."""
-        steps, schedule, most = self.setup.steps, self.schedule, self.setup.most(problem)
-        log = History(*(delta.new_zeros(steps + 1, *problem.labels.shape) for _ in range(2)))
-        here = torch.arange(len(problem), device=delta.device)  # rows that are not fooled yet
-        gained = torch.zeros_like(here, dtype=torch.bool)
-        weights = None
-        try:
-            for step_number in range(steps + 1):
-                here_ball = schedule.ball(ball, step_number)
-                shown = self._shown(delta, here_ball, problem)
-                inside = here_ball is ball
-                offered = inside and may_be_kept(problem, step_number, steps)
-                point = self._evaluate(problem, shown, step_number, confirm=offered)
-                self.watch.point(problem, shown, point, step=step_number)
-                weights = self._weights(weights, point.losses)
-                # Filled to the end: a row that leaves keeps its last values, others are overwritten.
-                log.weights[step_number:, here] = weights
-                log.losses[step_number:, here] = point.losses
-                best.num_forwards[rows[here]] += point.spent
-                if offered:
-                    gained[here] |= best.offer(rows[here], shown, weights, point)
-                self.report(self.restart, step_number, best.fooled)
-                # What a random transform did once it may not do again: such rows go on to the end.
-                left = ~point.fooled.all(dim=1) | problem.random | (not inside) | self.keep_going
-                left &= best.num_forwards[rows[here]] <= most
-                remaining = self.watch.count(left) if step_number < steps else 0
-                if remaining == 0:
-                    break
-                gradient = point.gradient(weights)
-                if remaining < len(left):
-                    keep = left.nonzero().flatten()
-                    problem, ball, here = problem.take(keep), ball.take(keep), here[keep]
-                    delta, shown = delta[keep], shown[keep]
-                    weights, gradient = weights[keep], gradient[keep]
-                stream = self._stream(step_number)
-                self.watch.gradient(problem, shown, gradient, stream=stream, step=step_number)
-                length = schedule.length(step_number)
-                entries = schedule.entries(ball, delta[0].numel(), step_number)
-                next_ball = schedule.ball(ball, step_number + 1)
-                delta = step(
-                    next_ball, problem.lower, problem.upper, delta, gradient, length, entries
-                )
-        finally:
-            gain = gained.nonzero().flatten()
-            best.history.weights[:, rows[gain]] = log.weights[:, gain]
-            best.history.losses[:, rows[gain]] = log.losses[:, gain]
-
-    def _shown(self, delta: Tensor, ball: LpBall, problem: AbstractProblem) -> Tensor:
-        """What is evaluated and returned: the iterate, in whole levels if so wanted."""
-        if self.grid is None:
-            return delta
-        return self.grid.within(delta, ball, problem.lower, problem.upper)
-
-    def _stream(self, step_number: int) -> int:
-        return self.restart * (self.setup.steps + 1) + step_number
-
-    def _evaluate(
-        self, problem: AbstractProblem, delta: Tensor, step_number: int, *, confirm: bool
-    ) -> Evaluation:
-        return evaluate(
-            problem,
-            delta,
-            self.loss,
-            stream=self._stream(step_number),
-            targeted=self.setup.targeted,
-            accumulate=self.setup.accumulate,
-            differentiate=step_number < self.setup.steps,
-            precisions=self.setup.precisions,
-            confirm=confirm,
-        )
-
-    def _weights(self, weights: Tensor | None, losses: Tensor) -> Tensor:
-        return self.rule.init(losses) if weights is None else self.rule.update(weights, losses)

@@ -12,7 +12,7 @@ from saddlepoint.problems import AbstractProblem, check_targets
 from saddlepoint.projections import AbstractSet
 from saddlepoint.rules import AbstractWeightRule
 
-__all__ = ["check_arguments", "check_budget", "check_count"]
+__all__ = ["check_arguments", "check_budget", "check_count", "check_differentiable"]
 
 
 def check_arguments(
@@ -69,6 +69,22 @@ def check_budget(steps: int | None, restarts: int | None, evaluations: int | Non
                 f"`{name}` must be left out where `evaluations` is given, got {value}; steps and restarts "
                 f"follow from evaluations={evaluations}."
             )
+
+
+def check_differentiable(problem: object) -> None:
+    """Refuse domains without gradient, for those who follow nothing else.
+
+    Raises:
+        ValueError: There are some; names them.
+    """
+    if not isinstance(problem, AbstractProblem):
+        return  # refused elsewhere
+    if blind := problem.without_gradient:
+        named = ", ".join(f"domain {k} ({problem.names[k]})" for k in blind)
+        raise ValueError(
+            f"`gradient` must say how to do without gradients, which {named} does not have; write "
+            "attack(..., gradient=saddlepoint.estimated(queries=5000)), or searched(queries=5000)."
+        )
 
 
 def check_count(name: str, value: object, least: int) -> None:

@@ -28,6 +28,7 @@ class Evaluation:
         finite: Whether logits and losses are, (B, K), boolean; see `Watch`.
         gradient: Maps weights (B, K) to the gradient of sum_i w_i F_i at delta, (B, ...). Call it once.
         spent: How often the K domains were asked, one number or (B,).
+        without: Domains that let no gradient through, as far as they were looked at one by one.
     """
 
     losses: Tensor
@@ -35,6 +36,7 @@ class Evaluation:
     finite: Tensor
     gradient: Callable[[Tensor], Tensor]
     spent: int | Tensor
+    without: tuple[int, ...] = ()
 
 
 @contextmanager
@@ -75,14 +77,14 @@ def evaluate(
         stream: Which random draw.
         targeted: Whether labels are classes to reach.
         accumulate: Differentiate domain by domain.
-        differentiate: Whether `gradient` will be called; if not, `accumulate` takes no gradients.
+        differentiate: Whether `gradient` will be called; if not, there is no graph.
         precisions: What the models compute in.
         confirm: Whether rows that look fooled in every domain in fewer bits are asked again in all of them.
     """
     function = typed_loss(loss, targeted=targeted)
     leaf = delta.detach().requires_grad_()
     draws = range(stream * problem.samples, (stream + 1) * problem.samples)
-    with precisions.applied():
+    with precisions.applied(), torch.set_grad_enabled(differentiate):
         if accumulate:
             point = _by_domain(problem, leaf, function, draws, targeted, differentiate)
         else:
@@ -154,12 +156,14 @@ def _by_domain(
     hit = torch.ones_like(losses, dtype=torch.bool)
     numbers = torch.ones_like(hit)
     gradients: list[Tensor] = []
+    without: dict[int, None] = {}
     for k in range(problem.num_domains):
         labels = problem.labels[:, k : k + 1]
         for draw in draws:
-            with torch.set_grad_enabled(differentiate):
-                logits = problem.domain_logits(leaf, k, draw).unsqueeze(1)
-                value = function(logits, labels).squeeze(1) / len(draws)
+            logits = problem.domain_logits(leaf, k, draw).unsqueeze(1)
+            value = function(logits, labels).squeeze(1) / len(draws)
+            if not value.requires_grad:
+                without[k] = None
             if differentiate and draw == draws[0]:
                 gradients.append(_gradient(value.sum(), leaf))
             elif differentiate:
@@ -175,7 +179,8 @@ def _by_domain(
             total += gradients.pop(0) * weights[:, k].reshape(-1, *(1 for _ in leaf.shape[1:]))
         return total
 
-    return Evaluation(losses, hit, numbers & losses.isfinite(), combined, len(draws))
+    known = numbers & losses.isfinite()
+    return Evaluation(losses, hit, known, combined, len(draws), tuple(without))
 
 
 def broken_gradients(

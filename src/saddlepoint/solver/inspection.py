@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 import weakref
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import final
 
@@ -113,7 +113,7 @@ def look(problem: AbstractProblem, loss: Loss = cw_margin, targeted: bool = Fals
         left = (~point.fooled.all(dim=1)).nonzero().flatten()
         watch.gradient(few.take(left), delta[left], gradient[left])
         watch.check()
-        faults += _zero_gradients(few, gradient)
+        faults += _blind(few, point.without) or _zero_gradients(few, gradient)
     return Look(few.num_domains, saved.total / len(few), tuple(faults), len(problem))
 
 
@@ -216,8 +216,20 @@ def _probabilities(problem: AbstractProblem, logits: Tensor) -> Iterator[str]:
         )
 
 
+def _blind(problem: AbstractProblem, without: Sequence[int]) -> list[str]:
+    """A word about every domain that lets no gradient through and is not declared so."""
+    return [
+        f"domain {k} ({problem.names[k]}) lets no gradient through, so that attacks do not see where to go; "
+        "declare it with saddlepoint.scores(model), and give attack a gradient, as in "
+        "gradient=saddlepoint.estimated(queries=5000)."
+        for k in without
+        if k not in problem.without_gradient
+    ]
+
+
 def _zero_gradients(problem: AbstractProblem, gradient: Tensor) -> Iterator[str]:
-    if not bool(gradient.any()):
+    declared = len(problem.without_gradient) == problem.num_domains
+    if not declared and not bool(gradient.any()):
         yield (
             f"the gradient is zero in all of the first {len(problem)} rows: the model may mask it "
             "(quantisation, argmax, saturation), and this attack then says nothing about robustness."

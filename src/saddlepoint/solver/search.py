@@ -4,19 +4,135 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal, final
 
 import torch
 from torch import Tensor
 
 from saddlepoint import streams
-from saddlepoint.calls import call
-from saddlepoint.losses import cw_margin, fooled
+from saddlepoint.losses import Loss, cw_margin
+from saddlepoint.problems import AbstractProblem, Ensemble, Model
+from saddlepoint.projections import LpBall
+from saddlepoint.solver.asking import ask
+from saddlepoint.solver.proposals import propose
 
-__all__ = ["random_search"]
+__all__ = ["Objective", "Search", "objective", "random_search"]
+
+
+Objective = Literal["soft", "worst", "clipped"]
+"""What random search lowers, see `objective`."""
+
+
+def objective(losses: Tensor, kind: Objective = "soft") -> Tensor:
+    """What the search lowers, (n,), of losses (n, K).
+
+    "soft" is the largest loss made smooth, log sum exp: the inner maximum over weights with the entropy in
+    place of the squares, max_w sum_k w_k F_k + H(w). "worst" is the largest loss itself, and "clipped" the sum
+    of the losses that are above zero. "soft" fooled the most where they were measured
+    (docs/scores.md).
+
+    Example:
+        >>> losses = torch.tensor([[3.0, 1.0], [0.5, -1.0]])
+        >>> objective(losses), objective(losses, "worst"), objective(losses, "clipped")
+        (tensor([3.1269, 0.7014]), tensor([3.0000, 0.5000]), tensor([4.0000, 0.5000]))
+    """
+    if kind == "worst":
+        return losses.amax(dim=1)
+    return losses.logsumexp(dim=1) if kind == "soft" else losses.clamp_min(0).sum(dim=1)
+
+
+@final
+@dataclass(frozen=True)
+class Search:
+    """How to look.
+
+    Attributes:
+        loss: Small = fooled.
+        total: Proposals in all: squares shrink on the way to the last.
+        seed: Of the rows' streams.
+        stream: Which search of the rows.
+        targeted: Whether labels are classes to reach.
+        patience: After so many proposals a row whose worst loss has not fallen to half of what it was at the
+            first is given up; None gives up none.
+        kind: What falls, see `objective`.
+        shown: What is made of a proposal before anybody sees it.
+    """
+
+    loss: Loss
+    total: int
+    seed: int = 0
+    stream: int = 0
+    targeted: bool = False
+    patience: int | None = None
+    kind: Objective = "soft"
+    shown: Callable[[Tensor, LpBall, AbstractProblem], Tensor] | None = None
+
+    def go(
+        self,
+        problem: AbstractProblem,
+        ball: LpBall,
+        delta: Tensor,
+        losses: Tensor,
+        numbers: range,
+        finite: Tensor | None = None,
+    ) -> tuple[Tensor, Tensor]:
+        """Try proposals by number and keep what lowers `objective`; a row that fools all domains is done.
+
+        Proposal 0 is a point to begin at and is kept whatever it is like.
+
+        Args:
+            problem: n rows, K domains.
+            ball: Where delta may be.
+            delta: Where to go on, (n, ...).
+            losses: F(delta), (n, K).
+            numbers: Of the proposals, below `total`.
+            finite: Where answers that are not finite are noted, (n, K), boolean.
+
+        Returns:
+            Where each row has come, (n, ...), which fools every domain if any proposal did; and how many
+            proposals the domains were shown, (n,).
+        """
+        delta, value, spent = (
+            delta.clone(),
+            objective(losses, self.kind),
+            torch.zeros_like(problem.rows),
+        )
+        first = value.clone()
+        open_, domains = torch.ones_like(spent, dtype=torch.bool), range(problem.num_domains)
+        for number in numbers:
+            if number == self.patience:
+                open_ &= value <= first / 2
+            left = open_.nonzero().flatten()
+            if len(left) == 0:
+                break
+            few, few_ball = problem.take(left), ball.take(left)
+            trial = self._trial(few, few_ball, delta[left], number)
+            answers = ask(few, trial.unsqueeze(1), self.loss, domains, targeted=self.targeted)
+            new, hit = (
+                objective(answers.losses.squeeze(1), self.kind),
+                answers.fooled.all(dim=2).squeeze(1),
+            )
+            # What fools everybody is better than all that does not, also where losses say otherwise.
+            taken = (new < value[left]) | hit | (number == 0)
+            delta[left[taken]], value[left[taken]] = trial[taken], new[taken]
+            if number == 0:
+                first = value.clone()
+            open_[left] = ~hit
+            spent[left] += 1
+            if finite is not None:
+                finite[left] &= answers.finite.squeeze(1)
+        return delta, spent
+
+    def _trial(self, problem: AbstractProblem, ball: LpBall, delta: Tensor, number: int) -> Tensor:
+        share = 0.4 * 200 ** -math.sqrt(number / max(self.total, 1))
+        stream = streams.SEARCH + (self.stream << 32) + number
+        trial = propose(problem, ball, delta, share, self.seed, stream, first=number == 0)
+        return trial if self.shown is None else self.shown(trial, ball, problem)
 
 
 def random_search(
-    model: Callable[[Tensor], Tensor],
+    model: Model,
     x: Tensor,
     y: Tensor,
     eps: float,
@@ -28,9 +144,10 @@ def random_search(
 ) -> Tensor:
     """Look for misclassified images in a linf ball by setting squares to +-eps at random.
 
-    A simple form of Square Attack (Andriushchenko et al., ECCV 2020). It starts from stripes; what lowers the
-    margin is kept; squares shrink from four tenths of the image to a few hundredths of that. It needs no
-    gradient, so that flat or jagged losses do not stop it. A row's result does not depend on the others.
+    A form of Square Attack (Andriushchenko et al., ECCV 2020). It starts from stripes; what lowers the margin
+    is kept; squares shrink from four tenths of the image to a few hundredths of that, and none is proposed that
+    changes nothing. It needs no gradient, so that flat or jagged losses do not stop it. A row's result does not
+    depend on the others.
 
     Args:
         model: From images to logits, (n, C); called without gradients.
@@ -53,66 +170,9 @@ def random_search(
         >>> bool(((found - x).abs() <= 0.3 + 1e-6).all())
         True
     """
-    width = x.shape[-1]
-    stripes = streams.uniform(seed, rows, 0, width * _channels(x)).to(x)
-    shape = (len(x), *x.shape[1:-2], 1, width) if x.dim() > 2 else (len(x), width)
-    best = _moved(x, stripes.reshape(shape), eps)
-    with torch.no_grad():
-        margins, right = _judge(model, best, y)
-        first, hopeful = margins.clone(), torch.ones_like(right)
-        for query in range(1, queries):
-            if query == patience:
-                hopeful = margins <= first / 2
-            left = (right & hopeful).nonzero().flatten()
-            if len(left) == 0:
-                break
-            draws = streams.uniform(seed, rows[left], query, 2 + _channels(x)).to(x)
-            share = 0.4 * 200 ** -math.sqrt(query / queries)
-            trial = torch.where(
-                _squares(x[left], draws[:, :2], share),
-                _moved(x[left], _per_channel(draws[:, 2:], x), eps),
-                best[left],
-            )
-            margin, still_right = _judge(model, trial, y[left])
-            better = margin < margins[left]
-            best[left[better]], margins[left[better]] = trial[better], margin[better]
-            right[left] = still_right
-    return best
-
-
-def _judge(model: Callable[[Tensor], Tensor], images: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-    """Margins, and whether the images are classified correctly, (n,) each."""
-    logits = call(model, images)
-    wrong = fooled(logits, y)
-    # A tie may be misclassified at margin zero: it must count as an improvement on everything that is not.
-    return cw_margin(logits, y).masked_fill(wrong, -math.inf), ~wrong
-
-
-def _moved(x: Tensor, uniform: Tensor, eps: float) -> Tensor:
-    """Add eps where the number is above one half, subtract it elsewhere; in the box."""
-    return (x + eps * torch.where(uniform > 0.5, 1.0, -1.0).to(x)).clamp(0, 1)
-
-
-def _channels(x: Tensor) -> int:
-    return x.shape[1:-2].numel() if x.dim() > 2 else 1
-
-
-def _per_channel(numbers: Tensor, x: Tensor) -> Tensor:
-    """Numbers (n, channels) to go with images (n, ..., height, width) or (n, size)."""
-    return numbers.reshape(len(numbers), *x.shape[1:-2], 1, 1) if x.dim() > 2 else numbers
-
-
-def _squares(x: Tensor, draws: Tensor, share: float) -> Tensor:
-    """Where a square of about this share of the area is, (n, 1, ..., height, width); of a vector, a stretch."""
-    height, width = x.shape[-2:] if x.dim() > 2 else (1, x.shape[-1])
-    side = math.sqrt(share * height * width) if height > 1 else share * width
-    tall, wide = (min(max(1, round(side)), length) for length in (height, width))
-    top = (draws[:, :1] * (height - tall + 1)).long()
-    left = (draws[:, 1:] * (width - wide + 1)).long()
-    line, column = (torch.arange(length, device=x.device) for length in (height, width))
-    lines = (line >= top) & (line < top + tall)
-    columns = (column >= left) & (column < left + wide)
-    if x.dim() <= 2:
-        return columns
-    ones = (1 for _ in x.shape[1:-2])
-    return (lines[:, :, None] & columns[:, None, :]).reshape(len(x), *ones, height, width)
+    problem = Ensemble([model], x, y)
+    problem.rows = rows.to(x.device)
+    search = Search(cw_margin, queries, seed, patience=patience)
+    unknown = torch.zeros((len(x), 1), dtype=x.dtype, device=x.device)
+    found, _ = search.go(problem, LpBall(math.inf, eps), problem.zeros(), unknown, range(queries))
+    return problem.images(found).clamp(0, 1)

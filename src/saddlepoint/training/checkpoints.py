@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from saddlepoint.files import read_tensors, write_tensors
+from saddlepoint.files import DamagedFileError, read_tensors, write_tensors
 
 __all__ = [
     "Checkpoint",
@@ -133,11 +133,16 @@ def read_model(path: Path) -> dict[str, Tensor]:
 
 
 def _read(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    found = read_tensors(path)
+    anew = "it cannot be continued: train anew, with --overwrite or into another --out"
     try:
+        found = read_tensors(path)
         record: dict[str, Any] = json.loads(found.about[KEY])
-    except (KeyError, json.JSONDecodeError) as error:
-        raise ValueError(f"`{path}` must be a checkpoint of this library, got {error}.") from error
+    except DamagedFileError as error:
+        raise ValueError(f"{str(error).removesuffix('.')}; {anew}.") from error
+    except (KeyError, json.JSONDecodeError, RecursionError) as error:
+        raise ValueError(
+            f"`{path}` must be a checkpoint of this library, got {error}; {anew}."
+        ) from error
     return record, found.tensors
 
 

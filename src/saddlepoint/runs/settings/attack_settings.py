@@ -12,6 +12,8 @@ from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 from saddlepoint import paper
 from saddlepoint.runs import texts
+from saddlepoint.runs.gradient_words import HELP as GRADIENTS
+from saddlepoint.runs.gradient_words import check_alone, gradient
 from saddlepoint.runs.model_words import HELP
 from saddlepoint.runs.settings.common import (
     Classes,
@@ -126,6 +128,7 @@ class AttackSettings(Settings):
         description="The most evaluations of all domains that a row may take with --method attack, in place of "
         "--steps and --restarts, which then follow from it.",
     )
+    gradient: str | None = Field(default=None, description=GRADIENTS)
     keep_going: bool = Field(
         default=False,
         description="Go on to the last step with images that fool every model already, which may help against "
@@ -188,6 +191,13 @@ class AttackSettings(Settings):
         texts.loss(value)
         return value
 
+    @field_validator("gradient")
+    @classmethod
+    def _is_gradient(cls, value: str | None) -> str | None:
+        if value is not None:
+            gradient(value)
+        return value
+
     @property
     def num_domains(self) -> int:
         """How many models, images of a group, or views one perturbation is to fool."""
@@ -205,15 +215,16 @@ class AttackSettings(Settings):
             raise ValueError(
                 "`step_size` must be left out with --method attack, which has none to tune."
             )
-        kept = (self.restarts, self.quantize, self.evaluations, self.keep_going)
-        if self.method == "apgda" and kept != (1, None, None, False):
+        kept = (self.restarts, self.quantize, self.evaluations, self.keep_going, self.gradient)
+        if self.method == "apgda" and kept != (1, None, None, False, None):
             raise ValueError(
-                "`restarts`, `quantize`, `evaluations` and `keep_going` must be left out with --method apgda."
+                "`restarts`, `quantize`, `keep_going`, `gradient` and `evaluations` must be left out with "
+                "--method apgda."
             )
-        if self.evaluations is not None:
-            fields = type(self).model_fields
-            changed = (n for n in ("steps", "restarts") if getattr(self, n) != fields[n].default)
-            _check_alone(self.evaluations, {name: getattr(self, name) for name in changed})
+        fields = type(self).model_fields
+        names = ("steps", "restarts", "evaluations", "precision", "keep_going")
+        changed = {n: getattr(self, n) for n in names if getattr(self, n) != fields[n].default}
+        check_alone(vars(self), changed)
         if self.method == "apgda" and self.step_size is None:
             raise ValueError(
                 f"`--step-size` must be given with --method apgda, such as --step-size 1/4: "
@@ -225,9 +236,10 @@ class AttackSettings(Settings):
     def load(
         cls, flags: Mapping[str, Any], file: Path | None = None, *, trust: bool = False
     ) -> Self:
-        """As in `Settings.load`; a flag beside --evaluations is refused even where it says the default."""
-        _check_alone(flags.get("evaluations"), flags)
-        if file is None:
+        """As in `Settings.load`; what follows from a flag is refused even where it says the default."""
+        if "kind" not in flags:  # a record has everything, defaults too
+            check_alone(flags, flags)
+        if file is None and cls.words[-1] != "patch":  # which may have any values
             check_radius_given(cls.words[-1], flags, cls.model_fields["norm"].default)
         return super().load(flags, file, trust=trust)
 
@@ -324,13 +336,3 @@ class TransformSettings(AttackSettings):
     def _are_transforms(cls, value: list[str]) -> list[str]:
         texts.transforms(value)
         return value
-
-
-def _check_alone(evaluations: object, given: Mapping[str, Any]) -> None:
-    """Refuse steps and restarts beside the number of evaluations that they would follow from."""
-    for name in ("steps", "restarts"):
-        if evaluations is not None and given.get(name) is not None:
-            raise ValueError(
-                f"`--{name}` must be left out with --evaluations, got {given[name]}; it follows from "
-                f"--evaluations {evaluations}."
-            )

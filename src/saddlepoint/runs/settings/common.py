@@ -345,6 +345,6 @@ def _check_words(name: str, words: list[object], file: Path) -> None:
             continue
         if risk and (name in ("models", "victims", "model") or risk == "runs code"):
             raise ValueError(
-                f"`--trust` must be given for {file}: its {name} {word!r} {risk}; name it with --{name}, or "
-                "trust the file if you know where it comes from."
+                f"`--trust` must be given for {file}: its {name} {word!r} {risk}; name it with "
+                f"--{name.replace('_', '-')}, or trust the file if you know where it comes from."
             )

@@ -1,0 +1,144 @@
+"""Models that answer scores and have no gradient: an API, a session of ONNX Runtime, trees, quantised networks.
+
+They are declared with `scores`, because nobody can tell from outside whether a gradient that does not come is
+missing on purpose. What declares it also says how the model wants its images and what it answers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, final
+
+import torch
+from torch import Tensor, nn
+
+from saddlepoint.calls import Model, call, logits_of
+
+__all__ = ["Scores", "has_gradient", "scores"]
+
+_FLOOR = 1e-6  # of probabilities: trees answer zero, which has no logarithm
+_SUM = 1e-3  # by how much probabilities may miss one, after rounding to a few digits
+
+
+@final
+class Scores:
+    """A model without gradient; made by `scores`.
+
+    Attributes:
+        model: What is asked.
+        probabilities: Whether it answers probabilities, of which the logarithm is taken.
+        flat: Whether it wants every image as one row of numbers.
+        numpy: Whether it wants a NumPy array.
+        name: For reports, where it has one.
+
+    Example:
+        >>> scores(nn.Linear(2, 3))
+        Scores(Linear)
+    """
+
+    def __init__(
+        self, model: Callable[..., Any], *, probabilities: bool, flat: bool, numpy: bool
+    ) -> None:
+        self.model, self.probabilities, self.flat, self.numpy = model, probabilities, flat, numpy
+        if isinstance(name := getattr(model, "name", None), str):
+            self.name = name
+
+    def __repr__(self) -> str:
+        """What it is around."""
+        return f"Scores({type(self.model).__name__})"
+
+    def __call__(self, images: Tensor) -> Tensor:
+        """Images (n, ...) to scores (n, C), without a graph, on the device of the images.
+
+        Raises:
+            TypeError: The model answered something that holds no scores.
+            ValueError: They are no probabilities where these are promised.
+        """
+        given = images.detach().flatten(1) if self.flat else images.detach()
+        with torch.no_grad():
+            if isinstance(self.model, nn.Module) and not self.numpy:
+                answer = call(self.model, given)
+            else:
+                answer = _tensor(self.model(given.cpu().numpy() if self.numpy else given))
+        found = answer.detach().to(device=images.device)
+        return _logarithm(found) if self.probabilities else found
+
+
+def scores(
+    model: Callable[..., Any],
+    *,
+    probabilities: bool = False,
+    flat: bool = False,
+    numpy: bool | None = None,
+) -> Scores:
+    """Declare a model that answers scores only, so that its gradient is estimated or done without.
+
+    The model is asked, never differentiated, also where it could be: `scores(network)` is the network as
+    somebody sees it who can only ask. Use it as a model of any problem, beside others that have gradients, and
+    give `attack` a `gradient`: `estimated(queries=5000)` or `searched(queries=5000)`.
+
+    Args:
+        model: A callable from images (n, ...) in [0, 1] to scores (n, C), larger = more likely: a tensor, a
+            NumPy array or lists, as a function of a service, a session, or `predict_proba` of scikit-learn.
+        probabilities: Whether it answers probabilities: their logarithm, not below that of 1e-6, is then the
+            score. Margins of probabilities themselves are flat wherever a model is sure.
+        flat: Whether it wants images as rows of numbers, (n, D), as scikit-learn does.
+        numpy: Whether it wants NumPy arrays; modules get tensors and all else arrays by default.
+
+    Raises:
+        TypeError: `model` cannot be called.
+
+    Example:
+        >>> def service(images):  # knows nothing of torch
+        ...     bright = images.mean(axis=(1, 2, 3))
+        ...     return [[value, 1 - value] for value in bright]
+        >>> scores(service, probabilities=True)(torch.full((1, 1, 2, 2), 0.5)).exp()
+        tensor([[0.5000, 0.5000]])
+    """
+    if not callable(model):
+        raise TypeError(
+            f"`model` must be callable, got {type(model).__name__}; of a classifier of scikit-learn give the "
+            "method, as in scores(forest.predict_proba, probabilities=True, flat=True)."
+        )
+    if isinstance(model, Scores):
+        raise TypeError(f"`model` must not be declared twice, got {model!r}.")
+    wants = not isinstance(model, nn.Module) if numpy is None else numpy
+    return Scores(model, probabilities=probabilities, flat=flat, numpy=wants)
+
+
+def has_gradient(model: Model) -> bool:
+    """Whether a model can be differentiated as far as anybody has said: it is not declared by `scores`.
+
+    What wraps a declared model, as `saddlepoint.models.wrap` does, has no gradient either.
+
+    Example:
+        >>> has_gradient(nn.Linear(2, 2)), has_gradient(scores(nn.Linear(2, 2)))
+        (True, False)
+    """
+    inner: object = model
+    while isinstance(inner, nn.Module) and hasattr(inner, "network"):
+        inner = inner.network
+    return not isinstance(inner, Scores)
+
+
+def _tensor(answer: object) -> Tensor:
+    """Scores as a tensor, from what a model of any library returns."""
+    if hasattr(answer, "__array__") or (isinstance(answer, list) and answer):
+        found = answer
+        # A session answers with a list of its outputs, each of them an array.
+        if isinstance(answer, list) and hasattr(answer[0], "__array__") and answer[0].ndim == 2:
+            found = answer[0]
+        tensor = torch.as_tensor(found)
+        return tensor if tensor.is_floating_point() else logits_of(tensor)
+    return logits_of(answer)
+
+
+def _logarithm(probabilities: Tensor) -> Tensor:
+    sums = probabilities.sum(dim=-1)
+    if not bool((probabilities >= -_SUM).all() & ((sums - 1).abs() <= _SUM).all()):
+        low, high = float(probabilities.min()), float(sums.max())
+        raise ValueError(
+            f"`probabilities` must be True only for answers that are >= 0 and sum to one, got a smallest "
+            f"number {low:.3g} and a sum of {high:.3g}; leave it out for logits and other scores."
+        )
+    return probabilities.clamp_min(_FLOOR).log()

@@ -1,0 +1,137 @@
+"""`saddlepoint attack --gradient`: models that answer scores only, on the command line."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from commands import inside, run
+from saddlepoint import data
+from saddlepoint.runs.materials import Images, load_models
+from saddlepoint.runs.model_words import parse
+from saddlepoint.runs.settings import EnsembleSettings
+from saddlepoint.score_models import has_gradient
+
+LINE = ("attack", "ensemble", "--data", "mnist-sample", "--limit", "6", "--eps", "0.15")
+NETS = """
+from pathlib import Path
+
+import torch
+from saddlepoint import models, scores
+
+network = models.load("mnist-a")
+
+
+def service():
+    def ask(images):  # NumPy in, probabilities out; stops the run as Ctrl-C would, if it is told to
+        stop = Path("stop")
+        if stop.exists():
+            left = int(stop.read_text()) - 1
+            stop.write_text(str(left))
+            if left == 0:
+                raise KeyboardInterrupt
+        with torch.no_grad():
+            return torch.softmax(network(torch.from_numpy(images)), dim=1).numpy()
+
+    return scores(ask, probabilities=True)
+"""
+
+
+def test_a_run_counts_queries_and_can_be_continued(tmp_path: Path) -> None:
+    (tmp_path / "nets.py").write_text(NETS)
+    line = (*LINE, "--models", "nets.py:service,scores:C", "--batch-size", "2")
+    line = (*line, "--gradient", "searched:queries=120")
+    whole = run(*line, "--out", "whole", cwd=tmp_path)
+    assert whole.returncode == 0, whole.stderr
+    assert "queries" in whole.stdout
+    (tmp_path / "stop").write_text("200")
+    stopped = run(*line, "--out", "part", cwd=tmp_path)
+    assert stopped.returncode == 130, stopped.stdout + stopped.stderr
+    pages = len(list((tmp_path / "part").rglob("*.safetensors")))
+    assert pages >= 1  # some rows are there already
+    (tmp_path / "stop").unlink()
+    again = run(*line, "--out", "part", "--resume", cwd=tmp_path)
+    assert again.returncode == 0, again.stderr
+    one, two = (load_file(tmp_path / name / "tensors.safetensors") for name in ("whole", "part"))
+    for name in ("delta", "num_forwards", "fooled"):
+        assert torch.equal(one[name], two[name]), name
+    assert int(one["num_forwards"].max()) <= 120
+    record = json.loads((tmp_path / "part" / "run.json").read_text())
+    assert record["settings"]["gradient"] == "searched:queries=120"
+    assert record["metrics"]["evaluations"]["per_row"] == pytest.approx(
+        one["num_forwards"].double().mean().item()
+    )
+
+
+def test_models_are_declared_by_their_word() -> None:
+    x, y = data.sample("mnist", 2)
+    images = Images(x, y, tuple("0123456789"), "mnist")
+    models = load_models(["A", "scores:A", "scores:mnist-c"], images)
+    assert [has_gradient(model) for model in models.values()] == [True, False, False]
+    word = parse("onnxruntime:exports/net.onnx")
+    assert (word.kind, word.short, word.scores, word.risk) == ("onnxruntime", "net", True, "")
+    assert parse("scores:nets.py:factory").risk == "runs code"
+    for wrong in (
+        "scores:scores:A",
+        "scores:",
+        "onnxruntime:net.pt",
+        "scores:onnxruntime:net.onnx",
+    ):
+        with pytest.raises(ValueError, match="`--models` must be one of"):
+            parse(wrong)
+
+
+def test_onnx_runtime_is_named_where_it_is_missing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(__import__("sys").modules, "onnxruntime", None)
+    (tmp_path / "net.onnx").write_bytes(b"")
+    assert inside(*LINE, "--models", f"onnxruntime:{tmp_path / 'net.onnx'}") == 2
+    assert "pip install 'saddlepoint[onnxruntime]'" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (
+            ("--models", "A,scores:C"),
+            "`--gradient` must say how to do without gradients, which C has not",
+        ),
+        (("--models", "A", "--gradient", "guessed"), "`gradient` must be estimated or searched"),
+        (
+            ("--models", "A", "--gradient", "searched:side=3"),
+            "must have queries=..., objective=...",
+        ),
+        (
+            ("--models", "A", "--gradient", "searched:queries=2"),
+            "`gradient searched queries` must be >= 10",
+        ),
+        (
+            ("--models", "A", "--gradient", "searched", "--steps", "20"),
+            "`--steps` must be left out with --gr",
+        ),
+        (
+            ("--models", "A", "--gradient", "searched", "--method", "apgda"),
+            "must be left out with --method",
+        ),
+        (
+            ("--models", "A", "--gradient", "estimated:queries=50,side=1"),
+            "`queries` must be enough for a step",
+        ),
+    ],
+)
+def test_what_does_not_fit_is_refused_in_one_line(
+    words: tuple[str, ...], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert inside(*LINE, *words) in (1, 2)
+    assert message in " ".join(capsys.readouterr().err.split())
+
+
+def test_the_line_that_repeats_a_run_has_the_gradient() -> None:
+    flags = {"models": "scores:A", "eps": 0.1, "gradient": "estimated:queries=700,search=1/4"}
+    settings = EnsembleSettings.load(flags)
+    assert "--gradient estimated:queries=700,search=1/4" in settings.command()

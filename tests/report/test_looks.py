@@ -1,0 +1,98 @@
+"""What pages look like, as far as tests can tell: colours that mean one thing, bands that stay apart."""
+
+from __future__ import annotations
+
+import re
+from importlib import resources
+
+import pytest
+import torch
+
+from run_factory import make_evaluation, make_run
+from saddlepoint.report import pictures, weight_charts
+
+STYLE = (resources.files("saddlepoint.report") / "assets" / "report.css").read_text()
+
+
+def variables(scheme: int) -> dict[str, str]:
+    """Colours by name, of the light (0) or the dark (1) page."""
+    block = re.findall(r":root \{(.*?)\n *\}", STYLE, re.S)[scheme]
+    return dict(re.findall(r"--([a-z0-9-]+): (#[0-9a-f]{6})", block))
+
+
+def hue(colour: str) -> tuple[float, float]:
+    """Hue in degrees and saturation."""
+    red, green, blue = (int(colour[k : k + 2], 16) / 255 for k in (1, 3, 5))
+    top, low = max(red, green, blue), min(red, green, blue)
+    if top == low:
+        return 0.0, 0.0
+    turn = {
+        red: (green - blue) / (top - low) % 6,
+        green: 2 + (blue - red) / (top - low),
+        blue: 4 + (red - green) / (top - low),
+    }[top]
+    return 60 * turn, (top - low) / top
+
+
+class TestColours:
+    @pytest.mark.parametrize("scheme", [0, 1])
+    def test_no_domain_has_the_colour_of_fooled_or_not_fooled(self, scheme):
+        found = variables(scheme)
+        domains = [found[f"d{k}"] for k in range(8)]
+        assert len(set(domains)) == 8
+        for name in ("hit-fill", "miss-fill", "hit", "miss"):
+            mine, _ = hue(found[name])
+            for colour in domains:
+                other, strong = hue(colour)
+                apart = abs(mine - other) % 360
+                # Brown is as dark as vermilion is bright; grey has no hue.
+                assert min(apart, 360 - apart) > 12 or strong < 0.75, (name, colour)
+
+    def test_only_domains_have_colours_of_domains(self):
+        rules = re.findall(r"([^{}]+)\{([^{}]*var\(--d\d\)[^{}]*)\}", STYLE)
+        assert {selector.strip() for selector, _ in rules} == {f".d{k}" for k in range(8)}
+
+    def test_perturbations_have_no_colour(self):
+        sizes = []
+        encode = pictures.encode_png
+
+        def look(pixels):
+            sizes.append(pixels)
+            return encode(pixels)
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(pictures, "encode_png", look)
+            pictures.sign_picture(torch.tensor([[[0.5, -0.5, 0.0]]]), 0.5)
+        (pixels,) = sizes
+        assert pixels[:, 0].T.tolist() == [[255, 255, 255, 255], [0, 0, 0, 255], [0, 0, 0, 0]]
+
+    def test_rules_and_the_hardest_have_none_either(self, tmp_path):
+        make_run(tmp_path)
+        text = (tmp_path / "report.html").read_text()
+        bars = re.findall(r'<rect class="(bar[^"]*)"', text)
+        assert bars == ["bar", "bar other"]
+
+    def test_what_attacks_broke_has_the_colour_of_fooled(self, tmp_path):
+        make_evaluation(tmp_path)
+        text = (tmp_path / "report.html").read_text()
+        assert re.search(r'<rect class="broke s0"', text)
+        assert not re.search(r'<rect class="bar d\d', text)
+
+
+class TestSmallMultiples:
+    @pytest.mark.parametrize(("domains", "panels"), [(3, 0), (4, 4), (6, 6)])
+    def test_four_domains_and_more_have_a_chart_each(self, tmp_path, domains, panels):
+        make_run(tmp_path, domains=domains, rows=6)
+        text = (tmp_path / "report.html").read_text()
+        section = text.partition('<section id="weights">')[2].partition("</section>")[0]
+        charts = re.findall(r"<svg.*?</svg>", section, re.S)
+        bands = [chart.count('class="band') for chart in charts]
+        # The last is the box plot.
+        assert bands == ([1] * panels if panels else [domains]) + [0]
+
+    def test_all_are_on_one_scale(self):
+        weights = torch.zeros(3, 5, 4)
+        weights[..., 0], weights[..., 1] = 0.7, 0.3
+        charts = weight_charts.weights_panels(weights, "ABCD")
+        ticks = [re.findall(r'text-anchor="end">([\d.]+)<', chart) for chart in charts]
+        assert ticks == [["0", "0.4", "0.8"]] * 4
