@@ -49,7 +49,7 @@ class DomainAccuracy:
 
     Example:
         >>> correct = torch.tensor([True, True, True, False])
-        >>> balls = {"linf": LpBall(math.inf, 0.3)}
+        >>> balls = {"linf": LpBall(float("inf"), 0.3)}
         >>> result = DomainAccuracy(
         ...     balls,
         ...     {name: RobustAccuracy(balls, correct, ()) for name in ("A", "B")},
