@@ -265,7 +265,10 @@ class TestComparison:
         text = report.write_comparison(board, tmp_path / "c.html").read_text()
         assert "No two runs are comparable" in text
         assert "comes first" not in text
-        assert "other images; radius 0.1 instead of 0.2" in text
+        assert (
+            "other images (20 rows instead of 10, by the settings of the same data); radius 0"
+            in text
+        )
 
     def test_links_lead_to_the_report_of_every_run(self, ensemble, tmp_path):
         _, folder = ensemble

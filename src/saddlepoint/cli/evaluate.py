@@ -157,7 +157,6 @@ def _save_images(
 ) -> None:
     """Save the nearest wrong images of every threat, and say what is left when they are read back."""
     from saddlepoint.evaluation import save_nearest
-    from saddlepoint.evaluation.origins import Origin
 
     from . import show
 
@@ -167,8 +166,11 @@ def _save_images(
             "images only; repeat it with --overwrite."
         )
     with library():
-        origin = Origin(images.classes, [(file,) for file in images.files])
-        saved = save_nearest(job.problem, job.balls, found[0].nearest, folder, origin)
+        found_images = found[0].nearest
+        files = [(file,) for file in images.files]
+        saved = save_nearest(
+            job.problem, job.balls, found_images, folder, classes=images.classes, files=files
+        )
     for name in job.balls:
         if name in saved:
             show.saved(f"{name}: ", saved[name], quiet=quiet)

@@ -165,7 +165,9 @@ def save_nearest(
     balls: Mapping[str, LpBall],
     nearest: Mapping[str, Tensor],
     folder: Path,
-    origin: Origin | None = None,
+    *,
+    classes: Sequence[str] = (),
+    files: Sequence[Sequence[str]] = (),
 ) -> dict[str, SavedImages]:
     """Save what an evaluation has found inside its balls, in one folder per threat.
 
@@ -177,7 +179,8 @@ def save_nearest(
         balls: The threats, by name.
         nearest: For every threat one perturbation per image, (N, ...), zero where there is none.
         folder: A new or empty folder.
-        origin: What the images were.
+        classes: Names of the classes; numbers if there are none.
+        files: By the number of a row, the files its images come from, for `verdicts.json`.
 
     Returns:
         What was saved, by threat; nothing for a threat that broke no image.
@@ -202,7 +205,9 @@ def save_nearest(
         if len(rows):
             part, own = problem.take(rows), ball.take(rows)
             longer = _lengthened(part, delta[rows], own)
-            saved[name] = save_perturbed(part, longer, own, folder / name, origin=origin)
+            saved[name] = save_perturbed(
+                part, longer, own, folder / name, origin=Origin(classes, files)
+            )
     return saved
 
 

@@ -306,7 +306,7 @@ def _fewer(one: Entry, other: Entry) -> str:
     source = [{n: entry.run.settings.get(n) for n in _ORIGIN} for entry in (one, other)]
     if len(rows) < 2 or rows[0] == rows[1] or source[0] != source[1]:
         return ""
-    return f"{rows[0]} instead of {rows[1]} rows of the same data"
+    return f"other images ({rows[0]} rows instead of {rows[1]}, by the settings of the same data)"
 
 
 def readable(value: object) -> str:
