@@ -134,6 +134,7 @@ def make_evaluation(
     channels: int = 1,
     size: int = 6,
     eps: float = 0.05,
+    budget: float | None = None,
 ) -> runs.Run:
     """A finished evaluation with a made-up word of the doctor."""
     names = names or tuple(f"net {k}" for k in range(domains))
@@ -161,9 +162,10 @@ def make_evaluation(
 
     def evaluate(ledger: Ledger) -> Result:
         if domains > 1:
-            short = {"steps": 5, "searches": 3, "batch_size": (rows + 1) // 2}
+            short = {"steps": 5, "searches": 3, "batch_size": (rows + 1) // 2, "budget": budget}
             return robust_domains(everything, balls, **short, ledger=ledger)
-        return sp.robust_accuracy(models[0], x, everything.labels[:, 0], balls, ledger=ledger)
+        y, options = everything.labels[:, 0], {"budget": budget, "ledger": ledger}
+        return sp.robust_accuracy(models[0], x, y, balls, **options)
 
     with runs.opened(run, folder, resume=True) as execution:
         run = runs.finish_evaluation(execution, evaluate, everything)

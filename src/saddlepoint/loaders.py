@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils.data import BatchSampler, DataLoader, IterableDataset
 
 __all__ = ["batches", "collected", "items", "length", "pairs"]
 
@@ -70,11 +71,33 @@ def length(source: Any) -> int | None:
         >>> data = TensorDataset(torch.rand(5, 3), torch.arange(5))
         >>> length(data), length(DataLoader(data, batch_size=2)), length(iter(data))
         (5, 5, None)
+        >>> length(DataLoader(data, batch_size=2, drop_last=True))
+        4
     """
+    if isinstance(source, DataLoader) and not isinstance(source.dataset, IterableDataset):
+        batched = source.batch_sampler is not None
+        return _in_batches(source.batch_sampler) if batched else _counted(source.sampler)
     source = getattr(source, "dataset", source)
     if isinstance(source, list | tuple):
         return sum(len(labels) for _, labels in pairs(source))
-    return len(source) if hasattr(source, "__len__") else None
+    return _counted(source)
+
+
+def _in_batches(sampler: Any) -> int | None:
+    """How many images a sampler of batches draws: the data set may have more, or fewer."""
+    if isinstance(sampler, list | tuple):
+        return sum(map(len, sampler))
+    if type(sampler) is not BatchSampler:  # whose batches may be of any size
+        return None
+    count, size = _counted(sampler.sampler), sampler.batch_size
+    return count if count is None or not sampler.drop_last else count // size * size
+
+
+def _counted(source: Any) -> int | None:
+    try:
+        return len(source)
+    except (TypeError, NotImplementedError):
+        return None
 
 
 def pairs(source: Any) -> Iterator[tuple[Tensor, Tensor]]:

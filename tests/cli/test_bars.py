@@ -16,7 +16,7 @@ from saddlepoint.training import TrainingProgress
 def attack(quiet: bool) -> None:
     with progress.attacking("ensemble toy", "images", quiet=quiet) as report:
         for done in range(21):
-            report(RunProgress(20, done, done // 2, done / 20))
+            report(RunProgress(20, done, done // 2, min(1.0, (done + 0.5) / 20)))
 
 
 def evaluation(quiet: bool) -> None:

@@ -128,7 +128,8 @@ class TestSubcommands:
         assert f"{rate:.1f} %, with 95 % confidence" in flat
         assert "21 of 24 images were misclassified before any attack" in flat
         assert f"ASR among correct {rate:.1f}" in flat
-        assert f"{round(3 * rate / 100)} fooled that were right" in err.splitlines()[-1]
+        assert f"{round(3 * rate / 100)} fooled that were right" in err
+        assert "untrained has 12 % of the images right before the attack" in err.splitlines()[-1]
         assert inside("report", "o") == 0
         flat = " ".join(capsys.readouterr().out.split())
         assert f"ASR among correct {rate:.1f}" in flat
@@ -160,7 +161,7 @@ class TestSubcommands:
         assert done.returncode == 0, done.stderr
         assert done.stdout == done.stderr == ""
         record = runs.Run.read(tmp_path / "t")
-        assert record.domains == ("A/original", "A/rotate", "C/original", "C/rotate")
+        assert record.domains == ("A/identity", "A/rotate:20", "C/identity", "C/rotate:20")
         assert "seen through A/rotate" in (tmp_path / "t" / "report.html").read_text()
 
     def test_report_redraws_and_compares(self, tmp_path, capsys):

@@ -149,7 +149,7 @@ class TestCommand:
         assert "both views" in (tmp_path / "two" / "report.html").read_text()
         assert inside("evaluate", *words, "--transforms", "rotate:20", "--out", "one") == 0
         one = runs.Run.read(tmp_path / "one").metrics
-        two = runs.Run.read(tmp_path / "two").metrics["domains"]["rotate"]
+        two = runs.Run.read(tmp_path / "two").metrics["domains"]["rotate:20"]
         assert one["robust"] == two["robust"]
 
     def test_own_weights_and_own_code(self, tmp_path):
@@ -484,6 +484,32 @@ class TestTrouble:
         text = (tmp_path / "o" / "report.html").read_text()
         assert text.index("cut short by the budget of 0.3 s") < text.index('id="radius"')
         assert "cut short" in (tmp_path / "o" / "table.md").read_text()
+
+    def test_what_the_budget_never_let_be_attacked_is_not_robust(self, tmp_path, capsys):
+        (tmp_path / "slow.py").write_text(SLOW_MODEL)
+        sys.modules.pop("slow", None)
+        words = ("slow:Slow", "--threat", "linf:0.3", "--limit", 8, "--no-doctor")
+        assert inside("evaluate", *words, "--budget", "1e-6s", "--out", "runs/none") == 0
+        out = " ".join(capsys.readouterr().out.split())
+        metrics = runs.Run.read(tmp_path / "runs" / "none").metrics
+        assert metrics["union"] == metrics["clean"]
+        assert metrics["at_most"] == ["robust.linf", "union"]
+        assert metrics["intervals"]["union"][0] == 0
+        assert all(
+            "was cut short by the budget before 8 images" in why for why in metrics["because"]
+        )
+        assert "The model classifies at most " in out
+        assert "because not every attack could be run: linf " in out
+        page = (tmp_path / "runs" / "none" / "report.html").read_text()
+        assert "Attacks were cut short by the budget, so that numbers are upper bounds" in page
+        assert f"at most {metrics['union']:.1f}" in page
+        table = (tmp_path / "runs" / "none" / "table.md").read_text()
+        assert [line for line in table.splitlines() if line.endswith("at most |")]
+        assert inside("evaluate", *words, "--budget", "10m", "--out", "runs/all") == 0
+        assert runs.Run.read(tmp_path / "runs" / "all").metrics["at_most"] == []
+        capsys.readouterr()
+        assert inside("report", "runs/none", "runs/all") == 0
+        assert "none comes first" not in capsys.readouterr().out
 
     @pytest.fixture
     def no_l2(self, monkeypatch):

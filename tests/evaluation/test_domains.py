@@ -396,11 +396,20 @@ def test_the_budget_cuts_the_joint_attacks_and_says_so(monkeypatch: pytest.Monke
     assert not result.fooled["linf"].any()
     assert result.eps_min["linf"].tolist() == [math.inf] * 4
     assert result.weights["linf"].tolist() == [[0.5, 0.5]] * 4
+    assert result.at_most == {"union", "robust.linf", "joint.linf", "eps_min.linf"}
+    assert result.unreached("linf").all()
+    assert result.because == (
+        "linf min-max was cut short by the budget before 4 images",
+        "linf eps_min was cut short by the budget before 4 images",
+    )
+    assert "union at most 100.0 %: linf min-max was cut short by the budget" in repr(result)
+    assert result.interval()[0] == result.joint_interval("linf")[0] == 0
     again = robust_domains(problem, LINF, LAZY, ledger=ledger, **options)
     assert equal(result, again)
     assert again.notes == result.notes
     whole = robust_domains(problem, LINF, LAZY, ledger=ledger, **{**options, "budget": None})
-    assert whole.notes == ()
+    assert whole.notes == whole.because == ()
+    assert whole.at_most == frozenset()
     assert bool((whole.weights["linf"] != 0.5).any())
 
 

@@ -28,6 +28,7 @@ from saddlepoint.evaluation import (
     judge,
     wilson,
 )
+from saddlepoint.evaluation.streamed import joined
 from saddlepoint.evaluation.verdicts import is_right
 
 NORMS = [math.inf, 2.0, 1.0, 0.0]
@@ -738,7 +739,7 @@ class TestModelsThatHide:
     def test_one_warning_for_a_fault(self, chosen: Suite) -> None:
         for model, fault in (
             (self.saturated, "gradient is zero in all"),
-            (self.detached, "gradient is zero in all"),
+            (self.detached, "lets no gradient through"),
             (self.probabilities, "look like probabilities"),
         ):
             with pytest.warns(UserWarning, match=fault) as caught:
@@ -950,6 +951,50 @@ def test_every_attack_has_a_budget_of_its_own(clock: Clock) -> None:
     result = evaluate(Fake(act, "a"), Fake(act, "b"), budget=0.15)
     assert [outcome.status for outcome in result.outcomes] == ["complete", "complete"]
     assert [outcome.seconds for outcome in result.outcomes] == pytest.approx([0.1, 0.1])
+
+
+class TestImagesThatAnAttackNeverReached:
+    def test_make_the_number_an_upper_bound_that_says_why(self, clock: Clock) -> None:
+        result = evaluate(slow_from(2, clock), batch_size=2, budget=0.3)
+        assert result.still_right().tolist() == [False, True, True, True]
+        assert result.unreached("linf").tolist() == [False, False, True, True]
+        assert result.unreached().tolist() == [False, False, True, True]
+        assert result.at_most == {"union", "robust.linf"}
+        assert result.because == ("linf slow was cut short by the budget before 2 images",)
+        assert repr(result) == (
+            "RobustAccuracy(4 images: clean 100.0 %, linf at most 75.0 %, union at most 75.0 %: linf slow was "
+            "cut short by the budget before 2 images)"
+        )
+        assert result.interval()[0] == result.interval("linf")[0] == 0
+        assert result._repr_html_().count("at most 75.0 %") == 2
+
+    def test_do_not_if_another_attack_broke_them(self, clock: Clock) -> None:
+        everything = Fake(lambda t: move(t, t.eps), "all")
+        threats = {"linf": LpBall(math.inf, 0.45)}
+        result = evaluate(
+            slow_from(0, clock), everything, threats=threats, batch_size=2, budget=0.3
+        )
+        assert result.outcomes[0].status == "cut short"
+        assert (result.union, result.at_most, result.because) == (0.0, frozenset(), ())
+
+    def test_do_not_concern_another_threat(self, clock: Clock) -> None:
+        threats = LINF | {"other": LpBall(math.inf, 0.19)}
+        attack = Fake(lambda t: across(t) if t.eps == 0.2 else endless(t, clock), minimal=True)
+        result = evaluate(attack, threats=threats, budget=0.3)
+        assert result.at_most == {"union", "robust.other"}
+        assert result.interval("linf")[0] > 0
+
+    def test_are_those_without_a_single_restart(self, clock: Clock) -> None:
+        attack = Fake(lambda t: endless(t, clock) if t.restart else t.x, calls=3)
+        result = evaluate(attack, budget=0.1)
+        assert result.outcomes[0].status == "cut short"
+        assert result.at_most == frozenset()
+
+    def test_are_joined_over_the_parts_of_a_loader(self, clock: Clock) -> None:
+        parts = [evaluate(slow_from(row, clock), batch_size=2, budget=0.3) for row in (9, 2)]
+        result = joined(parts)
+        assert result.unreached().tolist() == [False] * 6 + [True, True]
+        assert result.because == ("linf slow was cut short by the budget before 2 images",)
 
 
 def test_a_cut_in_a_later_restart_says_so(clock: Clock) -> None:

@@ -9,11 +9,20 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
+from torch.utils.data import (
+    BatchSampler,
+    DataLoader,
+    Dataset,
+    IterableDataset,
+    RandomSampler,
+    Sampler,
+    SubsetRandomSampler,
+    TensorDataset,
+)
 
 import saddlepoint as sp
 from saddlepoint.evaluation import OurAttack, Page, Target, robust_domains
-from saddlepoint.loaders import batches
+from saddlepoint.loaders import batches, length
 
 THREATS = {"linf": sp.linf(0.1), "l2": sp.l2(1.0)}
 SHORT = {math.inf: [OurAttack(steps=2)], 2.0: [OurAttack(steps=2)]}
@@ -169,6 +178,86 @@ def test_budgets_are_shared_among_the_parts_and_need_a_length(net, images) -> No
         ValueError, match="`budget` must be None for data whose length is not known"
     ):
         sp.robust_accuracy(net, Endless(*images), THREATS, SHORT, budget=1.0)
+
+
+def test_the_length_is_that_of_the_loader(images) -> None:
+    data = TensorDataset(*images)  # 20 images
+    many = RandomSampler(data, replacement=True, num_samples=128)
+    assert length(DataLoader(data, batch_size=8)) == 20
+    assert length(DataLoader(data, batch_size=8, drop_last=True)) == 16
+    assert length(DataLoader(data, batch_size=8, sampler=many)) == 128
+    assert length(DataLoader(data, batch_size=8, sampler=SubsetRandomSampler(range(5)))) == 5
+    assert length(DataLoader(data, batch_sampler=[[0, 1, 2], [3]])) == 4
+    assert length(DataLoader(data, batch_sampler=BatchSampler(many, 50, drop_last=True))) == 100
+    assert length(DataLoader(data, batch_size=None)) == 20
+    assert length(DataLoader(Endless(*images), batch_size=8)) is None
+    assert length(DataLoader(data, batch_sampler=Odd())) is None
+
+
+class Odd(Sampler[list[int]]):
+    """Batches of sizes that nobody knows beforehand."""
+
+    def __iter__(self):
+        return iter([[0], [1, 2]])
+
+    def __len__(self) -> int:
+        return 2
+
+
+class Waits(OurAttack):
+    """Takes a second for every image, on a clock of its own."""
+
+    def __init__(self, clock: list[float]) -> None:
+        super().__init__()
+        object.__setattr__(self, "clock", clock)
+
+    def run(self, target: Target) -> Tensor:
+        for image in target.x:
+            target.model(image.unsqueeze(0))
+            self.clock[0] += 1.0
+        return target.x
+
+
+@pytest.mark.parametrize(
+    ("loader", "count"),
+    [
+        # Eight images, drawn 32 times.
+        (
+            lambda d: DataLoader(d, 4, sampler=RandomSampler(d, replacement=True, num_samples=32)),
+            32,
+        ),
+        (lambda d: DataLoader(d, 4, sampler=SubsetRandomSampler(range(4))), 4),
+    ],
+)
+def test_all_parts_of_a_loader_have_the_budget_together(
+    loader, count, net, images, monkeypatch
+) -> None:
+    clock = [0.0]
+    monkeypatch.setattr("time.monotonic", lambda: clock[0])
+    x, _ = images
+    data = TensorDataset(x[:8], net(x[:8]).argmax(dim=1))
+    threat, suite = {"linf": sp.linf(0.1)}, {math.inf: [Waits(clock)]}
+    found = sp.robust_accuracy(net, loader(data), threat, suite, batch_size=1, budget=16.5)
+    assert found.count == count
+    (outcome,) = found.outcomes
+    # An image takes a second, and the last one of a part may begin just before its time is over.
+    assert abs(int(outcome.attacked.sum()) - min(count, 16)) <= 1
+    assert outcome.seconds <= 17.5
+    assert ("union" in found.at_most) == (count > 16)
+
+
+def test_time_that_a_part_leaves_is_for_the_others(net, images, monkeypatch) -> None:
+    clock = [0.0]
+    monkeypatch.setattr("time.monotonic", lambda: clock[0])
+    x, _ = images
+    says = net(x).argmax(dim=1)
+    wrong = (says + 1) % 10
+    # The first half is wrong from the start, and takes no time at all.
+    data = TensorDataset(x[:8], torch.cat([wrong[:4], says[4:8]]))
+    threat, suite = {"linf": sp.linf(0.1)}, {math.inf: [Waits(clock)]}
+    found = sp.robust_accuracy(net, data, threat, suite, batch_size=1, budget=4.5)
+    assert found.outcomes[0].attacked.tolist() == [False] * 4 + [True] * 4
+    assert found.at_most == frozenset()
 
 
 def test_what_failed_is_counted_over_all_parts(net, images) -> None:

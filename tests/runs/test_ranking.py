@@ -244,6 +244,19 @@ def test_an_upper_bound_never_wins(tmp_path):
     assert not any(pair.separable for pair in ranking.pairs)
 
 
+@pytest.mark.parametrize("domains", [1, 2])
+def test_what_was_never_attacked_never_wins(tmp_path, domains):
+    make_evaluation(tmp_path / "sound", rows=12, domains=domains, eps=0.2)
+    make_evaluation(tmp_path / "slow", rows=12, domains=domains, eps=0.2, budget=1e-9)
+    (ranking,) = runs.rank_runs([tmp_path]).rankings
+    sound, slow = ranking.entries
+    assert [sound.name, slow.name] == ["sound", "slow"]
+    assert sound.score[0] < slow.score[0]
+    assert (sound.bound, slow.bound, slow.score[1]) == (False, True, 0)
+    assert not any(pair.separable for pair in ranking.pairs)
+    assert {entry.name for entry in ranking.first} == {"sound", "slow"}
+
+
 def test_a_flipped_byte_in_the_tensors_is_a_damaged_run(tmp_path):
     make_run(tmp_path / "run", rows=4, domains=1)
     path = tmp_path / "run" / "tensors.safetensors"

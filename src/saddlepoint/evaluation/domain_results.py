@@ -15,7 +15,14 @@ from saddlepoint.display import percent
 from saddlepoint.evaluation.failures import Failure
 from saddlepoint.evaluation.html_tables import domains_table, write_page
 from saddlepoint.evaluation.rates import share
-from saddlepoint.evaluation.results import SEARCH, RobustAccuracy, because, interval_of, radii_of
+from saddlepoint.evaluation.results import (
+    SEARCH,
+    RobustAccuracy,
+    because_of,
+    cut_short,
+    interval_of,
+    radii_of,
+)
 from saddlepoint.plots import plot_survival
 from saddlepoint.problems import AbstractProblem
 from saddlepoint.projections import LpBall
@@ -42,6 +49,9 @@ class DomainAccuracy:
             the threat's radius where `fooled`, and above it elsewhere.
         nearest: For every threat the smallest perturbation in the ball that fools all domains at once,
             (N, ...), of those found at the threat's radius; zero where there is none.
+        missed: For every threat the images that a domain has right and the min-max attack was never run on,
+            (N,), boolean.
+        unsearched: The same for the search of the smallest radius.
         remarks: What cut the attacks on all domains short; `notes` has it all.
         failed: Attacks on all domains that raised; `failures` has them all.
         precision: What each model computed in while our own attacks searched.
@@ -49,7 +59,7 @@ class DomainAccuracy:
 
     Example:
         >>> correct = torch.tensor([True, True, True, False])
-        >>> balls = {"linf": LpBall(math.inf, 0.3)}
+        >>> balls = {"linf": LpBall(float("inf"), 0.3)}
         >>> result = DomainAccuracy(
         ...     balls,
         ...     {name: RobustAccuracy(balls, correct, ()) for name in ("A", "B")},
@@ -71,6 +81,8 @@ class DomainAccuracy:
     weights: Mapping[str, Tensor]
     eps_min: Mapping[str, Tensor]
     nearest: Mapping[str, Tensor] = field(default_factory=dict)
+    missed: Mapping[str, Tensor] = field(default_factory=dict)
+    unsearched: Mapping[str, Tensor] = field(default_factory=dict)
     remarks: tuple[str, ...] = ()
     failed: tuple[Failure, ...] = ()
     precision: tuple[str, ...] = ()
@@ -88,7 +100,7 @@ class DomainAccuracy:
         shares.append(f"union {percent(self.union, at_most='union' in self.at_most)}")
         return (
             f"DomainAccuracy({self.count} images, {len(self.per_domain)} domains: {', '.join(shares)}"
-            f"{because(self.failures)})"
+            f"{because_of(self)})"
         )
 
     def _repr_html_(self) -> str:
@@ -156,16 +168,48 @@ class DomainAccuracy:
 
     @property
     def at_most(self) -> frozenset[str]:
-        """Numbers that are too high if what failed would have succeeded.
+        """Numbers that are upper bounds, since attacks failed or did not reach every image.
 
-        They are "union", "robust.THREAT", "joint.THREAT" and "eps_min.THREAT". A search for the smallest radius
-        that failed concerns the radii alone; an attack on one domain alone does not concern what all domains
-        withstand at once.
+        They are "union", "robust.THREAT", "joint.THREAT" and "eps_min.THREAT"; `because` says why. A search for
+        the smallest radius concerns the radii alone; an attack on one domain alone does not concern what all
+        domains withstand at once.
         """
         attacks = [each for each in self.failures if each.attack != SEARCH]
-        found = {f"robust.{each.threat}" for each in attacks} | ({"union"} if attacks else set())
+        found = {f"robust.{each.threat}" for each in attacks}
+        found |= {f"robust.{name}" for name in self.balls if bool(self.unreached(name).any())}
+        found |= {"union"} if attacks or bool(self.unreached().any()) else set()
         found |= {f"joint.{each.threat}" for each in self.failed if each.attack != SEARCH}
-        return frozenset(found | {f"eps_min.{each.threat}" for each in self.failed})
+        found |= {f"joint.{name}" for name in self.missed if self._not_at_once(name)}
+        found |= {f"eps_min.{each.threat}" for each in self.failed}
+        return frozenset(
+            found | {f"eps_min.{n}" for n, t in self.unsearched.items() if bool(t.any())}
+        )
+
+    @property
+    def because(self) -> tuple[str, ...]:
+        """Why the numbers of `at_most` are upper bounds, one line each."""
+        single = (f"{name} {why}" for name, each in self.per_domain.items() for why in each.because)
+        counts = {f"{name} min-max": self._not_at_once(name) for name in self.missed}
+        counts |= {f"{name} {SEARCH}": int(table.sum()) for name, table in self.unsearched.items()}
+        failed = {f"{each.threat} {each.attack}" for each in self.failed}
+        cut = (
+            cut_short(who, count) for who, count in counts.items() if count and who not in failed
+        )
+        return (*single, *map(str, self.failed), *cut)
+
+    def unreached(self, threat: str | None = None) -> Tensor:
+        """Images still right that not every attack of a threat, or of all, was run on, (N,)."""
+        table = torch.zeros_like(self.correct)
+        for each in self.per_domain.values():
+            table |= each.unreached(threat)
+        for name, missed in self.missed.items():
+            if threat in (None, name):
+                table |= missed
+        return table & self.still_right(threat)
+
+    def _not_at_once(self, threat: str) -> int:
+        """How many images were not fooled, and never attacked, at once."""
+        return int((self.missed[threat] & ~self.fooled[threat]).sum())
 
     def still_right(self, threat: str | None = None) -> Tensor:
         """Images that every domain has right without attack and under a threat, or under all, (N,)."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import final
+from typing import Any, final
 from urllib.parse import quote
 
 from torch import Tensor, nn
@@ -75,7 +75,8 @@ def robust_domains(
         every_attack: Run every attack on every correctly classified image, for tables of single attacks.
         batch_size: Images at a time; our own attacks do not depend on it.
         budget: Seconds for each attack under each threat, and for each search of the smallest radii; what it
-            cut short is in `notes`.
+            cut short is in `notes`; numbers are upper bounds, named in `at_most`, where an attack did not reach
+            every image.
         seed: Of everything random.
         steps: Of every restart of the min-max attack.
         searches: Halvings of the search: radii are found to 2 ** -searches of their bracket.
@@ -200,15 +201,21 @@ def domains_unchecked(
     return DomainAccuracy(
         dict(balls),
         per_domain,
-        fooled={name: each.fooled for name, each in found.items()},
-        broken={name: each.broken for name, each in found.items()},
-        weights={name: each.weights for name, each in found.items()},
-        eps_min={name: each.radii for name, each in found.items()},
-        nearest={name: each.delta for name, each in found.items()},
+        **_tables(found),
         remarks=tuple(f"{name} {note}" for name, each in found.items() for note in each.notes),
         failed=tuple(failure for each in found.values() for failure in each.failures),
         precision=precisions.names,
     )
+
+
+def _tables(found: Mapping[str, Found]) -> dict[str, Any]:
+    """What was found against all domains, table by table and threat by threat."""
+    names = {"eps_min": "radii", "nearest": "delta"}
+    same = ("fooled", "broken", "weights", "missed", "unsearched")
+    return {
+        name: {threat: getattr(each, own) for threat, each in found.items()}
+        for name, own in (names | dict(zip(same, same, strict=True))).items()
+    }
 
 
 def _checked(problem: object) -> Ensemble | Transformed | Product:

@@ -41,6 +41,8 @@ class Found:
         radii: Of the nearest perturbation that fools all domains, also outside the ball, (N,), float64.
         delta: The nearest one inside the ball, (N, ...).
         weights: (N, K).
+        missed: Images that a domain has right and the min-max attack was not run on, (N,), boolean.
+        unsearched: The same for the search of the smallest radius.
         notes: What was cut short.
         failures: What raised.
     """
@@ -50,6 +52,8 @@ class Found:
     radii: Tensor
     delta: Tensor
     weights: Tensor
+    missed: Tensor
+    unsearched: Tensor
     notes: list[str] = field(default_factory=list)
     failures: list[Failure] = field(default_factory=list)
 
@@ -63,6 +67,8 @@ class Found:
             radii=torch.where(fooled, 0.0, math.inf).double(),
             delta=problem.zeros().cpu(),
             weights=torch.full(right.shape, 1.0 / right.shape[1], dtype=problem.lower.dtype),
+            missed=~fooled,
+            unsearched=~fooled,
         )
 
 
@@ -156,7 +162,7 @@ class Joint:
             }
 
         for rows, tensors in self._batches(found, where, run):
-            found.weights[rows] = tensors["weights"]
+            found.weights[rows], found.missed[rows] = tensors["weights"], False
             try:
                 self._judge(found, rows, tensors["delta"], ball)
             except Exception as error:  # the user's model may raise anything
@@ -191,7 +197,7 @@ class Joint:
             return {"radius": radii}
 
         for rows, tensors in self._batches(found, where, run):
-            found.radii[rows] = tensors["radius"]
+            found.radii[rows], found.unsearched[rows] = tensors["radius"], False
 
     def _batches(
         self, found: Found, where: EvaluationProgress, run: _Run

@@ -1,4 +1,4 @@
-"""What an evaluation found: per attack, per threat, and as a union."""
+"""What an evaluation of one domain found: per attack, per threat, and as a union."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, final
+from typing import Any, Protocol, final
 
 import torch
 from torch import Tensor
@@ -21,7 +21,15 @@ from saddlepoint.plots import plot_survival
 from saddlepoint.problems import AbstractProblem
 from saddlepoint.projections import LpBall
 
-__all__ = ["SEARCH", "Outcome", "RobustAccuracy", "because", "interval_of", "radii_of"]
+__all__ = [
+    "SEARCH",
+    "Outcome",
+    "RobustAccuracy",
+    "because_of",
+    "cut_short",
+    "interval_of",
+    "radii_of",
+]
 
 SEARCH = "eps_min"
 """The search for the smallest radius at which all domains fall, which breaks no image inside the ball."""
@@ -35,7 +43,7 @@ class Outcome:
     Attributes:
         threat: Name of the threat.
         attack: Name of the attack.
-        attacked: Images it was run on to the end, (N,), boolean.
+        attacked: Images it was run on, at least once, (N,), boolean.
         broken: Images it broke, (N,), boolean.
         distance: Of the nearest misclassified image it found, also outside the ball, and on the way from there
             back to the image; inf where none; (N,).
@@ -115,7 +123,7 @@ class RobustAccuracy:
             for name, value in self.per_threat.items()
         ]
         shares.append(f"union {percent(self.union, at_most='union' in self.at_most)}")
-        return f"RobustAccuracy({self.count} images: {', '.join(shares)}{because(self.failures)})"
+        return f"RobustAccuracy({self.count} images: {', '.join(shares)}{because_of(self)})"
 
     def _repr_html_(self) -> str:
         return threats_table(self)
@@ -167,9 +175,41 @@ class RobustAccuracy:
 
     @property
     def at_most(self) -> frozenset[str]:
-        """Numbers that are too high if what failed would have succeeded: "union" and "robust.THREAT"."""
+        """Numbers that are upper bounds, since attacks failed or did not reach every image.
+
+        They are "union" and "robust.THREAT"; `because` says why.
+        """
         found = {f"robust.{failure.threat}" for failure in self.failures}
-        return frozenset(found | {"union"} if found else found)
+        found |= {f"robust.{name}" for name in self.balls if bool(self.unreached(name).any())}
+        return frozenset(
+            found | {"union"} if self.failures or bool(self.unreached().any()) else found
+        )
+
+    @property
+    def because(self) -> tuple[str, ...]:
+        """Why the numbers of `at_most` are upper bounds, one line each."""
+        missed = [(each, int(self._missed(each).sum())) for each in self.outcomes]
+        cut = (
+            cut_short(f"{each.threat} {each.attack}", count)
+            for each, count in missed
+            if count and each.status == "cut short"
+        )
+        return (*map(str, self.failures), *cut)
+
+    def unreached(self, threat: str | None = None) -> Tensor:
+        """Images still right that not every attack of a threat, or of all, was run on, (N,).
+
+        Nobody knows whether they withstand what they were never shown to.
+        """
+        table = torch.zeros_like(self.correct)
+        for each in self.outcomes:
+            if threat in (None, each.threat):
+                table |= self._missed(each)
+        return table & self.still_right(threat)
+
+    def _missed(self, outcome: Outcome) -> Tensor:
+        """Images that no attack of its threat has broken, and that this one was not run on, (N,)."""
+        return self.still_right(outcome.threat) & ~outcome.attacked
 
     def still_right(self, threat: str | None = None) -> Tensor:
         """Images classified correctly without attack and under all attacks of a threat, or of all, (N,)."""
@@ -198,14 +238,39 @@ def radii_of(balls: Mapping[str, LpBall]) -> dict[str, float]:
     return {name: float(ball.eps) for name, ball in balls.items()}
 
 
+class _Bounded(Protocol):
+    """A result some of whose numbers may be upper bounds."""
+
+    @property
+    def at_most(self) -> frozenset[str]: ...
+    @property
+    def because(self) -> tuple[str, ...]: ...
+
+
 def interval_of(
     table: Tensor, level: float = 0.95, *, at_most: bool = False
 ) -> tuple[float, float]:
-    """Wilson score interval; how much lower than an upper bound the truth is, nobody knows."""
+    """Wilson score interval; how much lower than an upper bound the truth is, nobody knows.
+
+    Example:
+        >>> low, high = interval_of(torch.tensor([True]), at_most=True)
+        >>> low, high
+        (0.0, 1.0)
+    """
     low, high = wilson(int(table.sum()), len(table), level)
     return (0.0 if at_most else low), high
 
 
-def because(failures: Sequence[Failure]) -> str:
-    """Why numbers are upper bounds, for the end of a line."""
-    return ": " + ", ".join(map(str, failures)) if failures else ""
+def cut_short(attack: str, images: int) -> str:
+    """That an attack did not get to some images.
+
+    Example:
+        >>> cut_short("linf pgd", 1)
+        'linf pgd was cut short by the budget before 1 image'
+    """
+    return f"{attack} was cut short by the budget before {images} image{'' if images == 1 else 's'}"
+
+
+def because_of(result: _Bounded) -> str:
+    """Why numbers are upper bounds, for the end of a line; nothing where none is."""
+    return ": " + ", ".join(result.because) if result.at_most else ""

@@ -75,7 +75,8 @@ def robust_accuracy(
             in `at_most` are upper bounds.
         every_attack: Run every attack on every correctly classified image, for tables of single attacks.
         batch_size: Images at a time. Results of other libraries depend on it through their random numbers.
-        budget: Seconds for each attack under each threat; what it cut short is in `notes`.
+        budget: Seconds for each attack under each threat. What it cut short is in `notes`; numbers are upper
+            bounds, named in `at_most`, where an attack did not reach every image.
         seed: Of everything random.
         rows: Numbers of the images, (N,), on which random starts depend, where these are a part of more; 0 to
             N - 1 if None.

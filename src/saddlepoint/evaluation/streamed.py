@@ -5,11 +5,11 @@ from __future__ import annotations
 import functools
 import inspect
 import warnings
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any, ParamSpec
+from typing import Any, ParamSpec, final
 
 import torch
 
@@ -22,6 +22,7 @@ from saddlepoint.problems import AbstractProblem
 __all__ = ["joined", "joined_domains", "streaming", "streaming_problems"]
 
 _P = ParamSpec("_P")
+_MOMENT = 1e-12  # seconds in which nothing is attacked, where the time is over
 _BATCHES = 4  # of images that are in memory at a time: what an attack leaves still fills batches
 
 
@@ -45,15 +46,21 @@ def streaming(evaluate: Callable[_P, RobustAccuracy]) -> Callable[_P, RobustAccu
             raise ValueError(
                 "`rows` must be None for a loader, whose images are counted, got some."
             )
-        total = None if given["budget"] is None else length(source)
+        budget = given["budget"]
+        time = _Time(budget, None if budget is None else length(source))
         parts: list[RobustAccuracy] = []
         said: set[str] = set()
         # A batch of no image is refused by `evaluate`, as it is without a loader.
         for x, y in batches(source, _BATCHES * max(size, 1)):
             first = sum(part.count for part in parts)
             given |= {"x": x, "y": y, "rows": torch.arange(first, first + len(x))}
+            more = {
+                "ledger": part_of(given["ledger"], f"from {first}"),
+                "budget": time.of(first, len(x)),
+            }
             with _said_once(said):
-                found = evaluate(**{**given, **_share(given, first, len(x), total)})  # type: ignore[call-arg]
+                found = evaluate(**{**given, **more})  # type: ignore[call-arg]
+            time.add("", found)
             parts.append(replace(found, nearest={}, problem=None))
             del found  # its perturbations are as large as the images
         if not parts:
@@ -78,6 +85,7 @@ def streaming_problems(evaluate: Callable[_P, DomainAccuracy]) -> Callable[_P, D
         if not isinstance(source, Iterable):
             return evaluate(**given)  # type: ignore[call-arg]
         total = sum(map(len, source)) if isinstance(source, list | tuple) else None
+        time = _Time(given["budget"], total)
         parts: list[DomainAccuracy] = []
         said: set[str] = set()
         for problem in source:
@@ -86,8 +94,12 @@ def streaming_problems(evaluate: Callable[_P, DomainAccuracy]) -> Callable[_P, D
             first = sum(part.count for part in parts)
             given["problem"] = problem.take(torch.arange(len(problem), device=problem.lower.device))
             given["problem"].rows = given["problem"].rows + first
+            more: dict[str, Any] = {"ledger": part_of(given["ledger"], f"from {first}")}
+            more["budget"] = time.of(first, len(problem))
             with _said_once(said):
-                found = evaluate(**{**given, **_share(given, first, len(problem), total)})  # type: ignore[call-arg]
+                found = evaluate(**{**given, **more})  # type: ignore[call-arg]
+            for name, each in found.per_domain.items():
+                time.add(name, each)
             single = {name: replace(each, nearest={}) for name, each in found.per_domain.items()}
             parts.append(replace(found, per_domain=single, nearest={}, problem=None))
             del found, problem  # as large as the images
@@ -129,7 +141,7 @@ def joined_domains(parts: Sequence[DomainAccuracy]) -> DomainAccuracy:
             threat: torch.cat([getattr(part, name)[threat] for part in parts])
             for threat in parts[0].balls
         }
-        for name in ("fooled", "broken", "weights", "eps_min")
+        for name in ("fooled", "broken", "weights", "eps_min", "missed", "unsearched")
     }
     per_domain = {
         name: joined([part.per_domain[name] for part in parts]) for name in parts[0].per_domain
@@ -202,16 +214,35 @@ def _are_threats(value: Any = None) -> bool:
     return isinstance(value, Mapping) and any(isinstance(name, str) for name in value)
 
 
-def _share(given: Mapping[str, Any], first: int, count: int, total: int | None) -> dict[str, Any]:
-    """The ledger of the images from `first` on, and the seconds that `count` of them have."""
-    budget = given["budget"]
-    if budget is not None and total is None:
-        raise ValueError(
-            f"`budget` must be None for data whose length is not known before it is read, got {budget}; give "
-            "a loader of a data set that has a length."
-        )
-    seconds = None if budget is None or total is None else budget * min(1.0, count / total)
-    return {"ledger": part_of(given["ledger"], f"from {first}"), "budget": seconds}
+@final
+class _Time:
+    """The seconds of an evaluation, part by part: what no attack has used is for the parts that follow.
+
+    Args:
+        budget: Seconds for each attack under each threat, for all parts together; None for no limit.
+        total: How many images there are in all, if that is known.
+    """
+
+    def __init__(self, budget: float | None, total: int | None) -> None:
+        if budget is not None and total is None:
+            raise ValueError(
+                f"`budget` must be None for data whose length is not known before it is read, got {budget}; "
+                "give a loader of a data set and a sampler that have a length."
+            )
+        self.budget, self.total = budget, total or 0
+        self.spent = defaultdict[tuple[str, int], float](float)
+
+    def of(self, first: int, count: int) -> float | None:
+        """What `count` images from number `first` on may take; there may be more of them than was said."""
+        if self.budget is None or not self.budget > 0:  # which is refused where it is used
+            return self.budget
+        left = self.budget - max(self.spent.values(), default=0.0)
+        return max(_MOMENT, left * min(1.0, count / max(self.total - first, count)))
+
+    def add(self, domain: str, found: RobustAccuracy) -> None:
+        """Count what the attacks on a part took."""
+        for number, each in enumerate(found.outcomes):
+            self.spent[domain, number] += each.seconds
 
 
 @contextmanager

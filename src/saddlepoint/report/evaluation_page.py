@@ -56,7 +56,7 @@ def render_evaluation(run: Run, tensors: Mapping[str, Tensor], *, max_bytes: int
         share=accuracy_text,
         called=words.attack_text,
         untouched=untouched(metrics),
-        failures=[str(failure) for failure in metrics.failures],
+        failed=bool(metrics.failures),
         cut=any("cut short" in note for note in metrics.notes),
         bars=_bars(metrics),
         curves=[_curve(metrics, tensors, name) for name in threats],
@@ -75,7 +75,7 @@ def render_evaluation(run: Run, tensors: Mapping[str, Tensor], *, max_bytes: int
 
 
 def accuracy_text(part: Accuracies, name: str, threat: str = "") -> str:
-    """A number in percent, with "at most" before it if an attack that counts for it failed.
+    """A number in percent, with "at most" before it if an attack that counts for it failed or missed images.
 
     Args:
         part: The metrics of an evaluation, or of one of its domains.
@@ -107,8 +107,7 @@ def evaluation_headline(run: Run, metrics: EvaluationMetrics) -> list[str]:
     bound = _bound(metrics, "union")
     sure = f"with 95 % confidence between {low:.1f} and {high:.1f} %"
     if bound:
-        failed = ", ".join(str(failure) for failure in metrics.failures)
-        sure = f"because not every attack could be run: {failed}"
+        sure = f"because not every attack could be run: {', '.join(metrics.because)}"
     lines = [
         f"{who} {bound}{_count(metrics.union, count)} of {count} images correctly under every attack within "
         f"{balls}: {bound}{metrics.union:.1f} %, {sure}. Without attack it is {metrics.clean:.1f} %."
@@ -296,7 +295,7 @@ def _card(run: Run, tensors: Mapping[str, Tensor], position: int) -> dict[str, A
 
 
 def _bound(part: Accuracies, name: str, threat: str = "") -> str:
-    """The words before a number that is too high if what failed would have succeeded."""
+    """The words before a number that is an upper bound, since not everything was attacked."""
     return "at most " if (f"{name}.{threat}" if threat else name) in part.at_most else ""
 
 

@@ -290,5 +290,5 @@ def _totals(name: str, part: Accuracies) -> list[tuple[Cell, ...]]:
 
 
 def _state(part: Accuracies, number: str) -> str:
-    """That a number is an upper bound, because an attack failed."""
+    """That a number is an upper bound, because an attack failed or missed images."""
     return "at most" if number in part.at_most else ""

@@ -55,7 +55,7 @@ class Entry:
         run: The record.
         metrics: Its results.
         score: Value and the ends of its 95 % interval, percent; None where nothing can be said.
-        bound: Whether the value is an upper bound, because attacks failed.
+        bound: Whether the value is an upper bound: attacks failed, or did not reach every image.
         counted: Rows that count for the value, (N,), and `yes`, those of them it is the share of; None where
             rows are not stored.
         transfer: The same run by its success on victims, another question; None where it has no victims.

@@ -124,6 +124,7 @@ def _accuracies(
         "notes": tuple(result.notes),
         "failures": tuple(result.failures),
         "at_most": tuple(sorted(result.at_most)),
+        "because": tuple(result.because),
     }
 
 
@@ -132,8 +133,9 @@ def evaluation_tensors(result: Result, problem: AbstractProblem | None) -> dict[
 
     Returns:
         `labels`, `correct` (N,); for every domain, behind `domains/NAME/`, `correct`, `THREAT/distance` and
-        `THREAT/ATTACK/attacked`, `broken`, `distance` (N,); with several also `joint/THREAT/fooled`, `eps_min`
-        (N,), `broken` and `weights` (N, K). For the images closest to the boundary there are
+        `THREAT/ATTACK/attacked`, `broken`, `distance` (N,); with several also `joint/THREAT/fooled`, `eps_min`,
+        `missed`, `unsearched` (N,), `broken` and `weights` (N, K). For the images closest to the boundary there
+        are
         `gallery.threat`, its number, `gallery.rows`, `gallery.distance` (G,), `gallery.says` (classes,
         -1 for logits that are not numbers) and `gallery.fooled` (G, K), `gallery.clean` and `gallery.delta`
         (G, ...).
@@ -150,6 +152,8 @@ def evaluation_tensors(result: Result, problem: AbstractProblem | None) -> dict[
             f"joint/{name}/eps_min": result.eps_min[name],
             f"joint/{name}/broken": result.broken[name],
             f"joint/{name}/weights": result.weights[name],
+            f"joint/{name}/missed": result.missed[name],
+            f"joint/{name}/unsearched": result.unsearched[name],
         }
     closest = {name: _closest(result, name) for name in result.balls}
     if problem is None:

@@ -180,7 +180,9 @@ class Accuracies(Metrics):
         intervals: Wilson score intervals.
         notes: What is to be known about the attacks.
         failures: Attacks that raised.
-        at_most: Numbers that are upper bounds because of them, such as "union" or "robust.linf".
+        at_most: Numbers that are upper bounds, since attacks failed or did not reach every image, such as
+            "union" or "robust.linf".
+        because: Why, one line each.
     """
 
     about: ClassVar[str] = "an evaluation"
@@ -194,6 +196,7 @@ class Accuracies(Metrics):
     notes: tuple[str, ...]
     failures: tuple[Failure, ...]
     at_most: tuple[str, ...]
+    because: tuple[str, ...] = ()
 
 
 @final

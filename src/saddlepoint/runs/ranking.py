@@ -205,7 +205,7 @@ def _models(entry: Entry) -> tuple[str, ...]:
 
 def _ranking(question: Question, group: Sequence[Entry]) -> Ranking:
     sign = 1 if question.higher else -1
-    # What is but an upper bound comes last: attacks failed, so that nobody knows how high it is.
+    # What is but an upper bound comes last: not every image was attacked, so that nobody knows how high it is.
     order = sorted(group, key=lambda e: (e.bound, -sign * _value(e)))
     count = math.comb(len(order), 2)
     pairs = tuple(_pair(question, one, other, count) for one, other in combinations(order, 2))
