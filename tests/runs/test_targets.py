@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -70,6 +71,23 @@ def test_the_page_of_an_aimed_result(problem: sp.Ensemble, tmp_path: Path) -> No
     result = sp.attack(aim, sp.linf(0.3), steps=5, targeted=True)
     page = result.report(tmp_path / "aimed.html").read_text(encoding="utf-8")
     assert "The attack was targeted (the class to reach)" in page
+    cards = re.findall(r'<li class="card" [^>]*data-row="(\d+)".*?<template>', page, re.S)
+    heads = re.findall(r"image (\d+) · <b>(\d+)</b>, aimed at <b>(\d+)</b>", page)
+    assert sorted(heads) == sorted(
+        (str(row), str(label), str((label + 1) % 10))
+        for row, label in enumerate(problem.truth[:, 0].tolist())
+    )
+    assert len(heads) == len(cards)
+
+
+def test_every_image_of_a_group_says_its_own_class(problem: sp.Ensemble, tmp_path: Path) -> None:
+    x, y = problem.x.reshape(3, 4, 1, 28, 28), problem.labels[:, 0].reshape(3, 4)
+    group = aimed(sp.Universal(problem.models[0], x, y), "least-likely", ())
+    result = sp.attack(group, sp.linf(0.3), steps=3, targeted=True)
+    page = result.report(tmp_path / "group.html").read_text(encoding="utf-8")
+    gallery = page.partition('<section id="gallery">')[2]
+    shown = re.findall(r"<small>aimed at (\d+)</small>", gallery)
+    assert sorted(shown) == sorted(str(each) for each in group.labels.flatten().tolist())
 
 
 def test_the_command_line_reaches_classes(

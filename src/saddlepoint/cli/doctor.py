@@ -4,6 +4,7 @@ import json as text
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
@@ -17,11 +18,6 @@ if TYPE_CHECKING:
 __all__ = ["doctor", "examine", "lines", "verdict"]
 
 _MARKS = {"ok": ("✓", "32"), "warn": ("!", "33"), "fail": ("✗", "31")}
-_VERDICTS = {
-    "ok": "fit to be evaluated",
-    "warn": "look at the warnings before trusting numbers",
-    "fail": "not fit: numbers about it would be wrong",
-}
 
 
 def doctor(
@@ -37,6 +33,7 @@ def doctor(
     steps: int = 20,
     seed: int = 0,
     device: str = "cpu",
+    out: Path | None = None,
     json: Annotated[bool, Parameter(negative=())] = False,
 ) -> int:
     """Look for what makes a model seem robust without being so. Exit code 1 if a check fails.
@@ -56,8 +53,10 @@ def doctor(
         steps: Of every attack.
         seed: Of everything random.
         device: cpu, gpu, cuda, cuda:1, mps.
+        out: Write a page of the findings: a file such as doctor.html, or a folder, which gets a doctor.html.
         json: Print the findings as JSON.
     """
+    from saddlepoint import report
     from saddlepoint.display import radius_text
     from saddlepoint.doctor.defaults import default_radius, references
     from saddlepoint.runs import materials, texts
@@ -66,12 +65,9 @@ def doctor(
 
     from . import progress, show
 
-    if not models:
-        raise UsageError("`doctor` must be given at least one model, such as mnist-a; see --help.")
-    for name, value in (("limit", limit), ("steps", steps)):
-        if value < 1:
-            raise UsageError(f"`--{name}` must be at least 1, got {value}.")
+    _check(models, limit=limit, steps=steps)
     names = [part for each in models for part in texts.split(each)]
+    page = _page(out)
     with usage(**{"--models": "MODEL"}), show.warnings_as_notes():
         check_there(names)
         given, data = data is not None, data or default_data(names)
@@ -85,22 +81,47 @@ def doctor(
         there = materials.load_models(names, images, mean=mean, std=std, trust=trust)
         x, y, loaded = placed(device, images, there)
         images = replace(images, x=x, y=y)
-    everything: dict[str, list[Finding]] = {}
     if not (given or json):
         show.note(f"--data was not given, so {data} was taken", quiet=False)
+    about = f"{len(images.x)} images of {data}, linf {radius_text(radius)}"
+    everything: dict[str, list[Finding]] = {}
     for name, model in loaded.items():
         if not json:
-            print(f"{name}, {len(images.x)} images of {data}, linf {radius_text(radius)}")
-        everything[name] = examine(
-            model,
-            images,
-            radius,
-            steps=steps,
-            seed=seed,
-            references=references(name, loaded, images.x),
-            callback=None if json else _print,
-        )
-    return _conclude(everything, json)
+            print(f"{name}, {about}")
+        how: dict[str, Any] = {"steps": steps, "seed": seed, "callback": None if json else _print}
+        others = references(name, loaded, images.x)
+        everything[name] = examine(model, images, radius, references=others, **how)
+    if page is not None:
+        flags: dict[str, object] = {"classes": classes, "size": size, "mean": mean, "std": std}
+        flags |= {"trust": trust, "eps": eps, "limit": limit, "steps": steps, "seed": seed or None}
+        flags |= {"device": None if device == "cpu" else device, "out": out}
+        line = texts.line(["doctor", *names], {"data": data, **flags})
+        report.write_findings(everything, page, about=about, command=line)
+    return _conclude(everything, page, json)
+
+
+def _check(models: Sequence[str], **counts: int) -> None:
+    if not models:
+        raise UsageError("`doctor` must be given at least one model, such as mnist-a; see --help.")
+    for name, value in counts.items():
+        if value < 1:
+            raise UsageError(f"`--{name}` must be at least 1, got {value}.")
+
+
+def _page(out: Path | None) -> Path | None:
+    """Where the page goes, if that is free."""
+    if out is None:
+        return None
+    from saddlepoint.report.template import check_free
+
+    page = (
+        out if out.suffix.lower() in (".html", ".htm") and not out.is_dir() else out / "doctor.html"
+    )
+    if out != page and out.exists() and not out.is_dir():
+        raise UsageError(f"`--out` must be an HTML file or a folder, got the file {str(out)!r}.")
+    with usage():
+        check_free(page)
+    return page
 
 
 def examine(
@@ -145,19 +166,26 @@ def _print(finding: "Finding") -> None:
     print(*lines(finding, colours=sys.stdout.isatty()), sep="\n", flush=True)
 
 
-def _conclude(everything: "dict[str, list[Finding]]", json: bool) -> int:
+def _conclude(everything: "dict[str, list[Finding]]", page: Path | None, json: bool) -> int:
     from saddlepoint.doctor import worst
+
+    from . import show
 
     if json:
         print(text.dumps({n: [asdict(f) for f in fs] for n, fs in everything.items()}, indent=2))
     else:
         for name, findings in everything.items():
             print(f"{name}: {verdict(findings)}")
+    if page is not None and json:
+        show.note(f"report: {page}", quiet=False)
+    elif page is not None:
+        print(f"report: {page}")
     return 1 if "fail" in map(worst, everything.values()) else 0
 
 
 def verdict(findings: "Sequence[Finding]") -> str:
     """All findings on a model in a few words."""
     from saddlepoint.doctor import worst
+    from saddlepoint.report.words import VERDICTS
 
-    return _VERDICTS[worst(findings)]
+    return VERDICTS[worst(findings)]

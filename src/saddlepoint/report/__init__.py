@@ -8,6 +8,7 @@ if find_spec("jinja2") is None:
     raise ImportError(f"pages need jinja2; install it with {install('show')}", name="jinja2")
 
 from saddlepoint.report.compare import write_comparison
+from saddlepoint.report.doctor_page import write_findings
 from saddlepoint.report.page import MAX_BYTES, write_report
 from saddlepoint.report.result_page import write_result
 from saddlepoint.runs import Board, rank_runs
@@ -17,6 +18,7 @@ __all__ = [
     "Board",
     "rank_runs",
     "write_comparison",
+    "write_findings",
     "write_report",
     "write_result",
 ]

@@ -16,7 +16,7 @@ from saddlepoint.report import charts, words
 from saddlepoint.report.epoch_chart import epoch_chart
 from saddlepoint.report.evaluation_page import accuracy_text
 from saddlepoint.report.svg import coloured
-from saddlepoint.report.template import render_template
+from saddlepoint.report.template import check_free, render_template
 from saddlepoint.runs import (
     AttackMetrics,
     Board,
@@ -40,8 +40,6 @@ __all__ = [
     "write_comparison",
 ]
 
-_MARK = b"saddlepoint</title>"
-
 
 def write_comparison(board: Board, path: Path) -> Path:
     """Write one page with all rankings, the runs that are on their own, and those left out.
@@ -60,10 +58,7 @@ def write_comparison(board: Board, path: Path) -> Path:
         >>> write_comparison(nothing, Path(tempfile.mkdtemp()) / "comparison.html").name
         'comparison.html'
     """
-    if os.path.lexists(path) and not (path.is_file() and _MARK in path.read_bytes()[:4096]):
-        raise ValueError(
-            f"`{path}` must be free, got something that saddlepoint did not write; choose another --out."
-        )
+    check_free(path)
     count = len(board.entries)
     html = render_template(
         "compare.html",

@@ -66,7 +66,11 @@ def render_evaluation(run: Run, tensors: Mapping[str, Tensor], *, max_bytes: int
         gallery=_gallery(run, tensors, threats, max_bytes),
         streamed="labels" not in tensors,
         doctor={
-            name: {"findings": findings, "state": worst(findings)}
+            name: {
+                "findings": findings,
+                "state": worst(findings),
+                "verdict": words.VERDICTS[worst(findings)],
+            }
             for name, findings in doctor.items()
         },
         unfit=[name for name, findings in doctor.items() if worst(findings) == "fail"],

@@ -60,12 +60,15 @@ def picture_row(
     says = tensors["predictions"][row].tolist()
     before = tensors["clean_predictions"][row].tolist()
     states = _states(tensors, row)
+    # Records of older releases do not have them.
+    targets = tensors["targets"][row].tolist() if "targets" in tensors else []
     grouped = run.kind == "universal"
     domains = [
         {
             "index": k,
             "name": name,
             "label": class_name(run, labels[k]),
+            "target": class_name(run, targets[k]) if targets else "",
             "clean": class_name(run, before[k]),
             "says": class_name(run, says[k]),
             "state": states[k],
@@ -83,6 +86,7 @@ def picture_row(
     return {
         "row": row,
         "label": class_name(run, labels[0]) if len(set(labels)) == 1 else "",
+        "target": class_name(run, targets[0]) if len(set(targets)) == 1 else "",
         "classes": sorted({class_name(run, label) for label in labels}),
         "missed": [k for k, state in enumerate(states) if state == HELD],
         "before": [k for k, state in enumerate(states) if state == BEFORE],

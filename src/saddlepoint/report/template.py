@@ -4,14 +4,30 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import os
 from functools import cache
 from importlib import resources
+from pathlib import Path
 from typing import Any
 
 from jinja2 import Environment, FunctionLoader, StrictUndefined
 from markupsafe import Markup
 
-__all__ = ["render_template"]
+__all__ = ["check_free", "render_template"]
+
+_MARK = b"saddlepoint</title>"
+
+
+def check_free(path: Path) -> None:
+    """Refuse to write over what is no page of ours.
+
+    Raises:
+        ValueError: There is something else at the path.
+    """
+    if os.path.lexists(path) and not (path.is_file() and _MARK in path.read_bytes()[:4096]):
+        raise ValueError(
+            f"`{path}` must be free, got something that saddlepoint did not write; choose another --out."
+        )
 
 
 def render_template(name: str, **values: Any) -> str:

@@ -13,6 +13,7 @@ from saddlepoint.runs.settings import AttackSettings, TrainSettings
 
 __all__ = [
     "NOUNS",
+    "VERDICTS",
     "Nouns",
     "attack_text",
     "ball_text",
@@ -26,6 +27,13 @@ __all__ = [
     "training_lines",
     "transfer_lines",
 ]
+
+VERDICTS: Mapping[str, str] = {
+    "ok": "fit to be evaluated",
+    "warn": "look at the warnings before trusting numbers",
+    "fail": "not fit: numbers about it would be wrong",
+}
+"""What the doctor says of a model, by its worst finding."""
 
 _NORMS = {"linf": "ℓ∞", "l2": "ℓ2", "l1": "ℓ1", "l0": "ℓ0"}  # noqa: RUF001
 _RULES = {

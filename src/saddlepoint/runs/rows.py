@@ -235,6 +235,8 @@ def _judged(part: AbstractProblem, result: AttackResult, prefix: str) -> dict[st
     # Without a class to reach, a domain is fooled exactly where it is wrong, and one table says both.
     if part.aimed:
         tensors["wrong"] = wrong
+        if not prefix:  # the baseline aims at the same
+            tensors["targets"] = part.labels
     named = {f"{prefix}{name}": value for name, value in tensors.items()}
     if not prefix:
         named |= {
