@@ -27,6 +27,7 @@ __all__ = [
     "line",
     "loss",
     "number",
+    "radii",
     "renamed",
     "rule",
     "seconds",
@@ -289,7 +290,7 @@ def transforms(names: list[str]) -> list[Transform]:
     return found
 
 
-def threats(texts: Sequence[str]) -> dict[str, Threat]:
+def threats(texts: Sequence[str], flag: str = "--threat") -> dict[str, Threat]:
     """Threats by name, norm:radius or norm:radius:step_size; the norm is the name.
 
     Example:
@@ -306,17 +307,34 @@ def threats(texts: Sequence[str]) -> dict[str, Threat]:
         name = name.lower()
         if name not in NORMS or not radius:
             raise ValueError(
-                f"`--threat` must be norm:radius with a norm out of {', '.join(NORMS)}, such as "
+                f"`{flag}` must be norm:radius with a norm out of {', '.join(NORMS)}, such as "
                 f"linf:0.3, l2:2.0 or linf:8/255, got {quoted(text)}."
             )
         if name in found:
-            raise ValueError(f"`--threat` must name every norm once, got {name} twice.")
-        if (eps := number(radius, "--threat")) < 0:
-            raise ValueError(f"`--threat` must have a radius >= 0, got {quoted(text)}.")
+            raise ValueError(f"`{flag}` must name every norm once, got {name} twice.")
+        if (eps := number(radius, flag)) < 0:
+            raise ValueError(f"`{flag}` must have a radius >= 0, got {quoted(text)}.")
         check_radius(name, eps)
-        step = number(size, "--threat step size") if size else None
+        step = number(size, f"{flag} step size") if size else None
         found[name] = Threat(LpBall(NORMS[name], eps), step)
     return found
+
+
+def radii(texts: Sequence[str], known: Mapping[str, Threat]) -> dict[str, float]:
+    """Radii to train with, norm:radius, for some of the known threats.
+
+    Example:
+        >>> radii(["l1:12"], threats(["l2:2.0", "l1:10"]))
+        {'l1': 12.0}
+    """
+    found = threats(texts, "--train-radius")
+    if wrong := [text for text in texts if text.count(":") > 1] + [
+        n for n in found if n not in known
+    ]:
+        raise ValueError(
+            f"`--train-radius` must be norm:radius for norms of --threat, got {quoted(wrong[0])}."
+        )
+    return {name: float(each.ball.eps) for name, each in found.items()}
 
 
 def _options(what: str, name: str, rest: str, allowed: tuple[str, ...]) -> dict[str, Any]:

@@ -36,6 +36,7 @@ from saddlepoint.runs.training_parts import (
 from saddlepoint.training import Recipe, Threat, TrainingProgress
 from saddlepoint.training.checkpoints import read_epochs
 from saddlepoint.training.inner import faster_precision
+from saddlepoint.training.methods import with_radii
 from saddlepoint.training.session import CHECKPOINT
 
 __all__ = [
@@ -108,7 +109,8 @@ def prepare(
     """
     x, y = images[0].x, images[0].y
     # Now: a radius too large for the images would be refused only when the ramp has reached it, epochs later.
-    for threat in threats.values():
+    trained = with_radii(threats, texts.radii(settings.train_radius, threats))
+    for threat in {*threats.values(), *trained.values()}:
         threat.ball.check(x.shape[1:])
     adversarial, count = settings.method != "clean", settings.held_out
     if count is None:
@@ -229,6 +231,8 @@ def _fit(
         options = {"rule": rule, "steps": settings.steps, "mix": settings.mix, "ramp": ramp}
         if settings.start is not None:
             options["start"] = settings.start
+        if settings.train_radius:
+            options["radii"] = texts.radii(settings.train_radius, work.threats)
     flip, shift = work.recipe.flip, work.recipe.shift
     loader = training.Batches(
         *work.train,

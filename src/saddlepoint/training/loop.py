@@ -137,7 +137,7 @@ def train(
             precision. "auto" is decided once, by process 0 for all, and kept in the checkpoint: a run that is
             resumed goes on as it began.
         callback: Called after every step; after the last of an epoch when everything has been written.
-        **options: `rule`, `steps`, `mix`, `start` and `ramp`, see `MethodOptions`.
+        **options: `rule`, `steps`, `mix`, `start`, `ramp` and `radii`, see `MethodOptions`.
 
     Returns:
         The state of affairs at the end of each epoch.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import partial
 from typing import Literal, Protocol, TypedDict, Unpack, final
 
@@ -29,7 +30,7 @@ from .threats import (
     check_threats,
 )
 
-__all__ = ["ADVERSARIAL", "MethodOptions", "make_method"]
+__all__ = ["ADVERSARIAL", "MethodOptions", "make_method", "with_radii"]
 
 
 class MethodOptions(TypedDict, total=False):
@@ -43,6 +44,8 @@ class MethodOptions(TypedDict, total=False):
             the perturbations and weights it was left with in the epoch before, as in Algorithm 2. For that the
             loader must give numbers of images too, and memory holds K times the data set.
         ramp: Epochs over which the radii rise from zero, as l1 and linf training from scratch may need.
+        radii: Radii to train with, by the names of threats, where they differ from those that are validated. A
+            threat that the inner attack finds too little for, as is usual for l1, wants a larger one.
 
     Example:
         >>> import saddlepoint as sp
@@ -58,6 +61,7 @@ class MethodOptions(TypedDict, total=False):
     mix: float
     start: Literal["zero", "random", "warm"]
     ramp: float
+    radii: Mapping[str, float]
 
 
 class _Options(MethodOptions, total=False):
@@ -221,7 +225,26 @@ def make_method(
         raise ValueError(
             f"`rule` must be None unless the method is 'ampgd' or 'ampgd-paper', got {rule} for {name!r}."
         )
-    return ADVERSARIAL[name](check_threats(threats), options)
+    trained = with_radii(check_threats(threats), options.get("radii", {}))
+    return ADVERSARIAL[name](trained, options)
+
+
+def with_radii(threats: Mapping[str, Threat], radii: Mapping[str, float]) -> dict[str, Threat]:
+    """The threats to train against: some with a radius of their own.
+
+    Example:
+        >>> import saddlepoint as sp
+        >>> threats = check_threats({"l2": sp.l2(2.0), "l1": sp.l1(10.0)})
+        >>> [threat.ball.eps for threat in with_radii(threats, {"l1": 12.0}).values()]
+        [2.0, 12.0]
+    """
+    unknown = [name for name in radii if name not in threats]
+    if unknown:
+        raise ValueError(
+            f"`radii` must be by the names of threats, {', '.join(threats)}, got {unknown[0]!r}."
+        )
+    balls = {name: replace(threats[name].ball, eps=eps) for name, eps in radii.items()}
+    return {**threats, **{name: replace(threats[name], ball=ball) for name, ball in balls.items()}}
 
 
 def _ampgd(threats: dict[str, Threat], options: _Options) -> AbstractMethod:

@@ -12,6 +12,7 @@ from saddlepoint.runs.settings.common import (
     Classes,
     Limit,
     Mean,
+    Names,
     Number,
     Seed,
     Settings,
@@ -68,6 +69,11 @@ class TrainSettings(Settings):
     classes: Classes = None
     size: Size = None
     threat: Threats = Field(default=[])
+    train_radius: Names = Field(
+        default=[],
+        description="Norms and radii to train with where they differ from those of --threat, which are tested: "
+        "l1:12 or linf:0.33,l1:12.",
+    )
     recipe: Literal["fast", "paper"] = Field(
         default="fast",
         description="fast is a one-cycle schedule for a CPU, paper the schedule of the paper.",
@@ -132,7 +138,12 @@ class TrainSettings(Settings):
                 f"`--threat` must be given for --method {self.method}, such as --threat linf:0.3 "
                 "--threat l2:2.0, got none; --method clean trains without."
             )
-        texts.threats(self.threat)
+        texts.radii(self.train_radius, texts.threats(self.threat))
+        if self.train_radius and self.method == "clean":
+            raise ValueError(
+                "`--train-radius` must be left out for --method clean, which trains without threats, got "
+                f"{','.join(self.train_radius)}."
+            )
         if self.rule is not None:
             check_weights(self.rule, len(self.threat))
         return self
