@@ -328,11 +328,9 @@ def radii(texts: Sequence[str], known: Mapping[str, Threat]) -> dict[str, float]
         {'l1': 12.0}
     """
     found = threats(texts, "--train-radius")
-    if wrong := [text for text in texts if text.count(":") > 1] + [
-        n for n in found if n not in known
-    ]:
+    if not found.keys() <= known.keys() or any(each.step_size for each in found.values()):
         raise ValueError(
-            f"`--train-radius` must be norm:radius for norms of --threat, got {quoted(wrong[0])}."
+            f"`--train-radius` must be norm:radius for norms of --threat, got {','.join(texts)}."
         )
     return {name: float(each.ball.eps) for name, each in found.items()}
 
