@@ -2,7 +2,7 @@
 
 A table begins with `<!-- table: NAME -->` and ends with `<!-- end -->`. It has one line per strategy, or is
 that of a measurement; one that begins with `<!-- table: NAME, details -->` has one line per strategy and
-source, with every accuracy.
+source, with every accuracy, and `<!-- table: NAME, paired -->` what strategies win over the average.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from pathlib import Path
 
 from saddlepoint.experiments.catalogue import find
 from saddlepoint.experiments.finished import Attacked, Results
+from saddlepoint.experiments.pairs import pair_table
 from saddlepoint.experiments.plan import UNREPORTED, Block, Row
 from saddlepoint.experiments.stored import read_lines, read_summary
 from saddlepoint.experiments.summary import found_weights, summarise
@@ -21,7 +22,8 @@ from saddlepoint.runs.settings import UniversalSettings
 
 __all__ = ["named_tables", "overview", "write_tables"]
 
-_MARKED = re.compile(r"<!-- table: ([\w-]+)(, details)? -->\n(.*?)<!-- end -->", re.DOTALL)
+_MARKED = re.compile(r"<!-- table: ([\w-]+)(?:, (\w+))? -->\n(.*?)<!-- end -->", re.DOTALL)
+_NO_PAIRS = "The stored runs were made before verdicts were kept, so that there are no paired differences.\n"
 
 
 def write_tables(text: str, store: Path) -> str:
@@ -40,9 +42,9 @@ def write_tables(text: str, store: Path) -> str:
     """
 
     def fill(match: re.Match[str]) -> str:
-        name, details, _ = match.groups()
+        name, form, _ = match.groups()
         opening = match.group(0).partition("\n")[0]
-        return f"{opening}\n{_table(name, store, details=bool(details))}<!-- end -->"
+        return f"{opening}\n{_table(name, store, form or 'overview')}<!-- end -->"
 
     return _MARKED.sub(fill, text)
 
@@ -57,14 +59,19 @@ def named_tables(text: str) -> list[str]:
     return list(dict.fromkeys(match.group(1) for match in _MARKED.finditer(text)))
 
 
-def _table(name: str, store: Path, *, details: bool) -> str:
+def _table(name: str, store: Path, form: str) -> str:
     experiment = find(name)
     if experiment.measurements:
         empty = summarise(Results(experiment, ()))[0]
         return _plain(replace(empty, lines=read_lines(experiment, store), notes=()))
     results = read_summary(experiment, store)
-    if details:
+    if form == "details":
         return _plain(replace(summarise(results)[0], notes=()))
+    if form == "paired":
+        tables = pair_table(results)
+        return _plain(tables[0]) if tables else _NO_PAIRS
+    if form != "overview":
+        raise ValueError(f"a marker must say `details` or `paired` after {name}, got {form!r}.")
     return _plain(replace(overview(results), notes=tuple(found_weights(results))))
 
 

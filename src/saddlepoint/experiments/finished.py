@@ -72,6 +72,7 @@ class Attacked:
         accuracy: Per domain, percent.
         weights: Mean final weight per domain.
         evaluations: Of all domains, mean over rows.
+        success: Of every row whether all domains were fooled, where a stored summary says so; see `verdicts`.
         folder: Where its tensors are; None if it was read from a stored summary.
     """
 
@@ -88,7 +89,14 @@ class Attacked:
     accuracy: Mapping[str, float]
     weights: Mapping[str, float]
     evaluations: float
+    success: tuple[bool, ...] | None = field(default=None, compare=False)
     folder: Path | None = field(default=None, compare=False)
+
+    def verdicts(self) -> tuple[bool, ...] | None:
+        """Of every row whether all domains were fooled; None if it is a summary without them."""
+        if self.success is not None or self.folder is None:
+            return self.success
+        return tuple(self.tensors()["fooled"].all(dim=1).tolist())
 
     def tensors(self) -> dict[str, Tensor]:
         """Weights, losses, verdicts and history, see `saddlepoint.runs`."""

@@ -7,7 +7,7 @@ than those of this code are refused.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -169,6 +169,8 @@ def _row(item: Attacked, run: Run) -> dict[str, Any]:
         "accuracy": {} if groups else item.accuracy,
         "weights": {} if groups else item.weights,
     }
+    if (verdicts := item.verdicts()) is not None:
+        raw["verdicts"] = _packed(verdicts)
     return {**raw, "settings": _settings(item.block, item.row, raw)}
 
 
@@ -194,7 +196,18 @@ def _attacked(block: Block, row: Row, raw: dict[str, Any]) -> Attacked:
         accuracy=raw["accuracy"],
         weights=raw["weights"],
         evaluations=raw["evaluations"],
+        success=_unpacked(raw["verdicts"], raw["rows"]) if "verdicts" in raw else None,
     )
+
+
+def _packed(verdicts: Sequence[bool]) -> str:
+    """A hexadecimal number, its highest bit the first row."""
+    bits = "".join("1" if verdict else "0" for verdict in verdicts)
+    return f"{int(bits, 2):0{-(-len(bits) // 4)}x}"
+
+
+def _unpacked(text: str, rows: int) -> tuple[bool, ...]:
+    return tuple(bit == "1" for bit in f"{int(text, 16):0{rows}b}")
 
 
 def _unique(items: list[Mapping[str, str]]) -> list[Mapping[str, str]]:

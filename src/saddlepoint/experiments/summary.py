@@ -8,6 +8,7 @@ from saddlepoint.experiments.building import domain_names
 from saddlepoint.experiments.finished import Attacked, Results, Source
 from saddlepoint.experiments.image_groups import IMAGE_GROUPS
 from saddlepoint.experiments.measurements import Distances, Residuals, Times
+from saddlepoint.experiments.pairs import pair_table
 from saddlepoint.experiments.plan import (
     AVERAGE,
     UNREPORTED,
@@ -45,7 +46,7 @@ def summarise(results: Results, skipped: Sequence[str] = ()) -> list[Table]:
         return [_rates(results, notes)]
     if experiment.measurements:
         return [_costs(results, notes)]
-    return [_attacks(results, notes)]
+    return [_attacks(results, notes), *pair_table(results)]
 
 
 def _attacks(results: Results, notes: tuple[str, ...]) -> Table:
