@@ -5,7 +5,7 @@ A CIFAR-10 ResNet-18 trained without a defence, and an MNIST network trained aga
     saddlepoint evaluate examples.pyautoattack_networks:resnet18 --data cifar10 --suite autoattack
     saddlepoint evaluate examples.pyautoattack_networks:mnist --data mnist --suite autoattack
 
-Needs pip install 'saddlepoint[eval]', and h5py for the second.
+Needs pip install '.[eval]' in the checkout, and h5py for the second.
 """
 
 from __future__ import annotations
@@ -125,7 +125,7 @@ def _file(name: str) -> Path:
     package = importlib.util.find_spec("pyautoattack")
     if package is None or package.origin is None:
         raise ImportError(
-            "the parameters are in pyautoattack; install it with pip install 'saddlepoint[eval]'"
+            "the parameters are in pyautoattack; install it with pip install '.[eval]' in the checkout"
         )
     return Path(package.origin).parent / "examples" / name
 

@@ -107,6 +107,15 @@ def test_rooms_import_only_from_lower_levels(path: Path) -> None:
             assert LEVELS[parts[1]] < LEVELS[room], f"{room} imports {name}"
 
 
+def test_the_page_on_the_design_lists_all_levels_in_their_order() -> None:
+    page = (ROOT.parents[1] / "docs" / "design.md").read_text(encoding="utf-8")
+    block = page.partition("    base ")[2].partition("\n\n")[0]
+    words = re.findall(r"\w+", block)
+    assert [room for room in LEVELS if room not in words] == []
+    order = sorted(LEVELS, key=words.index)
+    assert [LEVELS[room] for room in order] == sorted(LEVELS.values())
+
+
 def test_only_the_reports_of_results_reach_up_through_the_package() -> None:
     """`import saddlepoint` inside a room could reach any other; the method `report` does, and says why."""
     bare = [path.name for path in FILES if "saddlepoint" in set(plain_imports(path))]

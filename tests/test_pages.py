@@ -62,6 +62,15 @@ def test_the_commands_of_a_page_are_understood(page: Path) -> None:
                 cli.app.parse_args(given, exit_on_error=False, print_error=False)
 
 
+def test_only_the_page_on_installing_speaks_of_the_package_index() -> None:
+    told = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *DOCS.rglob("*.md")]
+    told += (ROOT / "examples").iterdir()
+    found = {
+        name(page) for page in told if page.is_file() and "saddlepoint[" in page.read_text("utf-8")
+    }
+    assert found == {"docs/install.md"}
+
+
 def test_a_command_with_a_wrong_flag_is_noticed() -> None:
     given = words("saddlepoint evaluate mnist-a --thread linf:0.1")
     assert given is not None

@@ -45,28 +45,37 @@ def test_the_table_is_made_of_the_stored_results(tools) -> None:
     assert table.written(text, table.block()) == text, "run: python tools/readme_table.py"
 
 
-def test_the_table_is_that_of_the_peers_as_soon_as_one_case_is_finished(tools, tmp_path) -> None:
+def test_the_table_has_the_best_peer_of_finished_cases_with_enough_images(tools, tmp_path) -> None:
     table = tools("readme_table")
-    (tmp_path / "quick.json").write_text('{"cases": {}}')
     cell = {"images": 50, "evaluations": 4.0}
-    case = {
-        "methods": ["`attack`, min-max", "PGD", "APGD"],
-        "peers": ["PGD", "APGD"],
-        "wanted": 4,
-        "cells": {
-            "`attack`, min-max/0": {**cell, "fooled": 45},
-            "`attack`, min-max/1": {**cell, "fooled": 40, "evaluations": 8.0},
-            "PGD/0": {**cell, "fooled": 20},
-            "APGD/0": {**cell, "fooled": 30},
-        },
+    cells = {
+        "`attack`, min-max/0": {**cell, "fooled": 45},
+        "`attack`, min-max/1": {**cell, "fooled": 40, "evaluations": 8.0},
+        "PGD/0": {**cell, "fooled": 20},
+        "APGD/0": {**cell, "fooled": 30},
     }
-    for wanted, expected in (
-        (5, "AutoAttack leaves"),
-        (4, "| M | 85.0 % with 6.0 | 60.0 % with 4.0 | APGD |"),
-    ):
-        cases = {"a: M": {**case, "wanted": wanted}, "b: N": case}
-        (tmp_path / "peers.json").write_text(json.dumps({"cases": cases}))
-        assert expected in table.block(tmp_path)
+    peers = ["PGD", "APGD"]
+    case = {"methods": ["`attack`, min-max", *peers], "peers": peers, "wanted": 4, "cells": cells}
+    few = {name: {**each, "images": 10} for name, each in cells.items()}
+    cases = {
+        "a: M": case,
+        "a: unfinished": {**case, "wanted": 5},
+        "a: few": {**case, "cells": few},
+        "b: N": case,
+    }
+    (tmp_path / "peers.json").write_text(json.dumps({"cases": cases}))
+    _, *rows = table.block(tmp_path).split("| ---: |\n")
+    assert rows == ["| M | 85.0 % with 6.0 | 60.0 % with 4.0 | APGD |\n"]
+
+
+def test_the_picture_shows_what_its_text_says(tools) -> None:
+    said = re.search(r"!\[.*? on (\d+) % .*? on (\d+) % .*?\]", README.read_text(encoding="utf-8"))
+    page = (tools("gallery").SHOWN / "demo.html").read_text(encoding="utf-8")
+    row = re.search(r"ASR among correct.*?([\d.]+)<.*?([\d.]+)<", page, re.DOTALL)
+    assert said is not None
+    assert row is not None
+    average, minmax = (round(float(number)) for number in row.groups())
+    assert (minmax, average) == tuple(map(int, said.groups()))
 
 
 def test_it_is_read_in_two_minutes() -> None:
