@@ -99,6 +99,21 @@ def test_every_page_is_in_the_menu_and_every_entry_is_a_page() -> None:
     assert set(listed) - written - made <= later
 
 
+@pytest.mark.parametrize("page", sorted(DOCS.rglob("*.md")), ids=name)
+def test_links_of_a_page_lead_to_what_the_site_has(page: Path) -> None:
+    text = re.sub(
+        r"^```.*?^```|`[^`]*`", "", page.read_text("utf-8"), flags=re.DOTALL | re.MULTILINE
+    )
+    for link in re.findall(r"\]\(([^)#\s]+)(?:#[^)]*)?\)", text):
+        if link.startswith("https://"):
+            continue
+        target = (page.parent / link).resolve()
+        # Written when the site is made: tools/website.py, which leaves out JSON.
+        made = {DOCS / "changelog.md", DOCS / "contributing.md"}
+        assert target in made or target.parent.name == "notebooks" or target.is_file(), link
+        assert target.suffix != ".json", link
+
+
 def test_links_are_followed(tmp_path: Path) -> None:
     (tmp_path / "one.html").write_text(
         '<a href="two.html#here">a</a><a href="two.html#gone">b</a><a href="three.html">c</a>'
