@@ -17,7 +17,7 @@ import torch
 
 import saddlepoint as sp
 from saddlepoint.files import write_atomically
-from saddlepoint.runs import patch_words
+from saddlepoint.runs import attack_words
 
 STORE = Path("docs/results/patches.json")
 PAGE = Path("docs/patches.md")
@@ -69,7 +69,7 @@ def measure(family: str, rule: str, seed: int, x: torch.Tensor, y: torch.Tensor)
     models = [sp.models.channels_last(sp.models.load(f"cifar10-{name.lower()}")) for name in MODELS]
     count, first = MADE[1] - MADE[0], HELD_OUT[0] - MADE[0]
     groups, truth = sp.data.group(x[:count], y[:count], IMAGES, seed=seed)
-    views, patch = patch_words.views(list(FAMILIES[family])), sp.Patch(size=SIZE)
+    views, patch = attack_words.views(list(FAMILIES[family])), sp.Patch(size=SIZE)
     problem = sp.Patched(models, patch, groups, truth, views, seed=seed)
     result = sp.attack(
         problem,

@@ -2,47 +2,30 @@
 
 A new interpreter takes seconds to import torch. `Nursery` starts one, which imports the library and computes
 nothing, and forks it for every command: a child is a process of its own, ready at once, and may be killed.
+One serves all tests of a process (`shared`).
 """
 
 from __future__ import annotations
 
+import atexit
+import functools
 import json
 import os
+import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 import traceback
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
-__all__ = ["SHORT", "Child", "Nursery"]
+__all__ = ["SHORT", "Child", "Nursery", "Started", "shared"]
 
-SHORT = """
-import math
-from dataclasses import replace
-from saddlepoint.evaluation import OurAttack, domains, suites
-from saddlepoint.evaluation.ours import RandomSearch
-from saddlepoint.experiments import catalogue, runner
-from saddlepoint.losses import neg_cross_entropy
-
-def named(suite, p):
-    ours = OurAttack("attack-ce", neg_cross_entropy, steps=3), OurAttack("attack", steps=3)
-    return (*ours, RandomSearch(queries=20)) if p == math.inf else ours
-
-suites._named = named
-OurAttack.calls = 2
-domains.domains_unchecked.__kwdefaults__.update(steps=3, searches=2)
-runner._CHUNK = 2
-
-def quick(experiment):
-    blocks = tuple(block.but(steps=2) for block in experiment.blocks)
-    measured = tuple(replace(m, block=m.block.but(steps=12)) for m in experiment.measurements)
-    return replace(experiment, blocks=blocks, measurements=measured)
-
-catalogue.EXPERIMENTS = {name: quick(each) for name, each in catalogue.EXPERIMENTS.items()}
-"""
+SHORT = "import shortened; shortened.everything()\n"
 """A patch: suites of a few steps with a restart, experiments of a few steps with many pages."""
 
 _CHANGES = ("replace", "unlink", "rmdir")  # what changes the files of a run that is under way
@@ -57,10 +40,52 @@ class Child(NamedTuple):
     changes: int
 
 
+class Started:
+    """A child under way, to be used as a `subprocess.Popen`."""
+
+    def __init__(self, ask: Callable[[dict[str, Any]], Any], pid: int, files: tuple[Path, Path]):
+        self._ask, self.pid, self._files = ask, pid, files
+        self.returncode: int | None = None
+
+    def poll(self) -> int | None:
+        """Its exit code (negative: the signal); None while it runs."""
+        if self.returncode is None:
+            self.returncode = self._ask({"poll": self.pid})
+        return self.returncode
+
+    def said(self) -> str:
+        """What it has printed so far."""
+        return self._files[0].read_text(encoding="utf-8")
+
+    def send_signal(self, number: int) -> None:
+        """Send it a signal."""
+        os.kill(self.pid, number)
+
+    def wait(self, timeout: float = 60) -> int:
+        """Its exit code, when it has ended."""
+        deadline = time.monotonic() + timeout
+        while (code := self.poll()) is None:
+            assert time.monotonic() < deadline
+            time.sleep(0.005)
+        return code
+
+    def communicate(self, timeout: float = 60) -> tuple[str, str]:
+        """What it printed and complained of, when it has ended."""
+        self.wait(timeout)
+        return self.said(), self._files[1].read_text(encoding="utf-8")
+
+    def kill(self) -> None:
+        """End it, if it has not ended, and wait for that."""
+        if self.poll() is None:
+            self.send_signal(signal.SIGKILL)
+        self.wait()
+
+
 class Nursery:
     """Runs commands in forked children; a context, which ends with the process that forks them."""
 
     def __enter__(self) -> Nursery:
+        self._scratch = tempfile.TemporaryDirectory()
         src = Path(__file__).parents[1] / "src"
         paths = [str(src), str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")]
         self._process = subprocess.Popen(
@@ -74,6 +99,7 @@ class Nursery:
 
     def __exit__(self, *_: object) -> None:
         self._process.communicate(timeout=60)
+        self._scratch.cleanup()
 
     def run(
         self,
@@ -96,19 +122,56 @@ class Nursery:
             end_others: Whether the end of a process that failed ends the others, as under torchrun.
             timeout: Seconds after which all are killed.
         """
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
         wanted = {"words": [str(word) for word in words], "cwd": str(cwd), "processes": processes}
         wanted |= {"die_at": die_at, "patch": patch, "timeout": timeout, "end_others": end_others}
+        return [Child(**each) for each in self._ask(wanted)]
+
+    def start(self, *words: object, cwd: Path, patch: str = "") -> Started:
+        """Begin one command of `saddlepoint`, or Python of the test (`patch`) that exits, and go on."""
+        folder = Path(tempfile.mkdtemp(dir=self._scratch.name))
+        files = folder / "out", folder / "err"
+        wanted: dict[str, Any] = {"start": [str(file) for file in files], "cwd": str(cwd)}
+        wanted |= {"words": [str(word) for word in words], "patch": patch, "die_at": None}
+        return Started(self._ask, self._ask(wanted), files)
+
+    def _ask(self, wanted: dict[str, Any]) -> Any:
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
         self._process.stdin.write(json.dumps(wanted) + "\n")
         self._process.stdin.flush()
-        return [Child(**each) for each in json.loads(self._process.stdout.readline())]
+        return json.loads(self._process.stdout.readline())
+
+
+@functools.cache
+def shared() -> Nursery:
+    """The one of this process, which ends with it."""
+    nursery = Nursery()
+    atexit.register(nursery.__exit__)
+    return nursery.__enter__()
 
 
 def _serve(requests: IO[str], answers: IO[str]) -> None:
     for line in requests:
-        answers.write(json.dumps(_together(json.loads(line))) + "\n")
+        wanted = json.loads(line)
+        if "poll" in wanted:
+            done, status = os.waitpid(wanted["poll"], os.WNOHANG)
+            answer: Any = os.waitstatus_to_exitcode(status) if done else None
+        elif "start" in wanted:
+            answer = _begin(wanted)
+        else:
+            answer = _together(wanted)
+        answers.write(json.dumps(answer) + "\n")
         answers.flush()
+
+
+def _begin(wanted: dict[str, Any]) -> int:
+    files = [os.open(file, os.O_WRONLY | os.O_CREAT) for file in (*wanted["start"], os.devnull)]
+    pid = os.fork()
+    if pid == 0:
+        _child(wanted, files, {}, None)
+    for file in files:
+        os.close(file)
+    return pid
 
 
 def _together(wanted: dict[str, Any]) -> list[dict[str, Any]]:
@@ -154,6 +217,7 @@ def _child(
     code = 99
     try:
         os.environ.update(own)
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # which a background job ignores
         os.chdir(wanted["cwd"])
         sys.path.insert(0, wanted["cwd"])
         null = os.open(os.devnull, os.O_RDONLY)
@@ -212,8 +276,16 @@ def _import_all() -> None:
         importlib.import_module(f"saddlepoint.cli.{name}")
     for name in ("data", "doctor", "experiments", "models", "report", "runs", "training"):
         importlib.import_module(f"saddlepoint.{name}")
-    importlib.import_module("torch.distributed")
-    importlib.import_module("torch._dynamo")  # what optimisers import at their first step
+    later = ["torch.distributed", "torch._dynamo"]  # the second by optimisers at their first step
+    later += [
+        "matplotlib.backends.backend_svg",
+        "matplotlib.backends.backend_agg",
+        "PIL.PngImagePlugin",
+    ]
+    later += ["rich.progress", "rich.table", "torch.utils.tensorboard"]
+    for name in later:
+        with suppress(ImportError):  # of an extra
+            importlib.import_module(name)
 
 
 if __name__ == "__main__":

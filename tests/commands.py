@@ -6,16 +6,17 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
+from children import Started, shared
 from folders import ROOT
 from saddlepoint import cli
 
-__all__ = ["ENVIRONMENT", "QUICK", "SLOW_MODEL", "inside", "run"]
+__all__ = ["ENVIRONMENT", "QUICK", "SLOW_MODEL", "begin", "fresh", "inside", "run"]
 
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "OMP_NUM_THREADS": "1"}
+SHORT_SUITES = "import shortened; shortened.short_suites().__enter__()"
 QUICK = ("--models", "A,C", "--limit", "12", "--steps", "6", "--batch-size", "5")
 
 SLOW_MODEL = """
@@ -47,11 +48,22 @@ number = 3
 """
 
 
-def run(*words: object, cwd: Path, **options: Any) -> subprocess.CompletedProcess[str]:
-    """Run one command in a process of its own."""
+def run(*words: object, cwd: Path) -> subprocess.CompletedProcess[str]:
+    """Run one command in a process of its own, which is forked: see `children`."""
+    (done,) = shared().run(*words, cwd=cwd, patch=SHORT_SUITES)
+    return subprocess.CompletedProcess(words, done.code, done.out, done.err)
+
+
+def begin(*words: object, cwd: Path) -> Started:
+    """Begin one command in such a process."""
+    return shared().start(*words, cwd=cwd, patch=SHORT_SUITES)
+
+
+def fresh(*words: object, cwd: Path) -> subprocess.CompletedProcess[str]:
+    """Run one command in a new interpreter, as a shell does, which takes seconds to import torch."""
     command = [sys.executable, "-m", "saddlepoint", *map(str, words)]
     return subprocess.run(
-        command, cwd=cwd, env=ENVIRONMENT, capture_output=True, text=True, timeout=120, **options
+        command, cwd=cwd, env=ENVIRONMENT, capture_output=True, text=True, timeout=120
     )
 
 

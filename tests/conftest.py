@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
 
 import hypothesis
@@ -10,7 +11,8 @@ import pytest
 import torch
 from torch import nn
 
-from children import Nursery
+from children import Nursery, shared
+from shortened import short_suites
 
 torch.set_num_threads(1)
 hypothesis.settings.register_profile(
@@ -45,8 +47,14 @@ def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
 
 
-@pytest.fixture(scope="module")
-def nursery() -> Iterator[Nursery]:
+@pytest.fixture(autouse=True, scope="module")
+def short_suites_for_runs(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Suite "quick" takes a few steps in the rooms that are about what becomes of its results."""
+    with short_suites() if request.path.parent.name in ("cli", "report", "runs") else nullcontext():
+        yield
+
+
+@pytest.fixture
+def nursery() -> Nursery:
     """Processes that a test may kill."""
-    with Nursery() as started:
-        yield started
+    return shared()

@@ -11,7 +11,7 @@ import torch
 import saddlepoint as sp
 from commands import inside
 from saddlepoint.cli.errors import with_suggestion
-from saddlepoint.runs.devices import device_of
+from saddlepoint.runs.preparing import device_of
 
 
 @pytest.mark.parametrize(

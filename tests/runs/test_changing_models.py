@@ -12,7 +12,7 @@ import saddlepoint as sp
 from commands import inside
 from saddlepoint import runs
 from saddlepoint.runs import rows
-from saddlepoint.runs.answers import answers, same_answers
+from saddlepoint.runs.refusals import answers, same_answers
 
 NETS = """
     import torch

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import signal
-import subprocess
-import sys
+import time
 from pathlib import Path
 
 import pytest
 import torch
 
+from children import Nursery, Started
 from saddlepoint.evaluation import Page
 from saddlepoint.runs.counting import summarise
 from saddlepoint.runs.execute import Execution, RunInterrupted, in_pages, opened
@@ -24,11 +23,9 @@ from saddlepoint.runs.store import LOCK, PAGES, Store, locked
 
 ROWS, SIZE = 10, 4
 TABLE = torch.ones(ROWS, 1)
-METRICS = summarise(
-    ["A"],
-    {"fooled": TABLE > 0, "clean_fooled": TABLE < 0, "weights": TABLE, "num_forwards": TABLE[:, 0]},
-    baseline=False,
-).plain()
+TABLES = {"fooled": TABLE > 0, "clean_fooled": TABLE < 0, "weights": TABLE}
+TABLES |= {"num_forwards": TABLE[:, 0]}
+METRICS = summarise(["A"], TABLES, baseline=False).plain()
 
 
 def record(eps: float = 0.1, *, data: str = "d", models: dict[str, str] | None = None) -> Run:
@@ -61,7 +58,8 @@ class Work:
 
     def run(self, execution: Execution) -> Run:
         tensors, seconds = in_pages(execution, ROWS, SIZE, self.page)
-        return execution.finish(tensors, done=ROWS, seconds=seconds, metrics=METRICS)
+        found = {**tensors, **TABLES}
+        return execution.finish(found, done=ROWS, seconds=seconds, metrics=METRICS)
 
 
 def go(folder: Path, work: Work, **options: bool) -> Run:
@@ -238,30 +236,39 @@ def test_results_of_another_run_are_noticed(tmp_path: Path) -> None:
         read_results(tmp_path / "a")
 
 
-SLOW = """
+SLOW = f"""
 import sys, time
-sys.path.insert(0, sys.argv[2])
+sys.path.insert(0, {str(Path(__file__).parent)!r})
 from pathlib import Path
 from test_execute import Work, go
 class Slow(Work):
     def page(self, start, stop):
-        if start == 8 and not (Path(sys.argv[1]) / "go on").exists():
+        if start == 8 and not Path("go on").exists():
             print("ready", flush=True)
             time.sleep(60)
         return super().page(start, stop)
-go(Path(sys.argv[1]), Slow(), resume=True)
+go(Path(), Slow(), resume=True)
+sys.exit()
 """
 
 
+def started(folder: Path, nursery: Nursery) -> Started:
+    """A process that has done a part of the run in the folder."""
+    process, deadline = nursery.start(cwd=folder, patch=SLOW), time.monotonic() + 60
+    while process.said() != "ready\n":
+        assert process.poll() is None, process.communicate()
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    return process
+
+
 @pytest.mark.parametrize("name", ["SIGTERM", "SIGHUP", "SIGINT", "SIGKILL"])
-def test_whatever_stops_the_process_the_run_can_be_continued(tmp_path: Path, name: str) -> None:
-    here = str(Path(__file__).parent)
-    command = [sys.executable, "-c", SLOW, str(tmp_path), here]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as process:
-        assert process.stdout is not None
-        assert process.stdout.readline() == b"ready\n"
-        os.kill(process.pid, getattr(signal, name))
-        process.wait(20)
+def test_whatever_stops_the_process_the_run_can_be_continued(
+    tmp_path: Path, name: str, nursery: Nursery
+) -> None:
+    process = started(tmp_path, nursery)
+    process.send_signal(getattr(signal, name))
+    process.wait(20)
     expected = "running" if name == "SIGKILL" else "interrupted"
     assert Run.read(tmp_path).status == expected
     work = Work()
@@ -270,15 +277,13 @@ def test_whatever_stops_the_process_the_run_can_be_continued(tmp_path: Path, nam
     assert torch.equal(squares(tmp_path), 0.1 * torch.arange(10) ** 2)
 
 
-def test_a_second_signal_does_not_interrupt_the_writing_of_the_record(tmp_path: Path) -> None:
-    here = str(Path(__file__).parent)
-    command = [sys.executable, "-c", SLOW, str(tmp_path), here]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as process:
-        assert process.stdout is not None
-        assert process.stdout.readline() == b"ready\n"
-        for number in (signal.SIGTERM, signal.SIGTERM, signal.SIGHUP, signal.SIGTERM):
-            os.kill(process.pid, number)
-        process.wait(20)
+def test_a_second_signal_does_not_interrupt_the_writing_of_the_record(
+    tmp_path: Path, nursery: Nursery
+) -> None:
+    process = started(tmp_path, nursery)
+    for number in (signal.SIGTERM, signal.SIGTERM, signal.SIGHUP, signal.SIGTERM):
+        process.send_signal(number)
+    process.wait(20)
     assert Run.read(tmp_path).status == "interrupted"
 
 

@@ -17,6 +17,8 @@ from run_factory import make_evaluation, make_run
 from saddlepoint import report, runs
 from saddlepoint.experiments import Setup, collect, find, reproduce
 from saddlepoint.experiments.summary import summarise
+from saddlepoint.files import read_tensors, write_tensors
+from saddlepoint.runs.reading import digest_of
 from saddlepoint.runs.record import RECORD, _digest
 
 TRAIN = "train --data mnist-sample --model C --limit 10 --epochs 2 --steps 1 --test-steps 1 --test-images 4"
@@ -146,3 +148,78 @@ def test_a_forged_record_is_drawn_or_refused_in_one_sentence(
             lambda: report.write_comparison(runs.rank_runs([tmp_path]), tmp_path / "b.html"), what
         )
     assert refused > 5
+
+
+NUMBERS: dict[str, Path_] = {
+    "ensemble": ("metrics", "asr_all_among_correct"),
+    "universal": ("metrics", "intervals", "accuracy", "net 0"),
+    "evaluate": ("metrics", "union"),
+    "evaluate-several": ("metrics", "joint", "linf"),
+    "train": ("metrics", "history", 0, "validation", "union"),
+}
+
+
+def _forge(folder: Path, place: Path_, change: Callable[[Any, Any], None]) -> None:
+    raw = json.loads((folder / RECORD).read_text())
+    del raw["digest"]
+    (folder / RECORD).write_text(_damaged(raw, place, change))
+
+
+@pytest.mark.parametrize("kind", NUMBERS)
+def test_a_number_that_the_rows_do_not_come_to_is_named_and_the_other_runs_are_ranked(
+    folders: dict[str, Path], kind: str, tmp_path: Path
+) -> None:
+    honest = shutil.copytree(folders[kind], tmp_path / "honest")
+    forged = shutil.copytree(folders[kind], tmp_path / "forged")
+
+    def better(holder: Any, key: Any) -> None:
+        old = holder[key]
+        holder[key] = [old[0], 99.9] if isinstance(old, list) else old + 0.5
+
+    _forge(forged, NUMBERS[kind], better)
+    last = str(NUMBERS[kind][-1])
+    with pytest.raises(
+        ValueError, match=rf"must say in run\.json what its rows come to, got .*{last}"
+    ):
+        report.write_report(forged)
+    board = runs.rank_runs([tmp_path])
+    assert [entry.folder for entry in board.entries] == [honest]
+    assert [each.folder for each in board.left_out] == [forged]
+
+
+def test_an_attack_that_was_cut_short_cannot_be_forged_to_be_whole(tmp_path: Path) -> None:
+    make_evaluation(tmp_path / "run", rows=4, budget=1e-9)
+    assert "union" in json.loads((tmp_path / "run" / RECORD).read_text())["metrics"]["at_most"]
+    _forge(tmp_path / "run", ("metrics", "at_most"), lambda holder, key: holder[key].clear())
+    with pytest.raises(ValueError, match="at_most"):
+        runs.finished(tmp_path / "run")
+
+
+@pytest.mark.parametrize("kind", ["ensemble", "evaluate", "evaluate-several"])
+@pytest.mark.parametrize("harm", ["lost", "short", "other"])
+def test_tables_that_are_none_of_such_a_run_are_refused_in_one_sentence(
+    folders: dict[str, Path], kind: str, harm: str, tmp_path: Path
+) -> None:
+    folder = shutil.copytree(folders[kind], tmp_path / "run")
+    tensors = read_tensors(folder / runs.TENSORS).tensors
+    name = "fooled" if kind == "ensemble" else next(n for n in tensors if n.endswith("/broken"))
+    changed = {"short": tensors[name][:-1], "other": tensors[name][..., None].float()}
+    tensors = {**tensors, name: changed[harm]} if harm in changed else tensors
+    if harm == "lost":
+        del tensors[name]
+    write_tensors(folder / runs.TENSORS, tensors)
+    digest = digest_of(folder / runs.TENSORS)
+    _forge(folder, ("digests", runs.TENSORS), lambda holder, key: holder.__setitem__(key, digest))
+    assert check(lambda: report.write_report(folder), harm)
+    assert runs.rank_runs([tmp_path]).left_out
+
+
+def test_runs_that_name_the_same_images_and_have_other_rows_end_no_leaderboard(
+    tmp_path: Path,
+) -> None:
+    for rows in (6, 8):
+        make_run(tmp_path / str(rows), rows=rows, domains=2)
+    data = runs.Run.read(tmp_path / "6").hashes.data
+    _forge(tmp_path / "8", ("hashes", "data"), lambda holder, key: holder.__setitem__(key, data))
+    (ranking,) = runs.rank_runs([tmp_path]).rankings
+    assert [pair.rows for pair in ranking.pairs] == [None]

@@ -15,7 +15,7 @@ from saddlepoint import runs
 from saddlepoint.data.pixels import read_picture, unit
 from saddlepoint.report.pictures import encode_png
 from saddlepoint.runs import AttackMetrics, Run
-from saddlepoint.runs.patch_words import patch, view, views
+from saddlepoint.runs.attack_words import patch, view, views
 
 VIEWS = "anywhere,anywhere+rotate:-30..30"
 QUICK = (

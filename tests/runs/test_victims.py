@@ -11,9 +11,9 @@ import torch
 import saddlepoint as sp
 from commands import inside
 from saddlepoint import report, runs
+from saddlepoint.runs.counting import transfer
 from saddlepoint.runs.metric_parts import Transfer
 from saddlepoint.runs.settings import EnsembleSettings
-from saddlepoint.runs.victims import transfer
 
 QUICK = [
     "--data",

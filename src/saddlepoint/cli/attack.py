@@ -118,9 +118,9 @@ def run_attack(
     """
     from saddlepoint import runs
     from saddlepoint.evaluation.origins import Origin
-    from saddlepoint.runs import build, patch_build, precisions, targets
+    from saddlepoint.runs import build, patching, targets
     from saddlepoint.runs import victims as victim_room
-    from saddlepoint.runs.preparing import prepared
+    from saddlepoint.runs.preparing import prepared, with_precisions
 
     from . import folders, progress, show
     from .errors import library, usage
@@ -136,13 +136,13 @@ def run_attack(
         settings, classes = ready.settings, ready.images.classes
         x, y = targets.without(settings, ready.x, ready.y, classes)
         problem = build.problem_of(settings, x, y, ready.models)
-        test = patch_build.test_of(settings, problem, x, y, ready.models)
+        test = patching.test_of(settings, problem, x, y, ready.models)
         if settings.targeted is not None:
             problem = targets.aimed(problem, settings.targeted, classes)
             test = test and test.aimed(settings.targeted, classes)
         victims = victim_room.victims_of(settings, problem, x, y, ready.victims)
         asked = settings.precision
-        settings, _ = precisions.with_precisions(settings, problem, folder, resume=running.resume)
+        settings, _ = with_precisions(settings, problem, folder, resume=running.resume)
         show.precision_used(asked, settings.precision, quiet=quiet)
         build.rules_of(settings, problem)  # weights for other domains are the user's to mend
     with library():

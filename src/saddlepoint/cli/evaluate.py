@@ -79,8 +79,9 @@ def evaluate(
 
 def _prepared(loaded: EvaluateSettings, running: "EvaluateRunning", rank: int) -> int:
     """Load images and models, look at them, and evaluate."""
-    from saddlepoint.runs import Examined, build, evaluating, precisions, seen
-    from saddlepoint.runs.preparing import prepared
+    from saddlepoint.runs import Examined, build, evaluating
+    from saddlepoint.runs.preparing import prepared, with_precisions
+    from saddlepoint.runs.training_parts import doubts
 
     from . import folders, progress, show
 
@@ -93,14 +94,12 @@ def _prepared(loaded: EvaluateSettings, running: "EvaluateRunning", rank: int) -
         images, models, asked = ready.images, ready.models, loaded.precision
         show.limit_used(loaded.limit, len(images.x), quiet=running.quiet)
         problem = build.evaluated_problem(ready.settings, ready.x, ready.y, models)
-        loaded, low = precisions.with_precisions(
-            ready.settings, problem, folder, resume=running.resume
-        )
+        loaded, low = with_precisions(ready.settings, problem, folder, resume=running.resume)
         show.precision_used(asked, loaded.precision, quiet=running.quiet)
     with library():
         job = evaluating.evaluation_job(loaded, problem, low, running.on_failure)
     line = job.settings.command(**running.flags())
-    notes = (*job.notes, *seen.doubts(loaded.models, list(models), images.x))
+    notes = (*job.notes, *doubts(loaded.models, list(models), images.x))
     run = build.record_of(job.settings, problem, images, models, line).but(warnings=notes)
     if running.doctor:
         # Before the folder is opened: a run that is there is not replaced by one that is refused.

@@ -69,8 +69,8 @@ def opened(
         problem: Whose models have to answer as they did when the run began; None for models of our own.
     """
     from saddlepoint import runs
-    from saddlepoint.runs.answers import answers
     from saddlepoint.runs.execute import saved_text
+    from saddlepoint.runs.refusals import answers
 
     from . import show
 

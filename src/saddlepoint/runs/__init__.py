@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from saddlepoint.runs.comparable import Entry
     from saddlepoint.runs.counting import lift, summarise
-    from saddlepoint.runs.evaluations import finish_evaluation
+    from saddlepoint.runs.evaluating import finish_evaluation
     from saddlepoint.runs.execute import Execution, RunInterrupted, in_pages, opened
     from saddlepoint.runs.hashing import hash_model, hash_settings, hash_tensors
+    from saddlepoint.runs.metric_parts import HeldOut
     from saddlepoint.runs.metrics import (
         Accuracies,
         AttackMetrics,
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
         TrainingMetrics,
         examined,
     )
-    from saddlepoint.runs.patch_metrics import HeldOut
     from saddlepoint.runs.ranking import Board, Pair, Place, Ranking, rank_runs
     from saddlepoint.runs.reading import finished, metrics_of, read_results, settings_of
     from saddlepoint.runs.record import EVALUATE, RECORD, SCHEMA_VERSION, TENSORS, Hashes, Kind, Run
@@ -85,11 +85,11 @@ __all__ = [
 _FILES = (
     "comparable",
     "counting",
-    "evaluations",
+    "evaluating",
     "execute",
     "hashing",
+    "metric_parts",
     "metrics",
-    "patch_metrics",
     "ranking",
     "reading",
     "record",

@@ -14,13 +14,12 @@ from saddlepoint import data
 from saddlepoint.problems import AbstractProblem, Ensemble, Model, Patched, Product, Universal
 from saddlepoint.projections import NORMS, AbstractSet, LpBall
 from saddlepoint.rules import AbstractWeightRule
-from saddlepoint.runs import patch_words, texts
-from saddlepoint.runs.gradient_words import gradient
+from saddlepoint.runs import attack_words, texts
+from saddlepoint.runs.attack_words import gradient, view_names
 from saddlepoint.runs.hashing import hash_model, hash_settings, hash_tensors
 from saddlepoint.runs.materials import Images
-from saddlepoint.runs.patch_build import patched_of, shared
-from saddlepoint.runs.patch_tests import PatchTest
-from saddlepoint.runs.precisions import for_models
+from saddlepoint.runs.patching import PatchTest, patched_of, shared
+from saddlepoint.runs.preparing import for_models
 from saddlepoint.runs.record import Hashes, Run
 from saddlepoint.runs.rows import Job, Solve
 from saddlepoint.runs.settings import (
@@ -31,7 +30,6 @@ from saddlepoint.runs.settings import (
     UniversalSettings,
 )
 from saddlepoint.runs.victims import check_strangers
-from saddlepoint.runs.view_names import view_names
 from saddlepoint.solver import apgda_unchecked, attack_unchecked
 from saddlepoint.solver.gradients import phases_of
 from saddlepoint.solver.grid import Grid
@@ -61,7 +59,7 @@ def ball_of(settings: AttackSettings) -> AbstractSet:
         LpBall(p=2.0, eps=3.0, unit='entry')
     """
     if isinstance(settings, PatchSettings):
-        return patch_words.patch(settings.patch, settings.eps)
+        return attack_words.patch(settings.patch, settings.eps)
     return LpBall(NORMS[settings.norm], settings.eps)
 
 

@@ -13,10 +13,10 @@ from torch import Tensor
 from saddlepoint.display import radius_text
 from saddlepoint.evaluation import wilson
 from saddlepoint.runs import texts
+from saddlepoint.runs.counting import row_tables
 from saddlepoint.runs.metrics import AttackMetrics, EvaluationMetrics, Metrics, TrainingMetrics
 from saddlepoint.runs.reading import metrics_of, read_results
 from saddlepoint.runs.record import EVALUATE, RECORD, Run
-from saddlepoint.runs.victims import row_tables
 
 __all__ = [
     "QUESTIONS",

@@ -1,4 +1,4 @@
-"""From tables of what was fooled to the metrics of an attack."""
+"""From tables of what was fooled to the metrics of an attack, and of what it did to victims."""
 
 from __future__ import annotations
 
@@ -11,10 +11,11 @@ from torch import Tensor
 
 from saddlepoint.evaluation import SuccessRates, wilson
 from saddlepoint.evaluation.rates import share
-from saddlepoint.runs.metrics import AttackMetrics, Evaluations, Interval, RateIntervals, Rates
-from saddlepoint.runs.victims import transfer
+from saddlepoint.runs.metric_parts import Interval, Transfer, VictimMetrics, percent, percents
+from saddlepoint.runs.metrics import AttackMetrics, Evaluations, RateIntervals, Rates
+from saddlepoint.runs.victims import FOOLED
 
-__all__ = ["lift", "percent", "percents", "summarise"]
+__all__ = ["lift", "row_tables", "summarise", "transfer"]
 
 _Z95 = 1.959963984540054
 
@@ -34,7 +35,7 @@ def summarise(
             evaluations of all domains; with `baseline` also `baseline.fooled`, `baseline.weights` and
             `baseline.num_forwards`.
         baseline: Whether a baseline ran.
-        victims: Names of models that the attack never asked, with the tables of `victims.transfer`.
+        victims: Names of models that the attack never asked, with the tables of `transfer`.
 
     Example:
         >>> table = torch.tensor([[True, True], [True, False]])
@@ -126,16 +127,65 @@ def _named(domains: Sequence[str], fractions: Sequence[float]) -> dict[str, floa
     return {name: percent(value) for name, value in zip(domains, fractions, strict=True)}
 
 
-def percents(ends: tuple[float, float]) -> Interval:
-    """An interval of fractions in percent."""
-    return percent(ends[0]), percent(ends[1])
+def row_tables(
+    names: Sequence[str], tensors: Mapping[str, Tensor], prefix: str = ""
+) -> tuple[Tensor, Tensor]:
+    """Of every row and victim: whether it is fooled (all images of a group), and was right before, (B, V)."""
+    shape = (len(tensors[FOOLED]), len(names), -1)
+    fooled = tensors[f"{prefix}{FOOLED}"].reshape(shape).all(dim=2)
+    return fooled, ~tensors["victims.clean_fooled"].reshape(shape).any(dim=2)
 
 
-def percent(fraction: float) -> float:
-    """A fraction in percent, as metrics have it: four digits after the point.
+def transfer(names: Sequence[str], tensors: Mapping[str, Tensor], prefix: str = "") -> Transfer:
+    """What the perturbations did to victims, each alone and all at once.
+
+    Args:
+        names: Of the V victims.
+        tensors: `victims.fooled` and `victims.clean_fooled`, (B, V * D), boolean, D images of a group or one;
+            of a targeted attack also `victims.wrong`. With a prefix, those of the baseline.
+        prefix: "" or "baseline.".
 
     Example:
-        >>> percent(1 / 3)
-        33.3333
+        >>> fooled = torch.tensor([[True, True], [True, False], [False, False]])
+        >>> tables = {"victims.fooled": fooled, "victims.clean_fooled": torch.zeros(3, 2).bool()}
+        >>> found = transfer(["C", "D"], tables)
+        >>> found.asr_all_among_correct, found.victims["C"].asr_among_correct, found.victims["D"].accuracy
+        (33.3333, 66.6667, 66.6667)
     """
-    return round(100 * fraction, 4)
+    fooled, right = row_tables(names, tensors, prefix)
+    shape = (len(fooled), len(names), -1)
+    wrong = tensors.get(f"{prefix}victims.wrong", tensors[f"{prefix}{FOOLED}"]).reshape(shape)
+    before = tensors["victims.clean_fooled"].reshape(shape)
+    every = right.all(dim=1)
+    rate, ends = _rate(fooled.all(dim=1)[every])
+    return Transfer(
+        victims={
+            name: _victim(fooled[:, k], right[:, k], wrong[:, k], before[:, k])
+            for k, name in enumerate(names)
+        },
+        rows_correct=int(every.sum()),
+        asr_all_among_correct=rate,
+        interval=ends,
+    )
+
+
+def _victim(fooled: Tensor, right: Tensor, wrong: Tensor, before: Tensor) -> VictimMetrics:
+    rate, ends = _rate(fooled[right])
+    accuracy = percent(share(~wrong))
+    low, high = wilson(int((~wrong).sum()), wrong.numel())
+    return VictimMetrics(
+        rows_correct=int(right.sum()),
+        clean_accuracy=percent(share(~before)),
+        accuracy=accuracy,
+        accuracy_interval=percents((low, high)),
+        asr_among_correct=rate,
+        interval=ends,
+    )
+
+
+def _rate(hits: Tensor) -> tuple[float | None, Interval | None]:
+    """The share of true entries and its interval, percent; None of nothing."""
+    if len(hits) == 0:
+        return None, None
+    low, high = wilson(int(hits.sum()), len(hits))
+    return percent(share(hits)), percents((low, high))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, final
 
 from saddlepoint.evaluation import EvaluationProgress, Ledger
@@ -13,15 +13,18 @@ from saddlepoint.evaluation.robust import accuracy_unchecked
 from saddlepoint.evaluation.suites import attacks_for
 from saddlepoint.evaluation.verdicts import clean_answers
 from saddlepoint.precision import Precisions
-from saddlepoint.problems import Ensemble, Product
+from saddlepoint.problems import AbstractProblem, Ensemble, Product
 from saddlepoint.projections import LpBall
 from saddlepoint.runs import texts
-from saddlepoint.runs.evaluations import Result
+from saddlepoint.runs.evaluations import Result, evaluation_metrics, evaluation_tensors
+from saddlepoint.runs.execute import Execution
+from saddlepoint.runs.metrics import examined
+from saddlepoint.runs.record import Run
 from saddlepoint.runs.settings import EvaluateSettings
 from saddlepoint.solver.inspection import look
 from saddlepoint.training.distributed import World
 
-__all__ = ["EvaluationJob", "evaluation_job", "threats_of"]
+__all__ = ["EvaluationJob", "evaluation_job", "finish_evaluation", "threats_of"]
 
 
 def threats_of(settings: EvaluateSettings) -> dict[str, LpBall]:
@@ -102,3 +105,26 @@ def evaluation_job(
     doubts = (ball.doubt(problem.x.shape[1:]) for ball in balls.values())
     notes = (*seen.faults, *filter(None, doubts))
     return EvaluationJob(settings, problem, balls, on_failure, precisions, seen.accumulate, notes)
+
+
+def finish_evaluation(
+    execution: Execution, evaluate: Callable[[Ledger], Result], problem: AbstractProblem
+) -> Run:
+    """Evaluate with the pages of an open run as ledger, and finish the run.
+
+    Args:
+        execution: The open run. What the doctor found, see `examined`, is kept.
+        evaluate: Does the work; finished batches are in the ledger it is given.
+        problem: The domains and the images, for the gallery.
+
+    Returns:
+        The complete record, as written.
+    """
+    result = evaluate(execution.store)
+    metrics = evaluation_metrics(result, problem.names)
+    return execution.finish(
+        evaluation_tensors(result, problem),
+        done=execution.run.rows,
+        seconds=round(execution.store.seconds(), 3),
+        metrics=replace(metrics, doctor=examined(execution.run)).plain(),
+    )

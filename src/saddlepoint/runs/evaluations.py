@@ -3,28 +3,24 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from saddlepoint.evaluation import Ledger, RobustAccuracy, wilson
+from saddlepoint.evaluation import RobustAccuracy, wilson
 from saddlepoint.evaluation.domain_results import DomainAccuracy
 from saddlepoint.evaluation.rates import share
 from saddlepoint.losses import fooled
 from saddlepoint.problems import AbstractProblem
-from saddlepoint.runs.counting import percent, percents
-from saddlepoint.runs.execute import Execution
+from saddlepoint.runs.metric_parts import percent, percents
 from saddlepoint.runs.metrics import (
     AccuracyIntervals,
     AttackOutcome,
     DomainMetrics,
     EvaluationMetrics,
-    examined,
 )
-from saddlepoint.runs.record import Run
 
 __all__ = [
     "CLOSEST",
@@ -32,7 +28,6 @@ __all__ = [
     "as_domains",
     "evaluation_metrics",
     "evaluation_tensors",
-    "finish_evaluation",
     "prefix_of",
 ]
 
@@ -46,29 +41,6 @@ ALONE = ("model",)
 """What a model is called that nobody has named."""
 
 _LEVELS = {"10 %": 0.1, "25 %": 0.25, "median": 0.5, "75 %": 0.75, "90 %": 0.9}
-
-
-def finish_evaluation(
-    execution: Execution, evaluate: Callable[[Ledger], Result], problem: AbstractProblem
-) -> Run:
-    """Evaluate with the pages of an open run as ledger, and finish the run.
-
-    Args:
-        execution: The open run. What the doctor found, see `examined`, is kept.
-        evaluate: Does the work; finished batches are in the ledger it is given.
-        problem: The domains and the images, for the gallery.
-
-    Returns:
-        The complete record, as written.
-    """
-    result = evaluate(execution.store)
-    metrics = evaluation_metrics(result, problem.names)
-    return execution.finish(
-        evaluation_tensors(result, problem),
-        done=execution.run.rows,
-        seconds=round(execution.store.seconds(), 3),
-        metrics=replace(metrics, doctor=examined(execution.run)).plain(),
-    )
 
 
 def evaluation_metrics(result: Result, domains: Sequence[str]) -> EvaluationMetrics:

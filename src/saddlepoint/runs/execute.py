@@ -21,10 +21,15 @@ from torch import Tensor
 
 from saddlepoint.evaluation import Page
 from saddlepoint.files import read_tensors, remove_unfinished, write_tensors
-from saddlepoint.runs.answers import ANSWERS, check_same_answers
 from saddlepoint.runs.reading import digest_of, finished
 from saddlepoint.runs.record import EVALUATE, RECORD, TENSORS, Run, Status
-from saddlepoint.runs.refusals import check_foreign, check_free, check_same
+from saddlepoint.runs.refusals import (
+    ANSWERS,
+    check_foreign,
+    check_free,
+    check_same,
+    check_same_answers,
+)
 from saddlepoint.runs.signals import stop_on_signals
 from saddlepoint.runs.store import Store, locked
 from saddlepoint.training.checkpoints import read_epochs

@@ -8,8 +8,7 @@ from typing import Any, ClassVar, Self, TypeVar, final
 
 from saddlepoint.doctor import Finding
 from saddlepoint.evaluation import Failure
-from saddlepoint.runs.metric_parts import Interval, Part, Transfer, VictimMetrics
-from saddlepoint.runs.patch_metrics import HeldOut
+from saddlepoint.runs.metric_parts import HeldOut, Interval, Part, Transfer, VictimMetrics
 from saddlepoint.runs.plain import read_plain
 from saddlepoint.runs.record import Run
 

@@ -1,21 +1,34 @@
-"""What attacks and evaluations have to load before they can begin: images and models, where they are used."""
+"""What attacks and evaluations need before they can begin: images and models, their device and precision."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Generic, TypeVar, final
+from pathlib import Path
+from typing import Any, Generic, TypeVar, final
 
 import torch
 from torch import Tensor
 
-from saddlepoint.problems import Model
-from saddlepoint.runs.devices import device_of
+from saddlepoint.precision import Precision, Precisions
+from saddlepoint.problems import AbstractProblem, Model
 from saddlepoint.runs.materials import Images, check_classes, load_images, load_models
+from saddlepoint.runs.record import RECORD, Run
 from saddlepoint.runs.settings import AttackSettings, EvaluateSettings
+from saddlepoint.solver.lowering import choose_precisions
 from saddlepoint.training.distributed import World
 
-__all__ = ["Prepared", "images_of", "on_device", "placed", "prepared"]
+__all__ = [
+    "Prepared",
+    "begun_with",
+    "device_of",
+    "for_models",
+    "images_of",
+    "on_device",
+    "placed",
+    "prepared",
+    "with_precisions",
+]
 
 S = TypeVar("S", AttackSettings, EvaluateSettings)
 
@@ -124,3 +137,70 @@ def prepared(
     x, y, models = placed(settings.device, images, dict(loaded[:asked]))
     victims = on_device(settings.device, dict(loaded[asked:]))
     return Prepared(settings, images, x, y, models, victims)
+
+
+def device_of(text: str) -> torch.device:
+    """A device by its name; "gpu" is the one that is there, whatever torch calls it.
+
+    Raises:
+        ValueError: There is no such name, or no GPU.
+
+    Example:
+        >>> device_of("CPU")
+        device(type='cpu')
+    """
+    name, colon, number = text.strip().lower().partition(":")
+    if name == "gpu":
+        there: dict[str, Callable[[], bool]] = {
+            "cuda": torch.cuda.is_available,
+            "mps": torch.backends.mps.is_available,
+            "xpu": torch.xpu.is_available,
+        }
+        name = next((known for known, is_there in there.items() if is_there()), "")
+        if not name:
+            raise ValueError(
+                f"`--device` must be one that is there, got {text!r}, and torch finds no GPU; use cpu."
+            )
+    try:
+        return torch.device(f"{name}{colon}{number}")
+    except RuntimeError as error:
+        raise ValueError(
+            f"`--device` must be cpu, gpu, cuda, mps or xpu, or one of several such as cuda:1, got {text!r}."
+        ) from error
+
+
+def with_precisions(
+    settings: S, problem: AbstractProblem, folder: Path, *, resume: bool
+) -> tuple[S, Precisions]:
+    """What the models of a run compute in, and settings that say so.
+
+    "auto" is decided here, once, by process 0 for all: by a short measurement, or, of a run that is continued,
+    by its record.
+
+    Args:
+        settings: Of an attack or an evaluation.
+        problem: What it attacks.
+        folder: Of the run.
+        resume: Whether the run in it is to be continued.
+
+    Raises:
+        ValueError: The words do not fit the models, or the record cannot be read.
+    """
+    words = settings.precision
+    if resume and "auto" in words:
+        words = begun_with(folder, "precision", words)
+    precisions = choose_precisions(problem, for_models(words), World.current().gather)
+    names = precisions.names
+    said = list(names[:1] if len(set(names)) == 1 else names)
+    return settings.model_copy(update={"precision": said}), precisions
+
+
+def begun_with(folder: Path, name: str, otherwise: Any) -> Any:
+    """A setting of the run in a folder, as its record has it; something else where there is no run yet."""
+    found = Run.read(folder).settings.get(name) if (folder / RECORD).is_file() else None
+    return otherwise if found is None else found
+
+
+def for_models(words: Sequence[Precision]) -> Precision | Sequence[Precision]:
+    """One word for all models, or one for each, as `attack` takes them."""
+    return words[0] if len(words) == 1 else words

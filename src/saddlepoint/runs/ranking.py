@@ -160,7 +160,7 @@ def rank_runs(folders: Sequence[Path], *, strict: bool = False) -> Board:
     for name, folder in find_runs(folders):
         try:
             entries.append(read_entry(name, folder))
-        except ValueError as error:
+        except (OSError, ValueError) as error:
             if strict and folder in folders:
                 raise
             left_out.append(LeftOut(folder, str(error)))
@@ -225,12 +225,14 @@ def _pair(question: Question, one: Entry, other: Entry, count: int) -> Pair:
     """Two of a ranking with `count` pairs, by rows where there are rows, by intervals otherwise."""
     sign = 1 if question.higher else -1
     ahead = sign * (_value(one) - _value(other)) > 0 and not one.bound
-    if one.counted is None or other.counted is None or one.yes is None or other.yes is None:
+    tables = (one.counted, one.yes, other.counted, other.yes)
+    there = [table for table in tables if table is not None]
+    if len(there) < 4 or len({table.shape for table in there}) > 1:
         (_, low, high), (_, least, most) = _score(one), _score(other)
         apart = low > most if question.higher else high < least
         return Pair(one, other, None, None, ahead and apart)
-    both = one.counted & other.counted
-    mine, theirs = one.yes[both], other.yes[both]
+    both = there[0] & there[2]
+    mine, theirs = there[1][both], there[3][both]
     rows = [mine & theirs, mine & ~theirs, ~mine & theirs, ~mine & ~theirs]
     counts = tuple(int(table.sum()) for table in rows)
     p = mcnemar(counts[1], counts[2])

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from saddlepoint.files import read_tensors
 from saddlepoint.runs import texts
+from saddlepoint.runs.metric_parts import HeldOut
 from saddlepoint.runs.metrics import (
     Accuracies,
     AttackMetrics,
@@ -18,9 +19,9 @@ from saddlepoint.runs.metrics import (
     Metrics,
     TrainingMetrics,
 )
-from saddlepoint.runs.patch_metrics import HeldOut
 from saddlepoint.runs.plain import quoted
 from saddlepoint.runs.record import EVALUATE, RECORD, TENSORS, Run
+from saddlepoint.runs.recounting import check_counts
 from saddlepoint.runs.settings import (
     ATTACKS,
     AttackSettings,
@@ -58,6 +59,17 @@ def finished(folder: Path) -> Run:
     Raises:
         ValueError: Not a run folder, not finished, or a file in it is missing or damaged.
     """
+    return read_results(folder)[0]
+
+
+def read_results(folder: Path) -> tuple[Run, dict[str, Tensor]]:
+    """The record and the tensors of a finished run; a training or a measurement has none.
+
+    Files must be as they were written, and the numbers of the record what the rows come to.
+
+    Raises:
+        ValueError: Not a run folder, not finished, or a file in it is damaged or of another run.
+    """
     run = Run.read(folder)
     if run.status != "complete":
         raise ValueError(
@@ -73,24 +85,15 @@ def finished(folder: Path) -> Run:
                 f"`{path}` must hold what was written, got content of another digest: it is damaged or of "
                 "another run; repeat the run with --overwrite."
             )
+    if run.kind == "measure":
+        return run, {}
     try:
-        if run.kind != "measure":
-            metrics_of(run)
+        metrics = metrics_of(run)
     except ValueError as error:
         raise ValueError(f"`{folder}` must be a readable run: {error}") from error
-    return run
-
-
-def read_results(folder: Path) -> tuple[Run, dict[str, Tensor]]:
-    """The record and the tensors of a finished run; a training or a measurement has none.
-
-    Raises:
-        ValueError: Not a run folder, not finished, or a file in it is damaged or of another run.
-    """
-    run = finished(folder)
-    if TENSORS not in run.results:
-        return run, {}
-    return run, read_tensors(folder / TENSORS).tensors
+    tensors = read_tensors(folder / TENSORS).tensors if TENSORS in run.results else {}
+    check_counts(run, metrics, tensors, folder)
+    return run, tensors
 
 
 def digest_of(path: Path) -> str:

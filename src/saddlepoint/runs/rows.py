@@ -17,7 +17,7 @@ from saddlepoint.rules import AbstractWeightRule
 from saddlepoint.runs.counting import summarise
 from saddlepoint.runs.execute import VICTIMS, Execution, in_pages
 from saddlepoint.runs.metrics import AttackMetrics
-from saddlepoint.runs.patch_tests import PatchTest, keep_patches
+from saddlepoint.runs.patching import PatchTest, keep_patches
 from saddlepoint.runs.record import Run
 from saddlepoint.runs.shown import keep_for_gallery
 from saddlepoint.solver import AttackResult, Progress

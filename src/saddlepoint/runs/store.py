@@ -28,7 +28,7 @@ from saddlepoint.files import (
     read_tensors,
     write_tensors,
 )
-from saddlepoint.runs.answers import ANSWERS
+from saddlepoint.runs.refusals import ANSWERS
 from saddlepoint.training.distributed import World
 
 if sys.platform != "win32":

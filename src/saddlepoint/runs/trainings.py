@@ -22,14 +22,14 @@ from saddlepoint.runs.execute import Execution
 from saddlepoint.runs.hashing import hash_model, hash_settings, hash_tensors
 from saddlepoint.runs.materials import Images
 from saddlepoint.runs.metrics import Epoch, TrainingMetrics
-from saddlepoint.runs.precisions import begun_with
+from saddlepoint.runs.preparing import begun_with
 from saddlepoint.runs.record import Hashes, Run
-from saddlepoint.runs.seen import keep_seen
 from saddlepoint.runs.settings import TrainSettings
 from saddlepoint.runs.training_parts import (
     architecture_of,
     first_network,
     hashes_of_start,
+    keep_seen,
     prepared_as,
     unwrapped,
 )

@@ -1,4 +1,4 @@
-"""Models that an attack never asks: what they are shown once it is done, and what came of it.
+"""Models that an attack never asks, and what they are shown once it is done.
 
 The attack knows nothing of them. When every perturbation is on disk, each victim sees the perturbed images as
 they are, without the views of an attack through transformations, and is judged as the attacked models are.
@@ -6,19 +6,16 @@ they are, without the views of an attack through transformations, and is judged 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 from torch import Tensor
 
 from saddlepoint import data
-from saddlepoint.evaluation import wilson
-from saddlepoint.evaluation.rates import share
 from saddlepoint.problems import AbstractProblem, Ensemble, Model, Universal, check_eval_mode
-from saddlepoint.runs.metric_parts import Interval, Transfer, VictimMetrics
 from saddlepoint.runs.record import Hashes
 from saddlepoint.runs.settings import AttackSettings, UniversalSettings
 
-__all__ = ["FOOLED", "check_strangers", "row_tables", "transfer", "victims_of"]
+__all__ = ["FOOLED", "check_strangers", "victims_of"]
 
 FOOLED = "victims.fooled"
 """The table of a run with victims: (B, V * D), D images of a group or one, victim by victim."""
@@ -84,75 +81,6 @@ def check_strangers(hashes: Hashes) -> None:
                 f"`--victims` must be models that the attack does not ask, got {name}, which is {twins[0]} of "
                 "--models; leave it out of one of them."
             )
-
-
-def row_tables(
-    names: Sequence[str], tensors: Mapping[str, Tensor], prefix: str = ""
-) -> tuple[Tensor, Tensor]:
-    """Of every row and victim: whether it is fooled (all images of a group), and was right before, (B, V)."""
-    shape = (len(tensors[FOOLED]), len(names), -1)
-    fooled = tensors[f"{prefix}{FOOLED}"].reshape(shape).all(dim=2)
-    return fooled, ~tensors["victims.clean_fooled"].reshape(shape).any(dim=2)
-
-
-def transfer(names: Sequence[str], tensors: Mapping[str, Tensor], prefix: str = "") -> Transfer:
-    """What the perturbations did to victims, each alone and all at once.
-
-    Args:
-        names: Of the V victims.
-        tensors: `victims.fooled` and `victims.clean_fooled`, (B, V * D), boolean, D images of a group or one;
-            of a targeted attack also `victims.wrong`. With a prefix, those of the baseline.
-        prefix: "" or "baseline.".
-
-    Example:
-        >>> import torch
-        >>> fooled = torch.tensor([[True, True], [True, False], [False, False]])
-        >>> tables = {"victims.fooled": fooled, "victims.clean_fooled": torch.zeros(3, 2).bool()}
-        >>> found = transfer(["C", "D"], tables)
-        >>> found.asr_all_among_correct, found.victims["C"].asr_among_correct, found.victims["D"].accuracy
-        (33.3333, 66.6667, 66.6667)
-    """
-    fooled, right = row_tables(names, tensors, prefix)
-    shape = (len(fooled), len(names), -1)
-    wrong = tensors.get(f"{prefix}victims.wrong", tensors[f"{prefix}{FOOLED}"]).reshape(shape)
-    before = tensors["victims.clean_fooled"].reshape(shape)
-    every = right.all(dim=1)
-    rate, ends = _rate(fooled.all(dim=1)[every])
-    return Transfer(
-        victims={
-            name: _victim(fooled[:, k], right[:, k], wrong[:, k], before[:, k])
-            for k, name in enumerate(names)
-        },
-        rows_correct=int(every.sum()),
-        asr_all_among_correct=rate,
-        interval=ends,
-    )
-
-
-def _victim(fooled: Tensor, right: Tensor, wrong: Tensor, before: Tensor) -> VictimMetrics:
-    rate, ends = _rate(fooled[right])
-    accuracy = _percent(share(~wrong))
-    low, high = wilson(int((~wrong).sum()), wrong.numel())
-    return VictimMetrics(
-        rows_correct=int(right.sum()),
-        clean_accuracy=_percent(share(~before)),
-        accuracy=accuracy,
-        accuracy_interval=(_percent(low), _percent(high)),
-        asr_among_correct=rate,
-        interval=ends,
-    )
-
-
-def _rate(hits: Tensor) -> tuple[float | None, Interval | None]:
-    """The share of true entries and its interval, percent; None of nothing."""
-    if len(hits) == 0:
-        return None, None
-    low, high = wilson(int(hits.sum()), len(hits))
-    return _percent(share(hits)), (_percent(low), _percent(high))
-
-
-def _percent(fraction: float) -> float:
-    return round(100 * fraction, 4)
 
 
 def _targets(problem: AbstractProblem, victims: AbstractProblem) -> Tensor:

@@ -12,8 +12,8 @@ from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 from saddlepoint import paper
 from saddlepoint.runs import texts
-from saddlepoint.runs.gradient_words import HELP as GRADIENTS
-from saddlepoint.runs.gradient_words import check_alone, gradient
+from saddlepoint.runs.attack_words import HELP as GRADIENTS
+from saddlepoint.runs.attack_words import check_alone, gradient
 from saddlepoint.runs.model_words import HELP
 from saddlepoint.runs.settings.common import (
     Classes,

@@ -7,7 +7,7 @@ from typing import ClassVar, Literal
 
 from pydantic import Field, field_validator
 
-from saddlepoint.runs import patch_words
+from saddlepoint.runs import attack_words
 from saddlepoint.runs.settings.attack_settings import AttackSettings, Steps
 from saddlepoint.runs.settings.common import Data, Names, Number
 
@@ -89,13 +89,13 @@ class PatchSettings(AttackSettings):
     @field_validator("patch")
     @classmethod
     def _is_patch(cls, value: str) -> str:
-        patch_words.check_patch(value)
+        attack_words.check_patch(value)
         return value
 
     @field_validator("views")
     @classmethod
     def _are_views(cls, value: list[str]) -> list[str]:
-        return [view.name for view in patch_words.views(value)]
+        return [view.name for view in attack_words.views(value)]
 
     @field_validator("over")
     @classmethod

@@ -1,22 +1,97 @@
-"""Patches on images that were held out: what is tried, what is kept of it, and what the report will show."""
+"""Patches: from settings to the problem and the weights of its domains, and the test on held-out images."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import final
+from typing import Any, final
 
 import torch
 from torch import Tensor
 
+from saddlepoint import data
 from saddlepoint.evaluation.held_out import PatchRates, right_without_patch
-from saddlepoint.problems import AbstractProblem, Patched
-from saddlepoint.runs.patch_metrics import HeldOut, held_out_metrics
+from saddlepoint.problems import AbstractProblem, Model, Patched
+from saddlepoint.rules import AbstractWeightRule, Grouped
+from saddlepoint.runs import attack_words, texts
+from saddlepoint.runs.metric_parts import HeldOut, held_out_metrics
+from saddlepoint.runs.settings import AttackSettings, PatchSettings
 from saddlepoint.runs.targets import aimed
 from saddlepoint.streams import JUDGE
 from saddlepoint.transforms import View
 
-__all__ = ["EXAMPLES", "PatchTest", "keep_patches"]
+__all__ = [
+    "EXAMPLES",
+    "PatchTest",
+    "held_out_rates",
+    "keep_patches",
+    "patched_of",
+    "shared",
+    "test_of",
+]
+
+
+def patched_of(
+    settings: PatchSettings, x: Tensor, y: Tensor, models: Mapping[str, Model]
+) -> Patched:
+    """One patch for every group of images; those at the end are not touched."""
+    left = len(x) - settings.held_out
+    if left < settings.images_per_patch:
+        raise ValueError(
+            f"`--held-out` must leave {settings.images_per_patch} images for a patch (--images-per-patch), got "
+            f"{settings.held_out} of {len(x)} images; hold out or take fewer."
+        )
+    groups, truth = data.group(x[:left], y[:left], settings.images_per_patch, seed=settings.seed)
+    views, patch = (
+        attack_words.views(settings.views),
+        attack_words.patch(settings.patch, settings.eps),
+    )
+    options: Any = {"samples": settings.samples, "seed": settings.seed}
+    try:
+        problem = Patched(list(models.values()), patch, groups, truth, views, **options)
+    except ValueError as error:
+        flags = {"mask": "--patch", "size": "--patch"}
+        raise ValueError(texts.renamed(str(error), flags)) from error
+    if settings.quantize is not None:
+        problem = problem.on_grid(settings.quantize)
+    several = len(models) > 1
+    problem.names = tuple(
+        (f"{list(models)[m]}/" if several else "") + f"{settings.views[v]}, image {n + 1}"
+        for m, v, n in problem.domains
+    )
+    return problem
+
+
+def test_of(
+    settings: AttackSettings,
+    problem: AbstractProblem,
+    x: Tensor,
+    y: Tensor,
+    models: Mapping[str, Model],
+) -> PatchTest | None:
+    """How the patches of an attack are tested on the images that were held out; None for other attacks.
+
+    Args:
+        settings: Of the attack.
+        problem: As `problem_of` made it.
+        x: Images, (N, C, H, W).
+        y: Labels, (N,).
+        models: By name.
+    """
+    if not isinstance(settings, PatchSettings) or not isinstance(problem, Patched):
+        return None
+    last = slice(len(x) - settings.held_out, None)
+    return PatchTest.of(problem, x[last], y[last], tuple(models))
+
+
+def shared(
+    settings: AttackSettings, problem: AbstractProblem, rule: AbstractWeightRule
+) -> AbstractWeightRule:
+    """The rule as it is, or, for patches, over what is to have a weight of its own."""
+    if not isinstance(settings, PatchSettings) or not isinstance(problem, Patched):
+        return rule
+    return Grouped(rule, problem.sharing(*settings.parts))
+
 
 EXAMPLES = 6
 """Held-out images that a report shows with the patch on them."""
@@ -82,17 +157,47 @@ class PatchTest:
             tensors: `held_out.fooled` and `held_out.plain`, (B, M, V, N), and `held_out.right`, (B, M, N).
             prefix: Of the rule, empty or "baseline.".
         """
-        rates = PatchRates(
-            tensors[f"{prefix}held_out.fooled"],
-            tensors["held_out.plain"],
-            tensors["held_out.right"][0],
-            tuple(view.name for view in self.problem.views),
+        return _held_out(
+            tensors,
+            prefix,
+            views=tuple(view.name for view in self.problem.views),
+            models=self.names,
+            count=self.count,
         )
-        return held_out_metrics(rates, self.names, self.count, _MAPS)
 
     def right(self, rows: int) -> Tensor:
         """Whether every model has the images right without a patch, (rows, M, N)."""
         return right_without_patch(self.problem).expand(rows, -1, -1).clone()
+
+
+def held_out_rates(told: HeldOut, tensors: Mapping[str, Tensor], prefix: str = "") -> HeldOut:
+    """What the tables of a finished run come to, by the names of views and models that it has told."""
+    views = list(told.views)
+    others = tensors["held_out.plain"].shape[2] - len(views)
+    return _held_out(
+        tensors,
+        prefix,
+        views=(*views, *map(str, range(others))),
+        models=tuple(told.views[views[0]].models),
+        count=len(views),
+    )
+
+
+def _held_out(
+    tensors: Mapping[str, Tensor],
+    prefix: str,
+    *,
+    views: tuple[str, ...],
+    models: tuple[str, ...],
+    count: int,
+) -> HeldOut:
+    rates = PatchRates(
+        tensors[f"{prefix}held_out.fooled"],
+        tensors["held_out.plain"],
+        tensors["held_out.right"][0],
+        views,
+    )
+    return held_out_metrics(rates, models, count, _MAPS)
 
 
 def keep_patches(
