@@ -28,7 +28,7 @@ lint: install    ## ruff, mypy, and the limits of CONTRIBUTING
 	$(BIN)/python tools/limits.py
 
 test: lint       ## lint, types, tests, doctests, README snippets
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 -m 'not slow and not browser'
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 --dist worksteal -m 'not slow and not browser'
 
 slow: install    ## the checks that take minutes
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -m slow

@@ -15,6 +15,7 @@ from saddlepoint.evaluation import Ledger
 from saddlepoint.evaluation.domains import robust_domains
 from saddlepoint.report.training_page import render_training
 from saddlepoint.runs.evaluations import Result
+from shortened import short_suites
 
 HOSTILE = (
     "</script><script>window.pwned = 1</script>",
@@ -167,7 +168,7 @@ def make_evaluation(
         y, options = everything.labels[:, 0], {"budget": budget, "ledger": ledger}
         return sp.robust_accuracy(models[0], x, y, balls, **options)
 
-    with runs.opened(run, folder, resume=True) as execution:
+    with short_suites(), runs.opened(run, folder, resume=True) as execution:
         run = runs.finish_evaluation(execution, evaluate, everything)
     report.write_report(folder)
     return run

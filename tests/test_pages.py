@@ -19,11 +19,11 @@ pages = importlib.import_module("pages")
 links = importlib.import_module("links")
 
 DOCS = ROOT / "docs"
-# The guide to training has a test of its own, among those of training.
+# The guides to training and to patches have tests of their own.
 WITH_PYTHON = [
     page
     for page in sorted(DOCS.rglob("*.md"))
-    if pages.blocks(page, "python") and page.name != "training.md"
+    if pages.blocks(page, "python") and page.name not in ("training.md", "patches.md")
 ]
 WITH_COMMANDS = [
     page

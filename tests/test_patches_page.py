@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import importlib
 import json
+import sys
 
 from benchmarks import patches
 
 from folders import ROOT
-from test_guides import BLOCK
+
+sys.path.insert(0, str(ROOT / "tools"))
+pages = importlib.import_module("pages")
 
 PAGE = ROOT / "docs" / "patches.md"
 
 
 def test_the_python_of_the_guide_runs() -> None:
-    (block,) = BLOCK.finditer(PAGE.read_text(encoding="utf-8"))
+    ((line, code),) = pages.blocks(PAGE, "python")
     found: dict[str, object] = {"__name__": "guide"}
-    exec(compile(block.group(1), str(PAGE), "exec"), found)
+    exec(compile("\n" * line + code, str(PAGE), "exec"), found)
     assert found["rates"].fooled.shape == (2, 2, 3, 50)
     assert found["problem"].num_domains == 80
 

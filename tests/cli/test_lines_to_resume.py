@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import shlex
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from children import Nursery
-from commands import ENVIRONMENT, inside
+from commands import inside
 from saddlepoint import runs, training
 
 COMMANDS = {
@@ -100,9 +98,8 @@ def test_a_part_of_an_experiment_is_continued_with_the_experiment(
 
 
 STOPPED = """
-import importlib, os, signal, sys
-from saddlepoint import cli
-room, name = importlib.import_module(sys.argv[1]), sys.argv[2]
+import importlib, os, signal
+room = importlib.import_module(place)
 before = getattr(room, name)
 
 def stopping(*values, **options):
@@ -110,7 +107,6 @@ def stopping(*values, **options):
     os.kill(os.getpid(), signal.SIGTERM)
 
 setattr(room, name, stopping)
-cli.main(sys.argv[3:])
 """
 
 
@@ -135,11 +131,9 @@ cli.main(sys.argv[3:])
     ],
 )
 def test_a_signal_outside_the_work_itself_ends_a_command_as_ctrl_c_does(
-    where: tuple[str, str], words: tuple[object, ...], last: str, tmp_path: Path
+    where: tuple[str, str], words: tuple[object, ...], last: str, tmp_path: Path, nursery: Nursery
 ) -> None:
-    command = [sys.executable, "-c", STOPPED, *where, *map(str, words), "--out", "run"]
-    ended = subprocess.run(
-        command, cwd=tmp_path, env=ENVIRONMENT, capture_output=True, text=True, timeout=300
-    )
-    assert ended.returncode == 130
-    assert ended.stderr.rstrip().endswith(last)
+    patch = f"place, name = {where}\n{STOPPED}"
+    (ended,) = nursery.run(*words, "--out", "run", cwd=tmp_path, patch=patch)
+    assert ended.code == 130, ended.err
+    assert ended.err.rstrip().endswith(last)

@@ -40,10 +40,10 @@ def tiny_block(block: Block) -> Block:
     return replace(block.but(steps=2), limit=None)
 
 
-def tiny(experiment: Experiment, limit: int = 5) -> Experiment:
+def tiny(experiment: Experiment, limit: int = 3) -> Experiment:
     """The experiment with two steps on a few images; everything else is as published."""
     limit = 30 if experiment.name == "image-robustness" else limit
-    limit = 20 if experiment.name.startswith("universal") else limit
+    limit = 10 if experiment.name.startswith("universal") else limit  # a group of ten
     limit = 80 if experiment.name == "universal-mnist-digits" else limit  # ten images of a digit
     return replace(
         experiment,

@@ -23,6 +23,14 @@ def test_one_radius_written_in_several_ways_is_one_threat(tmp_path: Path) -> Non
     assert {entry.name for entry in ranking.entries} == {"half", "plain"}
 
 
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("finished")
+    make_evaluation(folder / "evaluation", rows=4, domains=1)
+    make_run(folder / "attack", rows=4, domains=1)
+    return folder
+
+
 @pytest.mark.parametrize(
     ("number", "name", "apart"),
     [
@@ -36,10 +44,9 @@ def test_one_radius_written_in_several_ways_is_one_threat(tmp_path: Path) -> Non
     ],
 )
 def test_settings_separate_runs_where_they_change_what_is_compared(
-    tmp_path: Path, number: int, name: str, apart: bool
+    finished: Path, number: int, name: str, apart: bool
 ) -> None:
-    (make_evaluation if number == 2 else make_run)(tmp_path / "run", rows=4, domains=1)
-    one = read_entry("one", tmp_path / "run")
+    one = read_entry("one", finished / ("evaluation" if number == 2 else "attack"))
     settings = {**one.run.settings, name: "other"}
     two = replace(one, run=one.run.but(settings=settings))
     question = QUESTIONS[number]

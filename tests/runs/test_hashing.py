@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import functools
 import random
-import subprocess
 import sys
 from pathlib import Path
 
@@ -14,6 +13,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from children import shared
 from saddlepoint import models
 from saddlepoint.runs.hashing import hash_model, hash_settings, hash_tensors
 
@@ -152,13 +152,13 @@ def test_modules_that_hold_themselves_are_walked_once() -> None:
     assert hash_model(model) is not None
 
 
-def test_the_hash_of_a_shipped_network_is_the_same_in_another_process() -> None:
+def test_the_hash_of_a_shipped_network_is_the_same_in_another_process(tmp_path: Path) -> None:
     code = (
         "from saddlepoint import models; from saddlepoint.runs.hashing import hash_model;"
         "print(hash_model(models.load('mnist-a')))"
     )
-    other = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert other.stdout.strip() == hash_model(models.load("mnist-a"))
+    other = shared().start(cwd=tmp_path, patch=f"{code}; raise SystemExit")
+    assert other.communicate()[0].strip() == hash_model(models.load("mnist-a"))
     assert hash_model(models.load("mnist-a")) != hash_model(models.load("mnist-b"))
 
 

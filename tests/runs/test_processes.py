@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from children import SHORT, Nursery
+from children import SHORT, Child, Nursery, shared
 from folders import assert_same_folders
 from saddlepoint import runs
 
@@ -62,13 +64,28 @@ COMMANDS = {
 }
 
 
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], tuple[Path, Child]]:
+    """Commands by their name as one process runs them, undisturbed, once: the folder, and how it ended."""
+
+    @functools.cache
+    def run(name: str) -> tuple[Path, Child]:
+        folder = tmp_path_factory.mktemp("whole")
+        (child,) = shared().run(*COMMANDS[name], "--out", "run", cwd=folder)
+        assert child.code == 0, child.err
+        return folder / "run", child
+
+    return run
+
+
 @pytest.mark.parametrize("name", COMMANDS)
-def test_two_processes_leave_what_one_leaves(nursery: Nursery, tmp_path: Path, name: str) -> None:
-    words = COMMANDS[name]
-    (alone,) = nursery.run(*words, "--out", "one", cwd=tmp_path)
-    first, second = nursery.run(*words, "--out", "two", cwd=tmp_path, processes=2)
-    assert (alone.code, first.code, second.code) == (0, 0, 0), first.err + second.err
-    assert_same_folders(tmp_path / "one", tmp_path / "two")
+def test_two_processes_leave_what_one_leaves(
+    nursery: Nursery, tmp_path: Path, name: str, whole: Callable[[str], tuple[Path, Child]]
+) -> None:
+    folder, alone = whole(name)
+    first, second = nursery.run(*COMMANDS[name], "--out", "run", cwd=tmp_path, processes=2)
+    assert (first.code, second.code) == (0, 0), first.err + second.err
+    assert_same_folders(folder, tmp_path / "run")
     # The first process speaks for all.
     assert (second.out, second.err) == ("", "")
     assert len(first.out.splitlines()) == len(alone.out.splitlines()) > 0
@@ -88,25 +105,25 @@ def test_torchrun_itself_starts_and_ends_them(tmp_path: Path) -> None:
     assert (run.done, len(tensors["delta"])) == (10, 10)
 
 
-@pytest.mark.parametrize(
-    "words",
-    [COMMANDS["attack"], COMMANDS["patch"], COMMANDS["evaluate"]],
-    ids=["attack", "patch", "evaluate"],
-)
+@pytest.mark.parametrize("name", ["attack", "patch", "evaluate"])
 @pytest.mark.parametrize(("before", "after"), [(2, 1), (1, 3)])
 def test_another_number_of_processes_continues(
-    nursery: Nursery, tmp_path: Path, words: tuple[object, ...], before: int, after: int
+    nursery: Nursery,
+    tmp_path: Path,
+    whole: Callable[[str], tuple[Path, Child]],
+    name: str,
+    before: int,
+    after: int,
 ) -> None:
-    (whole,) = nursery.run(*words, "--out", "whole", cwd=tmp_path)
-    out = ("--out", "part")
-    killed = nursery.run(*words, *out, cwd=tmp_path, processes=before, die_at=whole.changes // 3)
+    (folder, alone), words, out = whole(name), COMMANDS[name], ("--out", "part")
+    killed = nursery.run(*words, *out, cwd=tmp_path, processes=before, die_at=alone.changes // 3)
     assert killed[0].code == -9
     assert all(each.code for each in killed)
     kept = set((tmp_path / "part" / "pages").glob("[!.]*"))
     assert kept
     resumed = nursery.run(*words, *out, "--resume", cwd=tmp_path, processes=after)
     assert [each.code for each in resumed] == [0] * after, resumed[0].err
-    assert_same_folders(tmp_path / "whole", tmp_path / "part")
+    assert_same_folders(folder, tmp_path / "part")
 
 
 # The second process cannot attack the image number 3, which is in its share.
@@ -132,16 +149,16 @@ def failing(only: str = "1", name: str = "attack-ce") -> str:
     return f"{SHORT}\nONLY, NAME = {only!r}, {name!r}\n{FAILS}"
 
 
-@pytest.mark.parametrize(
-    "words",
-    [COMMANDS["attack"], COMMANDS["patch"], COMMANDS["evaluate"]],
-    ids=["attack", "patch", "evaluate"],
-)
+@pytest.mark.parametrize("name", ["attack", "patch", "evaluate"])
 @pytest.mark.parametrize("end_others", [True, False], ids=["torchrun", "nobody tells"])
 def test_a_process_that_fails_ends_the_others_and_resuming_finishes(
-    nursery: Nursery, tmp_path: Path, words: tuple[object, ...], end_others: bool
+    nursery: Nursery,
+    tmp_path: Path,
+    whole: Callable[[str], tuple[Path, Child]],
+    name: str,
+    end_others: bool,
 ) -> None:
-    out, two = ("--out", "part"), {"cwd": tmp_path, "processes": 2}
+    words, out, two = COMMANDS[name], ("--out", "part"), {"cwd": tmp_path, "processes": 2}
     first, second = nursery.run(
         *words, *out, **two, patch=failing(), end_others=end_others, timeout=60
     )
@@ -155,8 +172,7 @@ def test_a_process_that_fails_ends_the_others_and_resuming_finishes(
     assert "Traceback" not in first.err + second.err
     assert runs.Run.read(tmp_path / "part").status in ("interrupted", "failed")
     assert [each.code for each in nursery.run(*words, *out, "--resume", **two)] == [0, 0]
-    assert nursery.run(*words, "--out", "whole", cwd=tmp_path)[0].code == 0
-    assert_same_folders(tmp_path / "whole", tmp_path / "part")
+    assert_same_folders(whole(name)[0], tmp_path / "part")
 
 
 @pytest.mark.parametrize("name", ["evaluate", "evaluate several"])
@@ -175,7 +191,9 @@ def test_a_failure_that_is_noted_is_noted_alike(
 
 
 def test_a_budget_is_the_time_of_all_processes_together(nursery: Nursery, tmp_path: Path) -> None:
-    slow = f"{SHORT}\nimport time\nrun = OurAttack.run\n"
+    slow = (
+        f"{SHORT}import time\nfrom saddlepoint.evaluation import OurAttack\nrun = OurAttack.run\n"
+    )
     slow += "OurAttack.run = lambda attack, target: (time.sleep(0.3), run(attack, target))[1]\n"
     words = ("evaluate", "mnist-c", *DATA, "--threat", "l2:1", "--limit", 6, "--batch-size", 1)
     words = (*words, "--budget", "0.8s", "--no-doctor", "--out", "two")

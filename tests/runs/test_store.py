@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,6 +13,7 @@ import safetensors
 import torch
 from safetensors.torch import save_file
 
+from children import Started, shared
 from saddlepoint.evaluation import Page
 from saddlepoint.files import DamagedFileError, read_tensors, write_tensors
 from saddlepoint.runs.store import LOCK, PAGES, Store, locked
@@ -184,24 +184,23 @@ HOLD = """
 import sys, time
 from pathlib import Path
 from saddlepoint.runs.store import locked
-with locked(Path(sys.argv[1])):
+with locked(Path()):
     print("held", flush=True)
     time.sleep(60)
 """
 
 
 @contextmanager
-def holder(folder: Path) -> Iterator[subprocess.Popen[str]]:
-    process = subprocess.Popen(
-        [sys.executable, "-c", HOLD, str(folder)], stdout=subprocess.PIPE, text=True
-    )
-    assert process.stdout is not None
-    assert process.stdout.readline() == "held\n"
+def holder(folder: Path) -> Iterator[Started]:
+    process, deadline = shared().start(cwd=folder, patch=HOLD), time.monotonic() + 60
     try:
+        while process.said() != "held\n":
+            assert process.poll() is None, process.communicate()
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
         yield process
     finally:
         process.kill()
-        process.communicate()
 
 
 def test_a_second_process_is_refused_and_told_who_is_there(tmp_path: Path) -> None:
@@ -256,7 +255,7 @@ def test_many_processes_that_want_the_lock_have_it_one_at_a_time(tmp_path: Path)
 import sys, time
 from pathlib import Path
 from saddlepoint.runs.store import locked
-folder, inside = Path(sys.argv[1]), Path(sys.argv[1]) / "inside"
+folder, inside = Path(), Path("inside")
 done = 0
 end = time.monotonic() + 20
 while done < 15 and time.monotonic() < end:
@@ -270,5 +269,5 @@ while done < 15 and time.monotonic() < end:
         time.sleep(0.001)
 sys.exit(done != 15)
 """
-    crowd = [subprocess.Popen([sys.executable, "-c", code, str(tmp_path)]) for _ in range(3)]
+    crowd = [shared().start(cwd=tmp_path, patch=code) for _ in range(3)]
     assert [process.wait(60) for process in crowd] == [0, 0, 0]

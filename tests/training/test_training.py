@@ -1,11 +1,8 @@
 """Training: hand-derived steps, the same bits in every run, and nothing lost to an interruption."""
 
 import json
-import os
 import shlex
 import signal
-import subprocess
-import sys
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -382,20 +379,17 @@ class TestResume:
         assert history == uninterrupted[1]
         assert_equal_bits(bits(model), uninterrupted[0])
 
-    def test_equals_an_uninterrupted_run_after_sigkill(self, tmp_path):
+    def test_equals_an_uninterrupted_run_after_sigkill(self, tmp_path, nursery):
         expected = network()
         whole = train(expected, loader(), recipe=ADAM, seed=3)
         script = (
-            "import sys, time\n"
+            f"import sys, time; sys.path.insert(0, {str(Path(__file__).parent)!r})\n"
             "from test_training import *\n"
-            "train(network(), loader(), recipe=ADAM, seed=3, out=sys.argv[1],\n"
+            "train(network(), loader(), recipe=ADAM, seed=3, out='.',\n"
             "      callback=lambda p: time.sleep(1 if p.epoch == 3 and p.step == 2 else 0))\n"
+            "sys.exit()"
         )
-        here = Path(__file__).parent
-        paths = os.pathsep.join(map(str, (here, here.parent, *sys.path)))
-        process = subprocess.Popen(
-            [sys.executable, "-c", script, tmp_path], env=os.environ | {"PYTHONPATH": paths}
-        )
+        process = nursery.start(cwd=tmp_path, patch=script)
         deadline = time.monotonic() + 60
         while not _epochs_done(tmp_path) >= 2:
             assert time.monotonic() < deadline
