@@ -31,13 +31,13 @@ def _named(suite: str, p: float) -> tuple[AbstractAttack, ...]:
 def short_suites() -> Iterator[None]:
     """Within, suite "quick" and the search of the smallest radius take a few steps."""
     options = domains.domains_unchecked.__kwdefaults__
-    before = {name: options[name] for name in ("steps", "searches")}
+    before, named = {name: options[name] for name in ("steps", "searches")}, suites._named
     suites._named = _named
     options.update(steps=3, searches=2)
     try:
         yield
     finally:
-        suites._named = _NAMED
+        suites._named = named
         options.update(before)
 
 

@@ -568,3 +568,16 @@ class TestResume:
         assert inside(*command) == 0
         assert f"continuing after {done} of 18 images" in capsys.readouterr().err
         assert runs.Run.read(tmp_path / "stopped").metrics["rows"] == 18
+
+    @pytest.mark.parametrize("wait", [0, 0.02, 0.2])
+    def test_a_second_ctrl_c_neither_breaks_the_record_nor_the_exit_code(self, wait, tmp_path):
+        process = start(tmp_path, *self.WORDS, "--out", "stopped")
+        wait_for_pages(tmp_path / "stopped", 1, process)
+        process.send_signal(signal.SIGINT)
+        time.sleep(wait)
+        if process.poll() is None:
+            process.send_signal(signal.SIGINT)
+        _, err = process.communicate(timeout=60)
+        assert process.returncode == 130, err
+        assert "Traceback" not in err
+        assert runs.Run.read(tmp_path / "stopped").status == "interrupted"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -232,16 +231,6 @@ class TestSeparable:
         few = [0] * 8 + [1] * 4  # p = 0.0078 to the best, 0.0625 to the middle
         ranking = self.ranking(tmp_path / "again", monkeypatch, few, more, all_)
         assert [place.rank for place in ranking.places] == ["1-2", "1-3", "2-3"]
-
-
-def test_an_upper_bound_never_wins(tmp_path):
-    make_evaluation(tmp_path / "sound", rows=4)
-    shutil.copytree(tmp_path / "sound", tmp_path / "bound")
-    run = runs.Run.read(tmp_path / "bound")
-    run.but(metrics={**run.metrics, "union": 100.0, "at_most": ["union"]}).write(tmp_path / "bound")
-    (ranking,) = runs.rank_runs([tmp_path]).rankings
-    assert [entry.name for entry in ranking.entries] == ["sound", "bound"]
-    assert not any(pair.separable for pair in ranking.pairs)
 
 
 @pytest.mark.parametrize("domains", [1, 2])

@@ -26,8 +26,6 @@ if TYPE_CHECKING:
 
 __all__ = ["evaluate", "finish"]
 
-_EXAMINED = 32  # images the doctor looks at
-
 
 @Parameter(name="*")
 @dataclass(kw_only=True)
@@ -104,12 +102,13 @@ def _prepared(loaded: EvaluateSettings, running: "EvaluateRunning", rank: int) -
     if running.doctor:
         # Before the folder is opened: a run that is there is not replaced by one that is refused.
         try:
-            findings = _earlier_findings(folder, running) or _examine(
-                models, problem, images, job.balls, running
-            )
+            with usage():
+                findings = evaluating.earlier_findings(folder, resume=running.resume)
+            findings = findings or _examine(models, problem, images, job.balls, running)
         except KeyboardInterrupt:
             return folders.stopped("nothing is saved yet", run, folder, running)
-        _refuse(findings)
+        if refused := evaluating.unfit(findings):
+            raise LibraryError(refused)
         run = run.but(metrics=Examined(doctor=findings).plain())
     return _run(job, run, folder, running, rank, images)
 
@@ -197,16 +196,6 @@ def _settings(
     return EvaluateSettings.load(flags, running.config, trust=running.trust)
 
 
-def _earlier_findings(folder: Path, running: EvaluateRunning) -> "Findings":
-    """What the doctor found when the run that is continued began; empty where there is none."""
-    from saddlepoint import runs
-
-    if not running.resume or not (folder / runs.RECORD).is_file():
-        return {}
-    with usage():
-        return runs.examined(runs.Run.read(folder))
-
-
 def finish(run: "Run", folder: Path, *, quiet: bool, as_json: bool) -> int:
     """Draw the report and the tables of a finished evaluation, and say what came out.
 
@@ -251,34 +240,19 @@ def _examine(
     balls: "Mapping[str, LpBall]",
     running: EvaluateRunning,
 ) -> "Findings":
-    """What the doctor finds, model by model, at the linf radius of the threats if there is one."""
-    from saddlepoint.doctor.defaults import default_radius, references
+    """What the doctor finds, model by model, told as it is found."""
+    from saddlepoint.runs.evaluating import examine_models
 
     from . import doctor, show
 
-    few = replace(images, x=problem.x[:_EXAMINED], y=problem.labels[:_EXAMINED, 0])
-    eps = float(balls["linf"].eps) if "linf" in balls else default_radius(images.family)
-    found = {}
-    for name, model in models.items():
-        show.note(f"doctor: examining {name} ...", quiet=running.quiet)
-        findings = doctor.examine(model, few, eps, references=references(name, models, few.x))
-        found[name] = tuple(findings)
+    def tell(name: str, findings: "tuple[Finding, ...] | None") -> None:
+        if findings is None:
+            show.note(f"doctor: examining {name} ...", quiet=running.quiet)
+            return
         show.note(f"doctor: {name}: {doctor.verdict(findings)}", quiet=running.quiet)
         for finding in findings:
             if finding.status != "ok":
                 show.note("\n".join(doctor.lines(finding)), quiet=running.quiet)
-    return found
 
-
-def _refuse(findings: "Findings") -> None:
-    """Stop where the doctor says no: a wrong number is worse than none."""
-    failed = {
-        name: [f"{each.name}: {each.saw}" for each in found if each.status == "fail"]
-        for name, found in findings.items()
-    }
-    reasons = [f"{name} ({' '.join(saw)})" for name, saw in failed.items() if saw]
-    if reasons:
-        raise LibraryError(
-            f"not fit to be evaluated, numbers would be wrong: {', '.join(reasons)}; mend what the doctor "
-            "says, or add --no-doctor to evaluate all the same."
-        )
+    with library():
+        return examine_models(models, problem, images.family, balls, tell)

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, final
 
+from saddlepoint import doctor
+from saddlepoint.doctor import Finding
+from saddlepoint.doctor.defaults import default_radius, references
 from saddlepoint.evaluation import EvaluationProgress, Ledger
 from saddlepoint.evaluation.domains import domain_models, domains_unchecked
 from saddlepoint.evaluation.failures import OnFailure
@@ -13,18 +17,30 @@ from saddlepoint.evaluation.robust import accuracy_unchecked
 from saddlepoint.evaluation.suites import attacks_for
 from saddlepoint.evaluation.verdicts import clean_answers
 from saddlepoint.precision import Precisions
-from saddlepoint.problems import AbstractProblem, Ensemble, Product
+from saddlepoint.problems import AbstractProblem, Ensemble, Model, Product
 from saddlepoint.projections import LpBall
 from saddlepoint.runs import texts
 from saddlepoint.runs.evaluations import Result, evaluation_metrics, evaluation_tensors
 from saddlepoint.runs.execute import Execution
 from saddlepoint.runs.metrics import examined
-from saddlepoint.runs.record import Run
+from saddlepoint.runs.record import RECORD, Run
 from saddlepoint.runs.settings import EvaluateSettings
 from saddlepoint.solver.inspection import look
 from saddlepoint.training.distributed import World
 
-__all__ = ["EvaluationJob", "evaluation_job", "finish_evaluation", "threats_of"]
+__all__ = [
+    "EvaluationJob",
+    "earlier_findings",
+    "evaluation_job",
+    "examine_models",
+    "finish_evaluation",
+    "threats_of",
+    "unfit",
+]
+
+Findings = Mapping[str, tuple[Finding, ...]]
+
+_EXAMINED = 32  # images the doctor looks at
 
 
 def threats_of(settings: EvaluateSettings) -> dict[str, LpBall]:
@@ -105,6 +121,62 @@ def evaluation_job(
     doubts = (ball.doubt(problem.x.shape[1:]) for ball in balls.values())
     notes = (*seen.faults, *filter(None, doubts))
     return EvaluationJob(settings, problem, balls, on_failure, precisions, seen.accumulate, notes)
+
+
+def earlier_findings(folder: Path, *, resume: bool) -> Findings:
+    """What the doctor found when the run that is continued began; empty where there is none.
+
+    Raises:
+        ValueError: The record cannot be read.
+    """
+    return examined(Run.read(folder)) if resume and (folder / RECORD).is_file() else {}
+
+
+def examine_models(
+    models: Mapping[str, Model],
+    problem: Ensemble | Product,
+    family: str,
+    balls: Mapping[str, LpBall],
+    tell: Callable[[str, tuple[Finding, ...] | None], None],
+) -> Findings:
+    """What the doctor finds on the first images, at the linf radius of the threats if there is one.
+
+    Args:
+        models: By name.
+        problem: What they are to be evaluated on.
+        family: Of the images, which decides the radius where no threat does.
+        balls: The threats.
+        tell: Called with a name before a model is examined, and with what was found after it.
+    """
+    x, y = problem.x[:_EXAMINED], problem.labels[:_EXAMINED, 0]
+    eps = float(balls["linf"].eps) if "linf" in balls else default_radius(family)
+    found: dict[str, tuple[Finding, ...]] = {}
+    for name, model in models.items():
+        tell(name, None)
+        others = references(name, models, x)
+        found[name] = tuple(doctor.examine(model, x, y, eps=eps, references=others))
+        tell(name, found[name])
+    return found
+
+
+def unfit(findings: Findings) -> str:
+    """Why models are not evaluated, empty if all are: a wrong number is worse than none.
+
+    Example:
+        >>> unfit({"A": (Finding("gradients", "fail", "They are zero.", "masked", "mend it"),)})[:60]
+        'not fit to be evaluated, numbers would be wrong: A (gradient'
+    """
+    failed = {
+        name: [f"{each.name}: {each.saw}" for each in found if each.status == "fail"]
+        for name, found in findings.items()
+    }
+    reasons = [f"{name} ({' '.join(saw)})" for name, saw in failed.items() if saw]
+    if not reasons:
+        return ""
+    return (
+        f"not fit to be evaluated, numbers would be wrong: {', '.join(reasons)}; mend what the doctor says, or "
+        "add --no-doctor to evaluate all the same."
+    )
 
 
 def finish_evaluation(
