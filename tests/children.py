@@ -57,6 +57,10 @@ class Started:
         """What it has printed so far."""
         return self._files[0].read_text(encoding="utf-8")
 
+    def complained(self) -> str:
+        """What it has written to the error stream so far."""
+        return self._files[1].read_text(encoding="utf-8")
+
     def send_signal(self, number: int) -> None:
         """Send it a signal."""
         os.kill(self.pid, number)
@@ -72,7 +76,7 @@ class Started:
     def communicate(self, timeout: float = 60) -> tuple[str, str]:
         """What it printed and complained of, when it has ended."""
         self.wait(timeout)
-        return self.said(), self._files[1].read_text(encoding="utf-8")
+        return self.said(), self.complained()
 
     def kill(self) -> None:
         """End it, if it has not ended, and wait for that."""

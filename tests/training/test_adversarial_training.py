@@ -442,6 +442,7 @@ class TestCommand:
             "train --data mnist-sample --model C --method ampgd --threat linf:0.1 --threat l2:1.0"
         )
         words += " --limit 100 --epochs 2 --steps 2 --rule minmax:gamma=0.3,step_size=2 --mix 0.8"
+        words += " --test-images 40 --test-steps 10"
         assert self.run(*words.split(), "--out", tmp_path) == 0
         out, err = capsys.readouterr()
         lines = err.splitlines()
@@ -456,8 +457,8 @@ class TestCommand:
         robust = run["metrics"]["robust_accuracy"]
         assert f"union {robust['union']:.2f} %" in out
         model = models.load(tmp_path / "model.safetensors")
-        x, y = (t[800:] for t in data.sample("mnist"))
-        accuracy = validate(model, x, y, THREATS, steps=50)
+        x, y = (t[800:840] for t in data.sample("mnist"))
+        accuracy = validate(model, x, y, THREATS, steps=10)
         assert robust == {name: round(100 * value, 2) for name, value in accuracy.items()}
         assert (
             len(run["metrics"]["history"])
