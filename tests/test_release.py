@@ -35,6 +35,16 @@ def test_another_version_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     ]
 
 
+def test_changes_that_no_version_has_are_noticed() -> None:
+    heading, version = "# Changelog\n\n## [Unreleased]\n\n", "## [0.2.0] - 2026-11-17\n"
+    assert release.unreleased(heading + version) == []
+    assert release.unreleased(f"# Changelog\n\n{version}") == []
+    (said,) = release.unreleased(f"{heading}### Added\n- More.\n\n{version}")
+    assert (
+        said == f"CHANGELOG.md has entries under [Unreleased]: move them to [{release.version()}]"
+    )
+
+
 def test_every_python_that_is_declared_is_in_matrix_and_continuous_integration() -> None:
     prefix = "Programming Language :: Python :: "
     declared = [

@@ -59,6 +59,14 @@ def disagreements() -> list[str]:
     return found
 
 
+def unreleased(changes: str) -> list[str]:
+    """What keeps a changelog from being that of a release: entries that belong to no version yet."""
+    waiting = re.search(r"^## \[Unreleased\]\s+(?!## )\S", changes, re.MULTILINE)
+    return [f"CHANGELOG.md has entries under [Unreleased]: move them to [{version()}]"] * bool(
+        waiting
+    )
+
+
 def built(folder: Path, date: str) -> dict[str, str]:
     """Builds both files into a folder; SHA-256 by name."""
     environment = {**os.environ, "SOURCE_DATE_EPOCH": date}
@@ -127,6 +135,7 @@ def tried(wheel: Path, words: list[str]) -> None:
 def main(words: list[str]) -> int:
     """Everything, in order; `words` are those of the demo, such as --limit 16."""
     found = disagreements()
+    found += unreleased((ROOT / "CHANGELOG.md").read_text(encoding="utf-8"))
     if not found:
         date = subprocess.run(
             ["git", "log", "-1", "--format=%ct"],
