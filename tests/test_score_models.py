@@ -34,6 +34,10 @@ class TestAnswers:
             lambda images: [array(images)],  # as a session of ONNX Runtime answers
             lambda images: (torch.from_numpy(array(images)), "more"),
             lambda images: {"logits": torch.from_numpy(array(images))},
+            lambda images: {"logits": array(images).tolist()},
+            lambda images: (array(images), "more"),
+            lambda images: list(array(images)),  # a row for every image
+            lambda images: array(images).astype(object),
         ):
             torch.testing.assert_close(call(sp.scores(function), x), expected)
 
@@ -67,14 +71,38 @@ class TestAnswers:
                     torch.rand(1, 4),
                 )
 
+    @pytest.mark.parametrize("kind", [np.int8, np.uint8, np.int64])
+    def test_whole_numbers_are_scores_where_every_class_has_one(self, kind):
+        """As of quantised networks, and of votes that are counted."""
+        votes = np.array([[3, 5, 120], [7, 0, 2]], dtype=kind)
+        answer = call(sp.scores(lambda images: votes), torch.rand(2, 4))
+        assert torch.equal(answer, torch.tensor([[3.0, 5.0, 120.0], [7.0, 0.0, 2.0]]))
+
+    def test_probabilities_of_a_few_digits_are_probabilities(self):
+        """Rounded to two digits those of ten classes miss one by up to five hundredths."""
+        rounded = [[0.34, 0.33, *[0.04] * 8], [0.05, 0.91, *[0.0] * 8]]
+        answer = call(sp.scores(lambda images: rounded, probabilities=True), torch.rand(2, 4))
+        assert answer.argmax(dim=1).tolist() == [0, 1]
+        far = [[0.5, 0.5], [0.5, 0.2]]
+        with pytest.raises(ValueError, match=r"got a smallest number 0\.2 and a sum of 0\.7;"):
+            call(sp.scores(lambda images: far, probabilities=True), torch.rand(2, 4))
+
     @pytest.mark.parametrize(
-        "answer", ["cat", None, [], [0, 2], np.array([0, 2]), torch.tensor([0, 2])]
+        "answer",
+        [
+            *("cat", None, [], [0, 2], np.array([0, 2]), torch.tensor([0, 2])),
+            *(["cat", "dog"], [[1.0, 2.0], [3.0]], {"scores": np.ones((2, 3))}, ()),
+            *(np.array([["a", "b"], ["c", "d"]]), np.ones((2, 3), dtype=complex)),
+        ],
+        ids=repr,
     )
     def test_other_answers_are_refused(self, answer):
-        with pytest.raises(
-            (TypeError, ValueError), match=r"models must return logits|too many dim"
-        ):
+        with pytest.raises(TypeError, match="models must return scores"):
             call(sp.scores(lambda images: answer), torch.rand(2, 4))
+
+    def test_a_single_number_for_every_image_is_refused(self):
+        with pytest.raises(ValueError, match=r"models must return logits \(B, C\).*got \(2,\)"):
+            call(sp.scores(lambda images: np.array([0.2, 0.7])), torch.rand(2, 4))
 
     def test_what_cannot_be_called_or_is_declared_already_is_refused(self):
         with pytest.raises(

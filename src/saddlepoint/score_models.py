@@ -6,18 +6,19 @@ missing on purpose. What declares it also says how the model wants its images an
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, final
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
-from saddlepoint.calls import Model, call, logits_of
+from saddlepoint.calls import Model, call
 
 __all__ = ["Scores", "has_gradient", "scores"]
 
 _FLOOR = 1e-6  # of probabilities: trees answer zero, which has no logarithm
-_SUM = 1e-3  # by how much probabilities may miss one, after rounding to a few digits
+_SUM = 0.05  # by how much probabilities may miss one: ten of them, rounded to two digits
 
 
 @final
@@ -48,7 +49,7 @@ class Scores:
         return f"Scores({type(self.model).__name__})"
 
     def __call__(self, images: Tensor) -> Tensor:
-        """Images (n, ...) to scores (n, C), without a graph, on the device of the images.
+        """Images (n, ...) to scores (n, C), without a graph, on the device and in the dtype of the images.
 
         Raises:
             TypeError: The model answered something that holds no scores.
@@ -60,8 +61,8 @@ class Scores:
                 answer = call(self.model, given)
             else:
                 answer = _tensor(self.model(given.cpu().numpy() if self.numpy else given))
-        found = answer.detach().to(device=images.device)
-        return _logarithm(found) if self.probabilities else found
+        found = answer.detach()
+        return (_logarithm(found) if self.probabilities else found).to(images)
 
 
 def scores(
@@ -122,23 +123,49 @@ def has_gradient(model: Model) -> bool:
 
 
 def _tensor(answer: object) -> Tensor:
-    """Scores as a tensor, from what a model of any library returns."""
-    if hasattr(answer, "__array__") or (isinstance(answer, list) and answer):
-        found = answer
-        # A session answers with a list of its outputs, each of them an array.
-        if isinstance(answer, list) and hasattr(answer[0], "__array__") and answer[0].ndim == 2:
-            found = answer[0]
-        tensor = torch.as_tensor(found)
-        return tensor if tensor.is_floating_point() else logits_of(tensor)
-    return logits_of(answer)
+    """Scores as a tensor, from what a model of any library returns.
+
+    Raises:
+        TypeError: There are none in it.
+    """
+    found = answer
+    if isinstance(answer, Mapping):
+        found = answer.get("logits")
+    elif isinstance(answer, tuple) and answer:
+        found = answer[0]
+    elif isinstance(answer, list) and answer and getattr(answer[0], "ndim", 0) == 2:
+        found = answer[0]  # a session answers with a list of its outputs
+    elif getattr(answer, "logits", None) is not None:
+        found = answer.logits  # type: ignore[attr-defined]
+    if isinstance(found, Tensor) and found.is_floating_point():
+        return found
+    try:
+        array = np.asarray(found.detach().cpu() if isinstance(found, Tensor) else found)
+        if array.dtype == object:  # numbers of some other kind, or no numbers
+            array = array.astype(np.float64)
+    except (TypeError, ValueError):
+        array = np.empty(0)
+    # Whole numbers are scores where every class has one, as those of quantised networks; else they are classes.
+    whole = array.dtype.kind in "iu" and array.ndim == 2
+    if array.size and array.ndim and (array.dtype.kind == "f" or whole):
+        return torch.from_numpy(array.astype(np.float64))
+    got = type(answer).__name__
+    if array.size and array.ndim:
+        got = f"{array.dtype} of shape {array.shape}"
+    got += f" with keys {list(answer)}" if isinstance(answer, Mapping) else ""
+    raise TypeError(
+        "models must return scores (B, C), a number for every class and not classes: a tensor, an array or "
+        f'lists, as `.logits` or ["logits"], or as the first of a tuple, got {got}.'
+    )
 
 
 def _logarithm(probabilities: Tensor) -> Tensor:
-    sums = probabilities.sum(dim=-1)
-    if not bool((probabilities >= -_SUM).all() & ((sums - 1).abs() <= _SUM).all()):
-        low, high = float(probabilities.min()), float(sums.max())
+    low, sums = probabilities.amin(), probabilities.sum(dim=-1)
+    worst = sums.flatten()[(sums - 1).abs().argmax()]  # NaN comes first
+    if not bool((low >= -_FLOOR) & ((worst - 1).abs() <= _SUM + _FLOOR)):
         raise ValueError(
             f"`probabilities` must be True only for answers that are >= 0 and sum to one, got a smallest "
-            f"number {low:.3g} and a sum of {high:.3g}; leave it out for logits and other scores."
+            f"number {float(low):.3g} and a sum of {float(worst):.3g}; leave it out for logits and other "
+            "scores."
         )
     return probabilities.clamp_min(_FLOOR).log()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -27,13 +28,13 @@ network = models.load("mnist-a")
 
 
 def service():
-    def ask(images):  # NumPy in, probabilities out; stops the run as Ctrl-C would, if it is told to
+    def ask(images):  # NumPy in, probabilities out; after some answers it raises, if it is told to
         stop = Path("stop")
         if stop.exists():
-            left = int(stop.read_text()) - 1
-            stop.write_text(str(left))
-            if left == 0:
-                raise KeyboardInterrupt
+            left, error = stop.read_text().split()
+            stop.write_text(f"{int(left) - 1} {error}")
+            if left == "1":
+                raise {"Ctrl-C": KeyboardInterrupt, "429": RuntimeError("429 too many requests")}[error]
         with torch.no_grad():
             return torch.softmax(network(torch.from_numpy(images)), dim=1).numpy()
 
@@ -41,16 +42,19 @@ def service():
 """
 
 
-def test_a_run_counts_queries_and_can_be_continued(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("error", "code"), [("Ctrl-C", 130), ("429", 1)])
+def test_a_run_counts_queries_and_can_be_continued(tmp_path: Path, error: str, code: int) -> None:
     (tmp_path / "nets.py").write_text(NETS)
     line = (*LINE, "--models", "nets.py:service,scores:C", "--batch-size", "2")
     line = (*line, "--gradient", "searched:queries=120")
     whole = run(*line, "--out", "whole", cwd=tmp_path)
     assert whole.returncode == 0, whole.stderr
     assert "queries" in whole.stdout
-    (tmp_path / "stop").write_text("200")
+    (tmp_path / "stop").write_text(f"200 {error}")
     stopped = run(*line, "--out", "part", cwd=tmp_path)
-    assert stopped.returncode == 130, stopped.stdout + stopped.stderr
+    assert stopped.returncode == code, stopped.stdout + stopped.stderr
+    assert re.search(r"[24] of 6 images are done and saved in part\n", stopped.stderr)
+    assert re.search(r"continue with: saddlepoint .*--out part --resume", stopped.stderr)
     pages = len(list((tmp_path / "part").rglob("*.safetensors")))
     assert pages >= 1  # some rows are there already
     (tmp_path / "stop").unlink()

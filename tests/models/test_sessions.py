@@ -83,6 +83,30 @@ def test_a_quantised_network_has_no_gradient_and_is_attacked_all_the_same(export
     assert result.success.sum() >= 2
 
 
+def test_of_several_outputs_the_scores_are_taken(tmp_path: Path) -> None:
+    """Classifiers of scikit-learn are exported with the classes first, and the probabilities after them."""
+    pytest.importorskip("onnxruntime")
+    onnx = pytest.importorskip("onnx")
+    helper, kinds = onnx.helper, onnx.TensorProto
+    graph = helper.make_graph(
+        [
+            helper.make_node("Flatten", ["x"], ["flat"]),
+            helper.make_node("Softmax", ["flat"], ["probabilities"], axis=1),
+            helper.make_node("ArgMax", ["probabilities"], ["label"], axis=1, keepdims=0),
+        ],
+        "classifier",
+        [helper.make_tensor_value_info("x", kinds.FLOAT, ["n", 1, 2, 2])],
+        [
+            helper.make_tensor_value_info("label", kinds.INT64, ["n"]),
+            helper.make_tensor_value_info("probabilities", kinds.FLOAT, ["n", 4]),
+        ],
+    )
+    opset = [helper.make_opsetid("", 17)]
+    onnx.save(helper.make_model(graph, opset_imports=opset, ir_version=8), tmp_path / "two.onnx")
+    x = torch.rand(3, 1, 2, 2)
+    torch.testing.assert_close(load_session(tmp_path / "two.onnx")(x), x.flatten(1).softmax(dim=1))
+
+
 def test_other_files_are_refused(exported: Path, tmp_path: Path) -> None:
     broken = tmp_path / "broken.onnx"
     broken.write_bytes(b"no graph")

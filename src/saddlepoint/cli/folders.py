@@ -74,23 +74,30 @@ def opened(
 
     from . import show
 
-    with ExitStack() as stack:
-        with usage():
-            ask = None if problem is None else (lambda: answers(problem))
-            how = {"resume": running.resume, "overwrite": running.overwrite}
-            manager = runs.opened(run, folder, **how, ask=ask)
-            execution = stack.enter_context(manager)
-        if execution.complete:
-            show.note(f"{folder} is complete already", quiet=quiet)
-        elif running.resume and not execution.resumed:
-            show.note(f"nothing to resume in {folder}: starting", quiet=quiet)
-        elif running.resume and not quiet:
-            show.note(f"continuing after {saved_text(execution)}", quiet=quiet)
-        yield execution
+    execution: Execution | None = None
+    try:
+        with ExitStack() as stack:
+            with usage():
+                ask = None if problem is None else (lambda: answers(problem))
+                how = {"resume": running.resume, "overwrite": running.overwrite}
+                manager = runs.opened(run, folder, **how, ask=ask)
+                execution = stack.enter_context(manager)
+            if execution.complete:
+                show.note(f"{folder} is complete already", quiet=quiet)
+            elif running.resume and not execution.resumed:
+                show.note(f"nothing to resume in {folder}: starting", quiet=quiet)
+            elif running.resume and not quiet:
+                show.note(f"continuing after {saved_text(execution)}", quiet=quiet)
+            yield execution
+    except Exception:
+        # As after Ctrl-C: a service that refused its answer may give it later.
+        if execution is not None and execution.run.status == "failed":
+            stopped(f"{saved_text(execution)} are done and saved", run, folder, running)
+        raise
 
 
 def stopped(saved: str, run: "Run", folder: Path, running: Running) -> int:
-    """Say what an interrupted run has saved and how to go on; the exit code. Process 0 speaks for all."""
+    """Say what a run that did not end has saved and how to go on; the exit code. Process 0 speaks for all."""
     from saddlepoint.training.distributed import World
 
     from . import show

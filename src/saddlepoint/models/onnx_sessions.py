@@ -13,6 +13,7 @@ from .zoos import import_extra
 __all__ = ["Session", "load_session"]
 
 _TYPES = ("tensor(float)", "tensor(double)")
+_SCORES = (*_TYPES, "tensor(float16)")
 # Out of sight of whoever copies or hashes a model: a session is memory of another library.
 _open: "WeakKeyDictionary[Session, Any]" = WeakKeyDictionary()
 
@@ -39,11 +40,15 @@ class Session:
         _open[self] = library.InferenceSession(str(path), options, providers=providers)
 
     def __call__(self, images: Any) -> Any:
-        """NumPy images (n, C, H, W) to the first output."""
+        """NumPy images (n, C, H, W) to the first output that holds numbers for classes, not classes."""
         session = _open[self]
         (given,) = session.get_inputs()
+        outputs = session.get_outputs()
+        named = next((each for each in outputs if each.type in _SCORES), outputs[0]).name
         wide = "double" in given.type
-        return session.run(None, {given.name: images.astype("float64" if wide else "float32")})[0]
+        return session.run([named], {given.name: images.astype("float64" if wide else "float32")})[
+            0
+        ]
 
     @property
     def inputs(self) -> Any:
