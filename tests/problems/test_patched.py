@@ -178,6 +178,9 @@ def test_elsewhere_is_the_same_patch_on_other_images_through_other_views() -> No
     assert torch.equal(corner[..., 4:, :], x[None, ..., 4:, :].expand(B, -1, -1, -1, -1))
     part = other.take(torch.tensor([2]))
     assert torch.equal(part.rows, torch.tensor([2]))
+    stranger = p.elsewhere(x, y, [sp.View(at=(0, 0))], models=MODELS[1:])
+    assert torch.equal(stranger.logits(delta), other.logits(delta)[:, 5:])
+    assert stranger.names == tuple(f"at:0/0, image {n}" for n in range(1, 6))
 
 
 @pytest.mark.parametrize(

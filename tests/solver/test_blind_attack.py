@@ -296,10 +296,40 @@ def test_phases_use_the_queries_and_squares_grow_with_the_image():
         return sp.Ensemble([nn.Identity()], torch.rand(1, *shape), torch.tensor([0]))
 
     for shape, side in (((1, 28, 28), 1), ((3, 32, 32), 2), ((3, 224, 224), 13), ((64,), 1)):
-        *_, last = phases_of(sp.estimated(5000), problem(*shape))
+        *_, last = phases_of(sp.estimated(5000), problem(*shape), sp.linf(0.1))
         assert last.side == side
     for queries in (150, 999, 5000):
         for gradient in (sp.estimated(queries), sp.searched(queries)):
-            phases = phases_of(gradient, problem(1, 28, 28))
+            phases = phases_of(gradient, problem(1, 28, 28), sp.linf(0.1))
             total = sum(1 + phase.steps * (phase.per_step + 1) for phase in phases)
             assert 0.94 * queries < total <= queries
+
+
+class TestPatches:
+    """A set that keeps most pixels as they are: queries go to those that it does not."""
+
+    @pytest.mark.parametrize("gradient", [sp.estimated(40, search=0.0), sp.searched(40)], ids=str)
+    @pytest.mark.parametrize("seed", range(3))
+    def test_few_are_enough_for_few_pixels(self, gradient, seed):
+        def service(images: Tensor) -> Tensor:
+            return torch.stack([9 + images.flatten(1).sum(dim=1), 0 * images[:, 0, 0, 0]], dim=1)
+
+        x = torch.rand(2, 1, 20, 20, generator=torch.Generator().manual_seed(seed))
+        problem = sp.Ensemble([sp.scores(service, numpy=False)], x, [0, 0])
+        mask = torch.zeros(20, 20)
+        mask[15:17, 3:5] = 1
+        result = sp.attack(problem, sp.Patch(mask=mask), gradient=gradient, seed=seed)
+        # Four dark pixels are the best patch.
+        torch.testing.assert_close(result.adversarial[:, 0, 15:17, 3:5], torch.zeros(2, 2, 2))
+        assert torch.equal(result.adversarial[:, 0, :15], x[:, 0, :15])
+
+    def test_photographs_of_a_patch_have_estimates(self):
+        network = sp.scores(sp.models.load("mnist-a"))
+        x, y = sp.data.sample("mnist", 4)
+        patch, gradient = sp.Patch(size=6), sp.estimated(400, per_step=36)
+        problem = sp.Patched([network], patch, x[None], y[None])
+        result = sp.attack(problem, patch, gradient=gradient)
+        before = sp.cw_margin(problem.logits(problem.zeros()), problem.labels)
+        assert result.losses.mean() < before.mean() - 3
+        anywhere = sp.Patched([network], patch, x[None], y[None], [sp.View(at="anywhere")])
+        assert sp.attack(anywhere, patch, gradient=gradient).num_forwards.max() <= 400

@@ -214,20 +214,24 @@ class Patched(AbstractProblem):
         y: Numbers,
         views: Sequence[View] | None = None,
         *,
+        models: Sequence[Model] | None = None,
         seed: int | None = None,
     ) -> Patched:
-        """The same patches on other images, all of them on each, and through other views: for evaluation.
+        """The same patches on other images, all of them on each, through other views, for other models.
+
+        This is what patches are evaluated on.
 
         Args:
             x: Images that no patch has seen, (N, C, H, W).
             y: Their classes, (N,), or targets.
             views: Views; those of the problem if None. Random ones draw anew, with another seed.
+            models: Those that look; those of the problem if None. Others show how far a patch transfers.
             seed: Of the draws; one more than that of the problem if None.
         """
         x = as_images("x", x, 4)
         y = as_labels("y", y, tuple(x.shape[:1]))
         other = Patched(
-            self._models,
+            self._models if models is None else models,
             self.patch,
             x[None].expand(len(self), *x.shape),
             y[None].expand(len(self), -1),

@@ -198,7 +198,7 @@ def job_of(
     rule, baseline = rules_of(settings, problem)
     ball = ball_of(settings)
     if settings.gradient is not None:
-        phases_of(gradient(settings.gradient), problem)  # refuses too few queries
+        phases_of(gradient(settings.gradient), problem, ball)  # refuses too few queries
     elif blind := problem.without_gradient:
         named = ", ".join(problem.names[k] for k in blind)
         raise ValueError(

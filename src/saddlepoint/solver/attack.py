@@ -183,7 +183,7 @@ def attack_unchecked(
     rule = MinMax() if rule is None else rule
     grid = None if quantize is None else Grid(quantize)
     precisions = precisions or Precisions.full(problem.models)
-    phases = phases_of(gradient, problem) if gradient else exact_phases(steps, restarts)
+    phases = phases_of(gradient, problem, ball) if gradient else exact_phases(steps, restarts)
     longest = max(phase.steps for phase in phases)
     budget = (len(phases), evaluations)
     setup = Plan(len(problem), longest, targeted, batch_size, accumulate, rule, precisions, *budget)

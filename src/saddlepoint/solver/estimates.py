@@ -111,7 +111,7 @@ class Estimator:
     """
 
     def __init__(self, probes: Probes, problem: AbstractProblem) -> None:
-        self.probes, self._number = probes, 0
+        self.probes, self._number, self._draw = probes, 0, 0
         rows, shape = problem.rows, problem.lower.shape[1:]
         self._place, count = blocks(probes.seed, rows, probes.stream, shape, probes.side)
         kinds = 1 if probes.directions == "signs" else len(probes.domains)
@@ -137,6 +137,7 @@ class Estimator:
         delta: Tensor,
         losses: Tensor,
         weights: Tensor,
+        stream: int = 0,
     ) -> tuple[Tensor, Tensor]:
         """The gradient of sum_k w_k F_k over the domains of the probes, and whether all answers were finite.
 
@@ -144,13 +145,14 @@ class Estimator:
             problem: The rows that are left.
             ball: Where delta may be.
             delta: (n, ...).
-            losses: F(delta), (n, K).
+            losses: F(delta), (n, K), at draw `stream`.
             weights: (n, K).
+            stream: The draw of random transforms that the losses are of; probes see the same.
 
         Returns:
             (n, ...) and (n, K), boolean.
         """
-        room = _Room.of(problem, ball, delta, self.probes.distance)
+        room, self._draw = _Room.of(problem, ball, delta, self.probes.distance), stream
         finite = torch.ones(problem.labels.shape, dtype=torch.bool, device=delta.device)
         chosen = weights[:, list(self.probes.domains)]
         if self.probes.directions == "signs":
@@ -240,7 +242,7 @@ class Estimator:
             points,
             self.probes.loss,
             domains,
-            stream=self._number,
+            stream=self._draw,
             targeted=self.probes.targeted,
         )
         finite[:, domains] &= answers.finite.all(dim=1)

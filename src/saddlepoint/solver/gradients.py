@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from copy import copy
 from dataclasses import dataclass
 from typing import Literal, final
 
 import torch
 
 from saddlepoint.problems import AbstractProblem
+from saddlepoint.projections import AbstractSet
 from saddlepoint.solver.checks import check_count, check_differentiable
 from saddlepoint.solver.estimates import Directions, blocks
+from saddlepoint.solver.proposals import frame
 from saddlepoint.solver.search import Objective
 
 __all__ = [
@@ -178,16 +181,23 @@ def exact_phases(steps: int, restarts: int) -> list[Phase]:
     ]
 
 
-def phases_of(gradient: Gradient, problem: AbstractProblem) -> list[Phase]:
+def phases_of(gradient: Gradient, problem: AbstractProblem, region: AbstractSet) -> list[Phase]:
     """How the queries are divided, such that no row can take more.
+
+    Args:
+        gradient: How many there are, and what they are for.
+        problem: B rows.
+        region: Where delta may be: squares of pixels that it keeps as they are need no query.
 
     Raises:
         ValueError: They are too few, or random search is asked of random transforms.
 
     Example:
         >>> from saddlepoint.problems import Ensemble
+        >>> from saddlepoint.projections import LpBall
         >>> problem = Ensemble([torch.nn.Identity()], torch.rand(1, 1, 28, 28), torch.tensor([0]))
-        >>> [(phase.kind, phase.steps, phase.per_step) for phase in phases_of(estimated(5000), problem)]
+        >>> phases = phases_of(estimated(5000), problem, LpBall(torch.inf, 0.2))
+        >>> [(phase.kind, phase.steps, phase.per_step) for phase in phases]
         [('searched', 19, 25), ('estimated', 35, 127)]
     """
     queries = gradient.queries // problem.samples
@@ -207,7 +217,7 @@ def phases_of(gradient: Gradient, problem: AbstractProblem) -> list[Phase]:
         queries -= 1 + steps * (at_a_time + 1)
     if isinstance(gradient, Searched):
         return phases
-    shape = problem.lower.shape[1:]
+    shape = _movable(problem, region)
     side = _side(shape, queries) if gradient.side is None else gradient.side
     most = min(gradient.per_step, _squares(shape, side))
     if gradient.directions == "signs":
@@ -263,6 +273,15 @@ def check_gradient(
             f"`precision` must be float32 where `gradient` is given, got {precision!r}: small differences of "
             "losses drown in the rounding of fewer bits."
         )
+
+
+def _movable(problem: AbstractProblem, region: AbstractSet) -> torch.Size:
+    """The shape of the part of a perturbation that can move in any row."""
+    part = copy(problem)
+    part.lower, part.upper = region.box(problem.lower, problem.upper)
+    *_, tall, wide = (int(number.max()) for number in frame(part))
+    shape = problem.lower.shape[1:]
+    return torch.Size([*shape[:-2], tall, wide] if len(shape) > 1 else [wide])
 
 
 def _side(shape: torch.Size, queries: int) -> int:

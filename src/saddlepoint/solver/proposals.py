@@ -11,7 +11,7 @@ from saddlepoint import streams
 from saddlepoint.problems import AbstractProblem
 from saddlepoint.projections import LpBall
 
-__all__ = ["propose"]
+__all__ = ["frame", "propose"]
 
 
 def propose(
@@ -54,7 +54,7 @@ def propose(
     if first:
         return ball._project(_start(ball, delta, seed, problem.rows, stream), lower, upper)
     draws = streams.uniform(seed, problem.rows, stream, 3 + _channels(delta)).to(delta)
-    square = _squares(delta, draws[:, :2], share)
+    square = _squares(problem, delta, draws[:, :2], share)
     signs = torch.where(_per_channel(draws[:, 3:], delta) > 0.5, 1.0, -1.0).to(delta)
     radius = torch.as_tensor(ball.eps, dtype=delta.dtype, device=delta.device)
     radius = radius.reshape(-1, *(1 for _ in delta.shape[1:]))
@@ -137,17 +137,42 @@ def _per_channel(numbers: Tensor, x: Tensor) -> Tensor:
     return numbers.reshape(len(numbers), *x.shape[1:-2], 1, 1) if x.dim() > 2 else numbers
 
 
-def _squares(x: Tensor, draws: Tensor, share: float) -> Tensor:
-    """Where a square of about this share of the area is, (n, 1, ..., height, width); of a vector, a stretch."""
-    height, width = x.shape[-2:] if x.dim() > 2 else (1, x.shape[-1])
-    side = math.sqrt(share * height * width) if height > 1 else share * width
-    tall, wide = (min(max(1, round(side)), length) for length in (height, width))
-    top = (draws[:, :1] * (height - tall + 1)).long()
-    left = (draws[:, 1:] * (width - wide + 1)).long()
-    line, column = (torch.arange(length, device=x.device) for length in (height, width))
+def frame(problem: AbstractProblem) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """The rectangle around all that can move: its first line and column, its height and width, (n, 1) each.
+
+    The whole image, unless a set keeps a part of it as it is; of a vector, a stretch of height 1.
+
+    Example:
+        >>> from saddlepoint.problems import Ensemble
+        >>> problem = Ensemble([torch.nn.Identity()], torch.rand(1, 3, 4, 5), torch.tensor([0]))
+        >>> problem.lower[..., :2] = problem.upper[..., :2] = 0.0
+        >>> [number.item() for number in frame(problem)]
+        [0, 2, 4, 3]
+    """
+    movable = problem.upper > problem.lower
+    plane = movable.flatten(1, -3).any(dim=1) if movable.dim() > 2 else movable.unsqueeze(1)
+    found = []
+    for line in (plane.any(dim=2), plane.any(dim=1)):
+        first = line.int().argmax(dim=1, keepdim=True)
+        last = line.shape[1] - 1 - line.flip(1).int().argmax(dim=1, keepdim=True)
+        found.append((first, last - first + 1))
+    (top, tall), (left, wide) = found
+    return top, left, tall, wide
+
+
+def _squares(problem: AbstractProblem, x: Tensor, draws: Tensor, share: float) -> Tensor:
+    """Where a square of this share of what can move is, (n, 1, ..., height, width); of a vector, a stretch."""
+    top, left, height, width = frame(problem)
+    area = share * height.double() * width
+    side = torch.where(height > 1, area.sqrt(), area).round().long().clamp_min(1)
+    tall, wide = torch.minimum(side, height), torch.minimum(side, width)
+    top = top + (draws[:, :1] * (height - tall + 1)).long()
+    left = left + (draws[:, 1:] * (width - wide + 1)).long()
+    size = x.shape[-2:] if x.dim() > 2 else (1, x.shape[-1])
+    line, column = (torch.arange(length, device=x.device) for length in size)
     lines = (line >= top) & (line < top + tall)
     columns = (column >= left) & (column < left + wide)
     if x.dim() <= 2:
         return columns
     ones = (1 for _ in x.shape[1:-2])
-    return (lines[:, :, None] & columns[:, None, :]).reshape(len(x), *ones, height, width)
+    return (lines[:, :, None] & columns[:, None, :]).reshape(len(x), *ones, *size)

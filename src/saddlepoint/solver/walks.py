@@ -93,7 +93,7 @@ class Descent(AbstractWalk):
         gradient = torch.zeros_like(here.delta) if here.gradient is None else here.gradient
         if self.estimator is not None:
             found, finite = self.estimator.gradient(
-                problem, here.ball, here.shown, here.losses, here.weights
+                problem, here.ball, here.shown, here.losses, here.weights, here.stream
             )
             self.watch.values(problem, here.shown, finite, step=number)
             gradient, spent = gradient + found, self.estimator.cost * problem.samples

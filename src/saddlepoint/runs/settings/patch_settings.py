@@ -82,7 +82,7 @@ class PatchSettings(AttackSettings):
         if value:
             raise ValueError(
                 f"`--victims` must be left out for patch, got {','.join(value)}; test a patch on other models "
-                "in Python, with sp.patch_rates."
+                "in Python, with sp.patch_rates(problem.elsewhere(x, y, models=[...]), delta)."
             )
         return value
 
