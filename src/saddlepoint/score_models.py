@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, final
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -137,26 +136,34 @@ def _tensor(answer: object) -> Tensor:
         found = answer[0]  # a session answers with a list of its outputs
     elif getattr(answer, "logits", None) is not None:
         found = answer.logits  # type: ignore[attr-defined]
-    if isinstance(found, Tensor) and found.is_floating_point():
-        return found
-    try:
-        array = np.asarray(found.detach().cpu() if isinstance(found, Tensor) else found)
-        if array.dtype == object:  # numbers of some other kind, or no numbers
-            array = array.astype(np.float64)
-    except (TypeError, ValueError):
-        array = np.empty(0)
+    tensor = found if isinstance(found, Tensor) else _numbers(found)
+    if tensor is not None and tensor.is_floating_point():
+        return tensor
     # Whole numbers are scores where every class has one, as those of quantised networks; else they are classes.
-    whole = array.dtype.kind in "iu" and array.ndim == 2
-    if array.size and array.ndim and (array.dtype.kind == "f" or whole):
-        return torch.from_numpy(array.astype(np.float64))
+    kinds = (torch.bool, torch.complex64, torch.complex128)
+    if tensor is not None and tensor.dim() == 2 and tensor.dtype not in kinds:
+        return tensor.double()
     got = type(answer).__name__
-    if array.size and array.ndim:
-        got = f"{array.dtype} of shape {array.shape}"
+    if tensor is not None:
+        got = f"{str(tensor.dtype).removeprefix('torch.')} of shape {tuple(tensor.shape)}"
     got += f" with keys {list(answer)}" if isinstance(answer, Mapping) else ""
     raise TypeError(
         "models must return scores (B, C), a number for every class and not classes: a tensor, an array or "
         f'lists, as `.logits` or ["logits"], or as the first of a tuple, got {got}.'
     )
+
+
+def _numbers(found: Any) -> Tensor | None:
+    """Arrays of any library and lists as a tensor; None of what holds no numbers, or as many in no two rows."""
+    for listed in (False, True):  # arrays of Python's numbers are lists in disguise
+        try:
+            if isinstance(found, list):
+                found = [row.tolist() if hasattr(row, "tolist") else row for row in found]
+            tensor = torch.tensor(found.tolist()) if listed else torch.as_tensor(found)
+        except (AttributeError, RuntimeError, TypeError, ValueError):
+            continue
+        return tensor if tensor.dim() and tensor.numel() else None
+    return None
 
 
 def _logarithm(probabilities: Tensor) -> Tensor:

@@ -119,6 +119,10 @@ def test_onnx_runtime_is_named_where_it_is_missing(
             "`--steps` must be left out with --gr",
         ),
         (
+            ("--models", "A", "--gradient", "searched", "--baseline", "average"),
+            "`--baseline` must be left out with --gradient searched, got average; random search",
+        ),
+        (
             ("--models", "A", "--gradient", "searched", "--method", "apgda"),
             "must be left out with --method",
         ),

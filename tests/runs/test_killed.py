@@ -27,6 +27,11 @@ COMMANDS = {
         ),
         *("--limit", 3, "--batch-size", 1),
     ),
+    "patch": (
+        *("attack", "patch", "--data", "cifar10-sample", "--models", "scores:A", "--patch", 3),
+        *("--views", "here", "--gradient", "searched:queries=10"),
+        *("--limit", 6, "--images-per-patch", 2, "--held-out", 2),
+    ),
     "evaluate": (
         *("evaluate", "--models", "mnist-a,mnist-c", *DATA, "--threat", "linf:0.1"),
         *("--limit", 2, "--batch-size", 1, "--no-doctor"),

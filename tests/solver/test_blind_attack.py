@@ -243,6 +243,7 @@ class TestRefusals:
             ({"steps": 5}, "`steps` must be left out where `gradient` is given, got 5"),
             ({"restarts": 2}, "`restarts` must be left out"),
             ({"evaluations": 50}, "`evaluations` must be left out"),
+            ({"rule": sp.Average()}, "`rule` must be left out .*random search follows no weights"),
             ({"precision": "bfloat16"}, "`precision` must be float32 where `gradient` is given"),
         ],
     )

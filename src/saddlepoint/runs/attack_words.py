@@ -23,6 +23,7 @@ __all__ = [
     "HELP",
     "check_alone",
     "check_patch",
+    "check_unweighted",
     "gradient",
     "patch",
     "size_of",
@@ -103,6 +104,19 @@ def check_alone(settings: Mapping[str, Any], given: Mapping[str, Any]) -> None:
 
 
 _FILES = (".png", ".bmp", ".gif", ".tif", ".tiff")  # what keeps black and white as they are
+
+
+def check_unweighted(gradient: str | None, baseline: str | None) -> None:
+    """Refuse to compare weight rules by random search, which would find the same with any of them.
+
+    Raises:
+        ValueError: Somebody asks for it.
+    """
+    if baseline is not None and (gradient or "").partition(":")[0] == "searched":
+        raise ValueError(
+            f"`--baseline` must be left out with --gradient searched, got {baseline}; random search follows no "
+            "weights, and estimated does."
+        )
 
 
 def size_of(text: str) -> tuple[int, int] | None:

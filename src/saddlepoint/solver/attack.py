@@ -117,11 +117,11 @@ def attack(
         >>> bool((attack(problem, LpBall(p=2, eps=0.3), evaluations=20).num_forwards <= 20).all())
         True
     """
-    rule = MinMax() if rule is None else rule
     check_budget(steps, restarts, evaluations)
     given = {"steps": steps, "restarts": restarts, "evaluations": evaluations}
     given["keep_going"] = keep_going or None
-    check_gradient(gradient, problem, given, precision)
+    check_gradient(gradient, problem, given, precision, rule)
+    rule = MinMax() if rule is None else rule
     steps, restarts = 50 if steps is None else steps, 1 if restarts is None else restarts
     check_count("restarts", restarts, 1)
     check_arguments(problem, ball, rule, loss, steps, start, targeted, batch_size)

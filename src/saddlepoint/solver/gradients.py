@@ -134,7 +134,8 @@ def searched(queries: int = 5000, *, objective: Objective = "soft") -> Searched:
     """Do without any gradient, for `attack(..., gradient=...)`: random search in the ball.
 
     For p = inf squares of pixels go from one end of the ball to the other, for p = 1 and 2 they are pushed, and
-    for p = 0 changed pixels are exchanged for others; what lowers the objective is kept.
+    for p = 0 changed pixels are exchanged for others; what lowers the objective is kept. No weights are
+    followed, so that there is no `rule` to choose.
 
     Args:
         queries: The most that a row may take, see `estimated`.
@@ -240,6 +241,7 @@ def check_gradient(
     problem: object,
     others: Mapping[str, object],
     precision: object = "float32",
+    rule: object = None,
 ) -> None:
     """Refuse what is no way to do without gradients, what does not go with it, and the lack of one.
 
@@ -248,6 +250,7 @@ def check_gradient(
         problem: B rows, K domains.
         others: Arguments that follow from the queries, by name; None where they are left out.
         precision: Of `attack`.
+        rule: Of `attack`; None where it is left out.
 
     Raises:
         TypeError, ValueError: It is unusable.
@@ -260,6 +263,11 @@ def check_gradient(
     if not isinstance(gradient, Estimated | Searched):
         raise TypeError(
             f"`gradient` must be saddlepoint.estimated(...) or searched(...), got {type(gradient).__name__}."
+        )
+    if isinstance(gradient, Searched) and rule is not None:
+        raise ValueError(
+            f"`rule` must be left out where `gradient` is searched(...), got {rule!r}: random search follows "
+            "no weights, and would find the same with any; take estimated(...) to compare rules."
         )
     for name, value in others.items():
         if value is not None:

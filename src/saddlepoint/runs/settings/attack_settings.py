@@ -13,7 +13,7 @@ from pydantic import BeforeValidator, Field, field_validator, model_validator
 from saddlepoint import paper
 from saddlepoint.runs import texts
 from saddlepoint.runs.attack_words import HELP as GRADIENTS
-from saddlepoint.runs.attack_words import check_alone, gradient
+from saddlepoint.runs.attack_words import check_alone, check_unweighted, gradient
 from saddlepoint.runs.model_words import HELP
 from saddlepoint.runs.settings.common import (
     Classes,
@@ -225,6 +225,7 @@ class AttackSettings(Settings):
         names = ("steps", "restarts", "evaluations", "precision", "keep_going")
         changed = {n: getattr(self, n) for n in names if getattr(self, n) != fields[n].default}
         check_alone(vars(self), changed)
+        check_unweighted(self.gradient, self.baseline)
         if self.method == "apgda" and self.step_size is None:
             raise ValueError(
                 f"`--step-size` must be given with --method apgda, such as --step-size 1/4: "
