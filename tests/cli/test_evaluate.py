@@ -10,7 +10,6 @@ import shutil
 import signal
 import sys
 import time
-from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
@@ -19,9 +18,10 @@ import torch
 import saddlepoint as sp
 from children import Started
 from commands import SLOW_MODEL, begin, inside, run
+from elements import Elements
 from folders import without_time
 from run_factory import HOSTILE, make_evaluation
-from saddlepoint import cli, evaluation, report, runs
+from saddlepoint import evaluation, report, runs
 from saddlepoint.evaluation import RobustAccuracy
 from saddlepoint.report import charts
 from saddlepoint.runs import texts
@@ -51,16 +51,6 @@ def single(tmp_path_factory):
 def several(tmp_path_factory):
     folder = tmp_path_factory.mktemp("several")
     return make_evaluation(folder, domains=3), folder
-
-
-class Elements(HTMLParser):
-    def __init__(self, text: str) -> None:
-        super().__init__()
-        self.tags: list[tuple[str, dict[str, str | None]]] = []
-        self.feed(text)
-
-    def handle_starttag(self, tag, attrs):
-        self.tags.append((tag, dict(attrs)))
 
 
 def pages(folder: Path) -> dict[str, int]:
@@ -452,7 +442,7 @@ class TestResume:
         record.but(status="interrupted", metrics={"doctor": record.metrics["doctor"]}).write(
             tmp_path / "o"
         )
-        monkeypatch.setattr(cli.doctor, "examine", None)
+        monkeypatch.setattr(sp.doctor, "examine", None)
         assert inside("evaluate", *words, "--resume") == 0
         again = runs.Run.read(tmp_path / "o")
         assert without_time(again.metrics) == without_time(record.metrics)

@@ -9,7 +9,6 @@ import pytest
 
 import saddlepoint as sp
 from commands import inside
-from saddlepoint.cli import doctor
 
 
 def test_every_image_falls_within_the_whole_range_of_a_pixel() -> None:
@@ -29,10 +28,10 @@ def test_evaluate_asks_the_doctor_about_the_radius_of_the_threat(
 ) -> None:
     asked: list[float] = []
 
-    def examine(model: object, images: object, eps: float, **options: Any) -> list[object]:
+    def examine(model: object, x: object, y: object, *, eps: float, **options: Any) -> None:
         asked.append(eps)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(doctor, "examine", examine)
+    monkeypatch.setattr(sp.doctor, "examine", examine)
     assert inside("evaluate", "C", "--threat", "linf:1", "--limit", 2, "--out", tmp_path) == 130
     assert asked == [1.0]

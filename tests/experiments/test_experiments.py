@@ -30,7 +30,7 @@ from saddlepoint.experiments.plan import AVERAGE, Block, Experiment, Method
 from saddlepoint.experiments.ranks import average_ranks, spearman
 from saddlepoint.report.tables import Column, Table, to_csv, to_latex, to_markdown
 from saddlepoint.runs import build, texts
-from saddlepoint.runs.settings import ATTACKS, AttackSettings
+from saddlepoint.runs.settings import ATTACKS, AttackSettings, UniversalSettings
 
 EXPERIMENTS = experiments.EXPERIMENTS
 DEEP = ("cifar10-e", "cifar10-f", "cifar10-h")
@@ -45,10 +45,16 @@ def tiny(experiment: Experiment, limit: int = 3) -> Experiment:
     limit = 30 if experiment.name == "image-robustness" else limit
     limit = 10 if experiment.name.startswith("universal") else limit  # a group of ten
     limit = 80 if experiment.name == "universal-mnist-digits" else limit  # ten images of a digit
+    blocks = [
+        block
+        for block in experiment.blocks
+        # Of groups the smallest and the largest; those between go the same way.
+        if not isinstance(block.settings, UniversalSettings) or block.settings.group_size in (2, 10)
+    ]
     return replace(
         experiment,
         limit=limit,
-        blocks=tuple(tiny_block(block) for block in experiment.blocks),
+        blocks=tuple(tiny_block(block) for block in blocks),
         measurements=tuple(
             replace(m, block=tiny_block(m.block), repeats=1, searches=2, inner_steps=3)
             for m in experiment.measurements

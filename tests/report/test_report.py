@@ -9,34 +9,19 @@ import struct
 import sys
 import zlib
 from dataclasses import replace
-from html.parser import HTMLParser
 from typing import Any
 
 import pytest
 import torch
 
 import saddlepoint as sp
+from elements import Elements
 from run_factory import HOSTILE, execute, make_run
 from saddlepoint import report, runs
 from saddlepoint.report import charts, page, pictures, weight_charts, words
 from saddlepoint.report.epoch_chart import epoch_chart
 from saddlepoint.runs import shown
 from saddlepoint.runs.metrics import Evaluations, RateIntervals
-
-
-class Page(HTMLParser):
-    """Elements and attributes as a browser would see them."""
-
-    def __init__(self, text: str) -> None:
-        super().__init__()
-        self.tags: list[tuple[str, dict[str, str | None]]] = []
-        self.feed(text)
-
-    def handle_starttag(self, tag, attrs):
-        self.tags.append((tag, dict(attrs)))
-
-    def all(self, tag: str) -> list[dict[str, str | None]]:
-        return [attributes for name, attributes in self.tags if name == tag]
 
 
 @pytest.fixture(scope="module")
@@ -182,7 +167,7 @@ class TestPage:
     def test_has_everything(self, ensemble):
         run, folder = ensemble
         text = (folder / "report.html").read_text()
-        found = Page(text)
+        found = Elements(text)
         assert f"{run.metrics['asr_all']:.1f}" in text
         assert f"{run.metrics['asr_all_among_correct']:.1f}" in text
         assert run.command in text
@@ -192,7 +177,7 @@ class TestPage:
 
     def test_needs_no_network(self, ensemble):
         _, folder = ensemble
-        found = Page((folder / "report.html").read_text())
+        found = Elements((folder / "report.html").read_text())
         for tag, attributes in found.tags:
             for name in ("src", "href", "action", "srcset"):
                 value = attributes.get(name)
@@ -208,7 +193,7 @@ class TestPage:
     def test_hostile_names_stay_text(self, tmp_path, kind):
         make_run(tmp_path, kind, names=HOSTILE[:3], classes=HOSTILE, data=HOSTILE[0])
         text = (tmp_path / "report.html").read_text()
-        found = Page(text)
+        found = Elements(text)
         assert len(found.all("script")) == 2
         assert not [a for _, a in found.tags if any(key.startswith("on") for key in a)]
         assert not any(i.get("src") == "x" for i in found.all("img"))
@@ -256,7 +241,7 @@ class TestComparison:
         assert f"{best:.1f}" in text
         assert "Which attack on these models is stronger?" in text
         assert "only the second" in text
-        assert len(Page(text).all("script")) == 1
+        assert len(Elements(text).all("script")) == 1
 
     def test_names_no_winner_between_other_images_and_radii(self, ensemble, tmp_path):
         _, folder = ensemble
@@ -273,7 +258,7 @@ class TestComparison:
     def test_links_lead_to_the_report_of_every_run(self, ensemble, tmp_path):
         _, folder = ensemble
         page = report.write_comparison(runs.rank_runs([folder]), tmp_path / "c.html")
-        (link,) = [a["href"] for a in Page(page.read_text()).all("a")]
+        (link,) = [a["href"] for a in Elements(page.read_text()).all("a")]
         assert (tmp_path / link).resolve() == (folder / "report.html").resolve()
 
 

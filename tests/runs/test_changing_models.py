@@ -46,18 +46,25 @@ def _stop_at(count: int, monkeypatch: pytest.MonkeyPatch, room: object, name: st
     monkeypatch.setattr(room, name, stopping)
 
 
+@pytest.fixture
+def line(
+    command: str, request: pytest.FixtureRequest, tmp_path: Path, elsewhere: None
+) -> list[str]:
+    """A command with a model that reads a file whenever it is asked."""
+    nets = f"nets_{abs(hash(request.node.name))}"  # a module of its own
+    (tmp_path / f"{nets}.py").write_text(textwrap.dedent(NETS))
+    (tmp_path / "scale.txt").write_text("1.0")
+    return [*{"attack": ATTACK, "evaluate": EVALUATE}[command].format(nets).split(), "--out", "run"]
+
+
 @pytest.mark.parametrize("command", ["attack", "evaluate"])
 def test_a_model_that_answers_otherwise_is_not_continued(
     command: str,
+    line: list[str],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.chdir(tmp_path)
-    nets = f"nets_{command}"
-    (tmp_path / f"{nets}.py").write_text(textwrap.dedent(NETS))
-    (tmp_path / "scale.txt").write_text("1.0")
-    line = [*{"attack": ATTACK, "evaluate": EVALUATE}[command].format(nets).split(), "--out", "run"]
     with monkeypatch.context() as patch:
         if command == "attack":
             _stop_at(2, patch, rows, "_page")
@@ -80,16 +87,8 @@ def test_a_model_that_answers_otherwise_is_not_continued(
 
 @pytest.mark.parametrize("command", ["attack", "evaluate"])
 def test_a_complete_run_is_not_handed_back_for_a_model_that_answers_otherwise(
-    command: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    line: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.chdir(tmp_path)
-    nets = f"nets_complete_{command}"
-    (tmp_path / f"{nets}.py").write_text(textwrap.dedent(NETS))
-    (tmp_path / "scale.txt").write_text("1.0")
-    line = [*{"attack": ATTACK, "evaluate": EVALUATE}[command].format(nets).split(), "--out", "run"]
     assert inside(*line) == 0
     written = {path.name: path.read_bytes() for path in (tmp_path / "run").iterdir()}
     assert inside(*line, "--resume") == 0

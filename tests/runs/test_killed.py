@@ -9,50 +9,16 @@ import pytest
 from children import Nursery
 from folders import assert_same_folders
 
-DATA = ("--data", "mnist-sample")
 COMMANDS = {
-    "attack": (
-        *(
-            "attack",
-            "ensemble",
-            *DATA,
-            "--models",
-            "A,C",
-            "--victims",
-            "D",
-            "--eps",
-            0.15,
-            "--steps",
-            2,
-        ),
-        *("--limit", 3, "--batch-size", 1),
-    ),
-    "patch": (
-        *("attack", "patch", "--data", "cifar10-sample", "--models", "scores:A", "--patch", 3),
-        *("--views", "here", "--gradient", "searched:queries=10"),
-        *("--limit", 6, "--images-per-patch", 2, "--held-out", 2),
-    ),
-    "evaluate": (
-        *("evaluate", "--models", "mnist-a,mnist-c", *DATA, "--threat", "linf:0.1"),
-        *("--limit", 2, "--batch-size", 1, "--no-doctor"),
-    ),
-    "train": (
-        *(
-            "train",
-            *DATA,
-            "--model",
-            "C",
-            "--threat",
-            "linf:0.1",
-            "--threat",
-            "l2:1",
-            "--start",
-            "warm",
-        ),
-        *("--limit", 160, "--held-out", 8, "--epochs", 2, "--steps", 1, "--checkpoint-every", 1),
-        *("--test-images", 4, "--test-steps", 1, "--test-restarts", 1),
-    ),
-    "reproduce": ("reproduce", "steps-mnist", "--limit", 3),
+    "attack": "attack ensemble --data mnist-sample --models A,C --victims D --eps 0.15 --steps 2 --limit 3 "
+    "--batch-size 1",
+    "patch": "attack patch --data cifar10-sample --models scores:A --patch 3 --views here --limit 6 "
+    "--gradient searched:queries=10 --images-per-patch 2 --held-out 2",
+    "evaluate": "evaluate --models mnist-a,mnist-c --data mnist-sample --threat linf:0.1 --limit 2 "
+    "--batch-size 1 --no-doctor",
+    "train": "train --data mnist-sample --model C --threat linf:0.1 --threat l2:1 --start warm --limit 160 "
+    "--held-out 8 --epochs 2 --steps 1 --checkpoint-every 1 --test-images 4 --test-steps 1 --test-restarts 1",
+    "reproduce": "reproduce steps-mnist --limit 3",
 }
 KILLS = 6  # of every command, evenly over its changes to the disk
 
@@ -61,7 +27,7 @@ KILLS = 6  # of every command, evenly over its changes to the disk
 def test_a_run_that_is_killed_anywhere_ends_as_if_it_had_not_been(
     nursery: Nursery, tmp_path: Path, name: str
 ) -> None:
-    words = COMMANDS[name]
+    words = COMMANDS[name].split()
     (whole,) = nursery.run(*words, "--out", "whole", cwd=tmp_path)
     assert whole.code == 0, whole.err
     moments = {1 + number * (whole.changes - 1) // (KILLS - 1) for number in range(KILLS)}

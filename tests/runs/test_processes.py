@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import json
 import os
+import shlex
 import subprocess
 import sys
 from collections.abc import Callable
@@ -16,52 +17,21 @@ from children import SHORT, Child, Nursery, shared
 from folders import assert_same_folders
 from saddlepoint import runs
 
-DATA = ("--data", "mnist-sample")
-COMMANDS = {
-    "attack": (
-        *(
-            "attack",
-            "ensemble",
-            *DATA,
-            "--models",
-            "A,C",
-            "--victims",
-            "D",
-            "--eps",
-            0.15,
-            "--steps",
-            3,
-        ),
-        *("--limit", 10, "--batch-size", 3, "--baseline", "average"),
-    ),
-    "patch": (
-        *(
-            "attack",
-            "patch",
-            "--data",
-            "mnist-sample",
-            "--models",
-            "A,C",
-            "--patch",
-            8,
-            "--steps",
-            2,
-        ),
-        *("--limit", 30, "--images-per-patch", 5, "--held-out", 10, "--baseline", "average"),
-    ),
-    "evaluate": (
-        *("evaluate", "mnist-c", *DATA, "--threat", "linf:0.1", "--threat", "l2:1"),
-        *("--limit", 6, "--batch-size", 2, "--no-doctor"),
-    ),
-    "evaluate several": (
-        *("evaluate", "--models", "mnist-a,mnist-c", *DATA, "--threat", "linf:0.1"),
-        *("--limit", 5, "--batch-size", 2, "--no-doctor"),
-    ),
-    "doctor": ("evaluate", "mnist-c", *DATA, "--threat", "linf:0.1", "--limit", 4),
-    "reproduce": ("reproduce", "steps-mnist", "--limit", 3),
-    "measure": ("reproduce", "convergence", "--limit", 1, "--only", "linf, alpha 1/4 (Table 1)"),
-    "demo": ("demo", "--limit", 2),
+LINES = {
+    "attack": "attack ensemble --data mnist-sample --models A,C --victims D --eps 0.15 --steps 3 --limit 10 "
+    "--batch-size 3 --baseline average",
+    "patch": "attack patch --data mnist-sample --models A,C --patch 8 --steps 2 --limit 30 "
+    "--images-per-patch 5 --held-out 10 --baseline average",
+    "evaluate": "evaluate mnist-c --data mnist-sample --threat linf:0.1 --threat l2:1 --limit 6 --batch-size 2 "
+    "--no-doctor",
+    "evaluate several": "evaluate --models mnist-a,mnist-c --data mnist-sample --threat linf:0.1 --limit 5 "
+    "--batch-size 2 --no-doctor",
+    "doctor": "evaluate mnist-c --data mnist-sample --threat linf:0.1 --limit 4",
+    "reproduce": "reproduce steps-mnist --limit 3",
+    "measure": "reproduce convergence --limit 1 --only 'linf, alpha 1/4 (Table 1)'",
+    "demo": "demo --limit 2",
 }
+COMMANDS = {name: shlex.split(line) for name, line in LINES.items()}
 
 
 @pytest.fixture(scope="module")
@@ -93,7 +63,7 @@ def test_two_processes_leave_what_one_leaves(
 
 def test_torchrun_itself_starts_and_ends_them(tmp_path: Path) -> None:
     launcher = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2")
-    words = [str(word) for word in (*COMMANDS["attack"], "--out", tmp_path / "two")]
+    words = [*COMMANDS["attack"], "--out", str(tmp_path / "two")]
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
     command = [*launcher, "-m", "saddlepoint", *words]
     job = subprocess.run(
@@ -195,8 +165,10 @@ def test_a_budget_is_the_time_of_all_processes_together(nursery: Nursery, tmp_pa
         f"{SHORT}import time\nfrom saddlepoint.evaluation import OurAttack\nrun = OurAttack.run\n"
     )
     slow += "OurAttack.run = lambda attack, target: (time.sleep(0.3), run(attack, target))[1]\n"
-    words = ("evaluate", "mnist-c", *DATA, "--threat", "l2:1", "--limit", 6, "--batch-size", 1)
-    words = (*words, "--budget", "0.8s", "--no-doctor", "--out", "two")
+    line = (
+        "evaluate mnist-c --data mnist-sample --threat l2:1 --limit 6 --batch-size 1 --budget 0.8s"
+    )
+    words = [*line.split(), "--no-doctor", "--out", "two"]
     ended = nursery.run(*words, cwd=tmp_path, processes=2, patch=slow)
     assert [each.code for each in ended] == [0, 0], ended[0].err
     metrics = runs.Run.read(tmp_path / "two").metrics
