@@ -7,6 +7,7 @@ from types import MappingProxyType
 
 from saddlepoint.experiments.curves import CURVES
 from saddlepoint.experiments.ensembles import ENSEMBLES
+from saddlepoint.experiments.networks import NETWORKS
 from saddlepoint.experiments.plan import Experiment
 from saddlepoint.experiments.transformed import TRANSFORMATIONS
 from saddlepoint.experiments.universal_tables import UNIVERSALS
@@ -14,7 +15,7 @@ from saddlepoint.experiments.universal_tables import UNIVERSALS
 __all__ = ["EXPERIMENTS", "find"]
 
 EXPERIMENTS: Mapping[str, Experiment] = MappingProxyType(
-    {e.name: e for e in (*ENSEMBLES, *UNIVERSALS, *TRANSFORMATIONS, *CURVES)}
+    {e.name: e for e in (*ENSEMBLES, *UNIVERSALS, *TRANSFORMATIONS, *CURVES, NETWORKS)}
 )
 """In the order of the paper: tables first, then figures."""
 

@@ -97,6 +97,7 @@ def _work(experiment: Experiment) -> list[tuple[Block, float]]:
             # Eleven attacks, and the optimiser of Carlini and Wagner in place of steps.
             "distances": 11 + item.searches * item.inner_steps / (item.block.settings.steps + 1),
             "residuals": 1.0,
+            "accuracy": 3 / (item.block.settings.steps + 1),
             "times": float(len(item.block.rows) * (item.repeats + 1)),
         }
         work.append((item.block, passes[item.what]))

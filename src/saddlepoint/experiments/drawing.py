@@ -158,8 +158,9 @@ def _panel(axes: Any, panel: Panel) -> None:
                     curve.x, curve.low, curve.high, color=colour, alpha=0.18, linewidth=0
                 )
     _boxes(axes, panel)
-    if panel.log:
+    if panel.log or panel.log_x:
         axes.set_xscale("log")
+    if panel.log:
         axes.set_yscale("log")
     if panel.y_range is not None:
         low, high = panel.y_range

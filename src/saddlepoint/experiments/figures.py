@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import final
 
 import torch
@@ -80,6 +80,7 @@ class Panel:
     thumbnails: tuple[Thumbnail, ...] = ()
     columns: int = 1
     log: bool = False
+    log_x: bool = False
     y_range: tuple[float, float] | None = None
 
 
@@ -191,19 +192,21 @@ def _radii(results: Results, source: Source) -> list[Panel]:
     return _panel("linf radius eps", source, curves)
 
 
-def _gammas(results: Results, source: Source) -> list[Panel]:
-    points, base = [], None
+def _sweeps(results: Results, source: Source) -> list[Panel]:
+    """Success against the number that is varied, which strategies have in their key."""
+    name, points, base = results.experiment.figure, [], None
     for item in results.attacks:
         if item.source == source and item.row.strategy.key == AVERAGE.key:
             base = item
         elif item.source == source:
-            points.append((float(item.row.strategy.key.removeprefix("gamma-")), item))
+            points.append((float(item.row.strategy.key.removeprefix(f"{name}-")), item))
     curves = [_rate_curve("min-max", points, 1)]
     if base is not None and points:
         ends = (points[0][0], points[-1][0])
         level = base.asr_all
         curves.append(Curve("average", ends, (level, level), style="reference"))
-    return _panel("gamma", source, curves)
+    panels = _panel(name, source, curves)
+    return [replace(panel, log_x=name == "beta") for panel in panels]
 
 
 def _rate_curve(label: str, points: Sequence[tuple[float, Attacked]], colour: int) -> Curve:
@@ -303,7 +306,8 @@ _PANELS = {
     "": _none,
     "steps": _steps,
     "eps": _radii,
-    "gamma": _gammas,
+    "gamma": _sweeps,
+    "beta": _sweeps,
     "images": _images,
     "convergence": _convergence,
 }

@@ -13,6 +13,7 @@ from saddlepoint.experiments.measurements import (
     RESULTS,
     Distances,
     MeasuredMetrics,
+    NetworkAccuracy,
     Residuals,
     Times,
 )
@@ -241,5 +242,7 @@ def _fits(measurement: Measurement, found: MeasuredMetrics) -> bool:
         return len({tuple(len(row) for row in table) for table in tables}) == 1
     if isinstance(found, Residuals):
         return len(found.steps) == len(found.best) > 0
+    if isinstance(found, NetworkAccuracy):
+        return True
     rows = measurement.block.rows
     return isinstance(found, Times) and list(found.microseconds) == [r.strategy.key for r in rows]

@@ -19,6 +19,7 @@ from saddlepoint.evaluation.pages import batches_of
 from saddlepoint.evaluation.verdicts import is_right
 from saddlepoint.experiments.plan import Measurement, Method
 from saddlepoint.experiments.stationarity import log_log_slope, residuals
+from saddlepoint.models import measure as measure_network
 from saddlepoint.problems import AbstractProblem, Ensemble, Universal
 from saddlepoint.rules import MinMax
 from saddlepoint.runs import Metrics, build, texts
@@ -29,6 +30,7 @@ __all__ = [
     "RESULTS",
     "Distances",
     "MeasuredMetrics",
+    "NetworkAccuracy",
     "Residuals",
     "Tell",
     "Times",
@@ -109,10 +111,27 @@ class Times(MeasuredMetrics):
     high: float
 
 
+@final
+@dataclass(frozen=True, kw_only=True)
+class NetworkAccuracy(MeasuredMetrics):
+    """Of a network, in percent of the images.
+
+    Attributes:
+        clean: Without attack.
+        fgsm: After an FGSM step away from the true class.
+        fgsm_predicted: After one away from the class that the network predicts.
+    """
+
+    clean: float
+    fgsm: float
+    fgsm_predicted: float
+
+
 RESULTS: Mapping[str, type[MeasuredMetrics]] = {
     "distances": Distances,
     "residuals": Residuals,
     "times": Times,
+    "accuracy": NetworkAccuracy,
 }
 """What every kind of measurement comes to."""
 
@@ -133,6 +152,8 @@ def measure(
         return _distances(measurement, problem, seed, tell)
     if measurement.what == "residuals":
         return _residuals(measurement, problem, tell)
+    if measurement.what == "accuracy":
+        return _accuracy(measurement, problem)
     return _times(measurement, problem, method, seed, tell)
 
 
@@ -220,6 +241,21 @@ def _residuals(measurement: Measurement, problem: AbstractProblem, tell: Tell) -
         delta=tuple(squares[..., 0].mean(dim=1).tolist()),
         weights=tuple(squares[..., 1].mean(dim=1).tolist()),
         slope=_number(log_log_slope(steps[FIT_FROM - 1 :], best[FIT_FROM - 1 :])),
+    )
+
+
+def _accuracy(measurement: Measurement, problem: AbstractProblem) -> NetworkAccuracy:
+    if not isinstance(problem, Ensemble):
+        raise TypeError(f"`problem` must be Ensemble, got {type(problem).__name__}.")
+    network: Any = problem.models[0]
+    x, y, eps = problem.x, problem.truth[:, 0], measurement.block.settings.eps
+    assert eps is not None  # blocks have the paper's radius
+    found = measure_network(network, x, y, eps=eps)
+    other = measure_network(network, x, y, eps=eps, attacked="predicted")
+    return NetworkAccuracy(
+        clean=round(100 * found.clean, 4),
+        fgsm=round(100 * found.fgsm, 4),
+        fgsm_predicted=round(100 * other.fgsm, 4),
     )
 
 

@@ -221,7 +221,7 @@ class Measurement:
 
     key: str
     label: str
-    what: Literal["distances", "residuals", "times"]
+    what: Literal["distances", "residuals", "times", "accuracy"]
     block: Block
     repeats: int = 1
     searches: int = 9
@@ -252,7 +252,7 @@ class Experiment:
     limit: int
     blocks: tuple[Block, ...] = ()
     measurements: tuple[Measurement, ...] = ()
-    figure: Literal["", "steps", "eps", "gamma", "images", "convergence"] = ""
+    figure: Literal["", "steps", "eps", "gamma", "beta", "images", "convergence"] = ""
     note: str = ""
     methods: tuple[Method, ...] = METHODS
     labels: tuple[Labels, ...] = LABELS

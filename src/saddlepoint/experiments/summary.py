@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from saddlepoint.experiments.building import domain_names
 from saddlepoint.experiments.finished import Attacked, Results, Source
 from saddlepoint.experiments.image_groups import IMAGE_GROUPS
-from saddlepoint.experiments.measurements import Distances, Residuals, Times
+from saddlepoint.experiments.measurements import Distances, NetworkAccuracy, Residuals, Times
+from saddlepoint.experiments.networks import REPORTED_NETWORKS
 from saddlepoint.experiments.pairs import pair_table
 from saddlepoint.experiments.plan import (
     AVERAGE,
@@ -42,10 +43,9 @@ def summarise(results: Results, skipped: Sequence[str] = ()) -> list[Table]:
     notes = tuple(dict.fromkeys([*_notes(experiment), *skipped]))
     if experiment.figure == "images":
         return [_correlations(results, notes), _images(results)]
-    if experiment.figure == "convergence":
-        return [_rates(results, notes)]
     if experiment.measurements:
-        return [_costs(results, notes)]
+        kind = experiment.measurements[0].what
+        return [{"residuals": _rates, "accuracy": _networks}.get(kind, _costs)(results, notes)]
     return [_attacks(results, notes), *pair_table(results)]
 
 
@@ -169,6 +169,7 @@ def _correlations(results: Results, notes: tuple[str, ...]) -> Table:
         Column("95 % of it", 3),
         Column("rank correlation with eps_min", 3),
         Column("95 % of that", 3),
+        *(Column(f"with weights in {norm}", 3) for norm in NORMS),
     )
     lines: list[tuple[Cell, ...]] = []
     for norm in NORMS:
@@ -181,12 +182,14 @@ def _correlations(results: Results, notes: tuple[str, ...]) -> Table:
                 [group.distance for group in IMAGE_GROUPS],
                 [group.eps_min for group in IMAGE_GROUPS],
             )
+            + _across(norm, {n: [getattr(g, n) for g in IMAGE_GROUPS] for n in NORMS})
         )
         for item, measured in results.having(Distances):
-            weights = group_weights(results, item.method).get(norm)
-            if weights is not None:
+            found = group_weights(results, item.method)
+            if norm in found:
                 distances, radii = measured.distance, measured.eps_min
-                lines.append(_correlation_line(norm, item.method, weights, distances, radii))
+                line = _correlation_line(norm, item.method, found[norm], distances, radii)
+                lines.append(line + _across(norm, found))
     extra = dict.fromkeys(result.note for _, result in results.having(Distances) if result.note)
     return Table(_heading(results.experiment), columns, tuple(lines), (*notes, *extra))
 
@@ -209,6 +212,17 @@ def _correlation_line(
         mean, half, _ = spearman_within(pairs)
         cells += [mean, (max(-1.0, mean - half), min(1.0, mean + half)) if half == half else None]
     return (norm, source, len(weights), *cells)
+
+
+def _across(norm: str, weights: Mapping[str, Sequence[Sequence[float]]]) -> tuple[Cell, ...]:
+    """Mean rank correlation inside groups of the weights in a norm with those in every other norm."""
+    cells: list[Cell] = []
+    for other in NORMS:
+        known = other != norm and other in weights
+        pairs = zip(weights[norm], weights[other], strict=True) if known else ()
+        mean, _, count = spearman_within(pairs)
+        cells.append(mean if count else None)
+    return tuple(cells)
 
 
 def _images(results: Results) -> Table:
@@ -275,6 +289,30 @@ def _costs(results: Results, notes: tuple[str, ...]) -> Table:
         first, *_, last = result.microseconds.values()
         where = (item.measurement.label, item.method, item.images)
         lines.append((*where, first, last, result.ratio, (result.low, result.high)))
+    return Table(_heading(results.experiment), columns, tuple(lines), notes)
+
+
+def _networks(results: Results, notes: tuple[str, ...]) -> Table:
+    columns = (
+        Column("Data"),
+        Column("Network"),
+        Column("Source"),
+        Column("Images"),
+        Column("Clean"),
+        Column("FGSM, true labels"),
+        Column("FGSM, predicted labels"),
+    )
+    ours = {
+        item.measurement.key: (item, result) for item, result in results.having(NetworkAccuracy)
+    }
+    lines: list[tuple[Cell, ...]] = []
+    for (data, letter), (clean, fgsm) in REPORTED_NETWORKS.items():
+        # The paper does not say which class its FGSM moves away from.
+        lines.append((data, letter, "paper", 10_000, clean, fgsm, None))
+        if (found := ours.get(f"{data}-{letter.lower()}")) is not None:
+            item, result = found
+            numbers = (result.clean, result.fgsm, result.fgsm_predicted)
+            lines.append((data, letter, "ours", item.images, *numbers))
     return Table(_heading(results.experiment), columns, tuple(lines), notes)
 
 

@@ -7,7 +7,7 @@ images, and under FGSM in the linf ball of radius 0.2.
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import Any, NamedTuple, final
+from typing import Any, Literal, NamedTuple, final
 
 import torch
 import torch.nn.functional as F
@@ -39,7 +39,14 @@ class Accuracy(NamedTuple):
     fgsm: float
 
 
-def measure(model: nn.Module, x: Tensor, y: Tensor, *, eps: float = FGSM_EPS) -> Accuracy:
+def measure(
+    model: nn.Module,
+    x: Tensor,
+    y: Tensor,
+    *,
+    eps: float = FGSM_EPS,
+    attacked: Literal["true", "predicted"] = "true",
+) -> Accuracy:
     """Clean and FGSM accuracy of a model in evaluation mode.
 
     FGSM moves every pixel by `eps` along the sign of the gradient of the cross-entropy and clips to
@@ -50,6 +57,8 @@ def measure(model: nn.Module, x: Tensor, y: Tensor, *, eps: float = FGSM_EPS) ->
         x: Images in [0, 1], (N, C, H, W).
         y: Labels, (N,).
         eps: Radius of the linf ball.
+        attacked: The class that FGSM moves away from: that of `y`, or the one that the model says without a
+            perturbation, so that images which were wrong can become right. Counted is against `y` in both.
 
     Example:
         >>> model = nn.Sequential(nn.Flatten(), nn.Linear(1, 2, bias=False)).eval()
@@ -65,7 +74,8 @@ def measure(model: nn.Module, x: Tensor, y: Tensor, *, eps: float = FGSM_EPS) ->
         with torch.enable_grad():
             images.requires_grad_()
             logits = call(model, images)
-            loss = F.cross_entropy(logits, labels, reduction="sum")
+            away = labels if attacked == "true" else logits.argmax(dim=1)
+            loss = F.cross_entropy(logits, away, reduction="sum")
             (gradient,) = torch.autograd.grad(loss, images)
         with torch.no_grad():
             moved = (images + eps * gradient.sign()).clamp(0, 1)
