@@ -14,6 +14,7 @@ from torch.nn.functional import cross_entropy
 
 import saddlepoint as sp
 from saddlepoint import experiments
+from saddlepoint.experiments import building
 from saddlepoint.experiments.figures import sheets
 from saddlepoint.experiments.finished import Results
 from saddlepoint.experiments.image_groups import IMAGE_GROUPS
@@ -61,8 +62,11 @@ def test_accuracies_are_those_of_a_step_written_out(tmp_path: Path) -> None:
 
 def test_networks_without_parameters_do_not_keep_others_from_being_measured() -> None:
     gone = set(experiments.skipped(NETWORKS))
-    assert "mnist-a" not in gone
+    assert not {"mnist-a", "mnist-paper-a"} & gone
     assert "cifar10-g" in gone
+    assert "train --data mnist --model B --recipe paper" in building.explain_missing(
+        ["mnist-paper-b"]
+    )
 
 
 def test_beta_goes_from_a_tenth_to_ten_times_one_over_t() -> None:

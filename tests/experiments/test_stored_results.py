@@ -18,7 +18,7 @@ from saddlepoint.experiments.document import overview
 from saddlepoint.experiments.plan import Experiment, Ordered, Row, Strategy
 from saddlepoint.experiments.summary import found_weights, summarise
 from saddlepoint.problems import AbstractProblem
-from saddlepoint.runs import build, texts
+from saddlepoint.runs import build, rows, texts
 from saddlepoint.runs.rows import Solve
 from saddlepoint.runs.settings import AttackSettings, UniversalSettings
 from saddlepoint.solver.inspection import Look
@@ -101,6 +101,35 @@ def test_rows_that_were_right_are_taken_from_the_run_with_true_labels(
         assert torch.equal(a["fooled"], b["fooled"])
         assert torch.allclose(a["weights"], b["weights"], atol=1e-4)
         assert torch.allclose(a["history.losses"], b["history.losses"], atol=1e-2)
+
+
+def test_what_domains_answer_without_a_perturbation_is_asked_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    experiment, judged = pair(limit=5, steps=2), []
+    verdict = rows._verdict
+
+    def counting(problem: AbstractProblem, delta: torch.Tensor) -> object:
+        judged.append(bool(delta.any()))
+        return verdict(problem, delta)
+
+    monkeypatch.setattr(rows, "_verdict", counting)
+    for setup in (QUIET, replace(QUIET, method="attack"), replace(QUIET, labels="predicted")):
+        experiments.reproduce(experiment, tmp_path, setup)
+    assert judged.count(False) == 1
+    assert judged.count(True) == 6  # two strategies, three times
+    found = experiments.collect(experiment, tmp_path)
+    x, y = sp.data.sample("cifar10", 5)
+    for item in found.attacks:
+        for k, name in enumerate(("cifar10-a", "cifar10-c")):
+            wrong = sp.models.load(name)(x).argmax(dim=1) != y
+            assert torch.equal(item.tensors()["clean_fooled"][:, k], wrong)
+    other = replace(
+        experiment, blocks=(experiment.blocks[0].but(models=["cifar10-a", "cifar10-d"]),)
+    )
+    judged.clear()
+    experiments.reproduce(other, tmp_path, replace(QUIET, method="attack-5"))
+    assert judged.count(False) == 1  # another network has not been asked
 
 
 def test_nothing_is_taken_from_a_run_of_other_settings(tmp_path: Path) -> None:
@@ -302,7 +331,13 @@ def test_the_command_stores_summaries_and_writes_documents(
     assert inside("reproduce", "--summary", document) == 0
     assert document.read_text() == text
     assert inside("reproduce", "--summary", tmp_path / "none.md") == 2
-    assert "`--summary` must be a file that exists" in capsys.readouterr().err
+    assert "`--summary` must be a file or folder that exists" in capsys.readouterr().err
+    document.write_text(before)
+    other = tmp_path / "other.md"
+    other.write_text("<!-- table: patches -->\nnot ours\n<!-- end -->\n")
+    assert inside("reproduce", "--summary", tmp_path) == 0  # all documents of a folder
+    assert "| linf, eps 0.05 | avg. |" in document.read_text()
+    assert "not ours" in other.read_text()
 
 
 def test_the_tables_of_the_results_are_those_of_the_stored_summaries() -> None:
@@ -310,7 +345,7 @@ def test_the_tables_of_the_results_are_those_of_the_stored_summaries() -> None:
     named = experiments.named_tables(text)
     assert named
     assert experiments.write_tables(text, STORE) == text, (
-        "write the tables again: saddlepoint reproduce --summary docs/RESULTS.md"
+        "write the tables again: saddlepoint reproduce --summary docs"
     )
     stored = {path.stem for path in STORE.glob("*.json")}
     # Those of benchmarks and tools have tables of their own, written by the commands that measure them.

@@ -54,8 +54,8 @@ def reproduce(
         figures: Folder for the figures. [default: the folder of the results]
         parameters: Folder with NAME.safetensors and NAME.json of networks that are not shipped.
         store: Folder for a summary of the results, NAME.json, from which --summary writes tables.
-        summary: Write the tables of this Markdown file, such as docs/RESULTS.md, from the summaries in --store,
-            and stop. [default of --store here: the folder `results` beside the file]
+        summary: Write the tables and claims of this Markdown file, or of all in this folder, such as docs, from
+            the summaries in --store, and stop. [default of --store here: the folder `results` beside the file]
         seed: Of groups, random transformations and random starts.
         quiet: Print errors only.
     """
@@ -65,7 +65,7 @@ def reproduce(
     from . import show
 
     if summary is not None:
-        return _write_tables(summary, summary.parent / "results" if store is None else store)
+        return _write_tables(summary, store)
     if show_list:
         return _list([room.find(name)] if name else list(room.EXPERIMENTS.values()), parameters)
     if name is None:
@@ -132,15 +132,23 @@ def _sources(experiment: "Experiment", method: str, labels: str) -> "list[tuple[
     return [(m, c) for c in classes for m in methods]
 
 
-def _write_tables(document: Path, store: Path) -> int:
+def _write_tables(place: Path, store: Path | None) -> int:
     from saddlepoint import experiments as room
     from saddlepoint.files import write_atomically
 
-    if not document.is_file():
-        raise UsageError(f"`--summary` must be a file that exists, got {str(document)!r}.")
-    with usage():
-        text = room.write_tables(document.read_text(encoding="utf-8"), store)
-    write_atomically(document, text.encode())
+    if not place.exists():
+        raise UsageError(f"`--summary` must be a file or folder that exists, got {str(place)!r}.")
+    documents = sorted(place.glob("*.md")) if place.is_dir() else [place]
+    for document in documents:
+        before = document.read_text(encoding="utf-8")
+        if place.is_dir() and not set(room.named_tables(before)) <= set(room.EXPERIMENTS):
+            continue  # it has tables of other commands
+        with usage():
+            text = room.write_tables(
+                before, document.parent / "results" if store is None else store
+            )
+        if text != before:
+            write_atomically(document, text.encode())
     return 0
 
 

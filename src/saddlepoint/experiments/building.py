@@ -71,10 +71,12 @@ def explain_missing(names: Sequence[str]) -> str:
     """
     first = names[0]
     family, letter = first.rsplit("-", 1)
+    recipe = " --recipe paper" if family.endswith("-paper") else ""
     return (
-        f"no parameters for {', '.join(names)}: train them, such as `saddlepoint train --data {family} --model "
-        f"{letter.upper()} --out DIR`, copy model.safetensors and model.json into a folder as "
-        f"{first}.safetensors and {first}.json, and name the folder with --parameters"
+        f"no parameters for {', '.join(names)}: train them, such as `saddlepoint train --data "
+        f"{family.removesuffix('-paper')} --model {letter.upper()}{recipe} --out DIR`, copy model.safetensors "
+        f"and model.json into a folder as {first}.safetensors and {first}.json, and name the folder with "
+        "--parameters"
     )
 
 

@@ -2,7 +2,8 @@
 
 A table begins with `<!-- table: NAME -->` and ends with `<!-- end -->`. It has one line per strategy, or is
 that of a measurement; one that begins with `<!-- table: NAME, details -->` has one line per strategy and
-source, with every accuracy, and `<!-- table: NAME, paired -->` what strategies win over the average.
+source, with every accuracy, and `<!-- table: NAME, paired -->` what strategies win over the average. The
+table of claims begins with `<!-- claims -->`.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from saddlepoint.experiments.catalogue import find
+from saddlepoint.experiments.claims import claims_table
 from saddlepoint.experiments.finished import Attacked, Results
 from saddlepoint.experiments.pairs import pair_table
 from saddlepoint.experiments.plan import UNREPORTED, Block, Row
@@ -23,6 +25,7 @@ from saddlepoint.runs.settings import UniversalSettings
 __all__ = ["named_tables", "overview", "write_tables"]
 
 _MARKED = re.compile(r"<!-- table: ([\w-]+)(?:, (\w+))? -->\n(.*?)<!-- end -->", re.DOTALL)
+_CLAIMS = re.compile(r"<!-- claims -->\n(.*?)<!-- end -->", re.DOTALL)
 _NO_PAIRS = "The stored runs were made before verdicts were kept, so that there are no paired differences.\n"
 
 
@@ -46,7 +49,10 @@ def write_tables(text: str, store: Path) -> str:
         opening = match.group(0).partition("\n")[0]
         return f"{opening}\n{_table(name, store, form or 'overview')}<!-- end -->"
 
-    return _MARKED.sub(fill, text)
+    text = _MARKED.sub(fill, text)
+    return _CLAIMS.sub(
+        lambda _: f"<!-- claims -->\n{_plain(claims_table(store))}<!-- end -->", text
+    )
 
 
 def named_tables(text: str) -> list[str]:

@@ -74,6 +74,8 @@ class Attacked:
         weights: Mean final weight per domain.
         evaluations: Of all domains, mean over rows.
         success: Of every row whether all domains were fooled, where a stored summary says so; see `verdicts`.
+        settled: The step from which on weights stay near the final ones, where a stored summary says so; see
+            `settles`.
         folder: Where its tensors are; None if it was read from a stored summary.
     """
 
@@ -91,6 +93,7 @@ class Attacked:
     weights: Mapping[str, float]
     evaluations: float
     success: tuple[bool, ...] | None = field(default=None, compare=False)
+    settled: int | None = field(default=None, compare=False)
     folder: Path | None = field(default=None, compare=False)
 
     def verdicts(self) -> tuple[bool, ...] | None:
@@ -98,6 +101,18 @@ class Attacked:
         if self.success is not None or self.folder is None:
             return self.success
         return tuple(self.tensors()["fooled"].all(dim=1).tolist())
+
+    def settles(self) -> int | None:
+        """The step from which on weights are less than 0.1 from their final ones, in the mean over rows.
+
+        Distances are l1 norms. None if it is a summary without it.
+        """
+        if self.settled is not None or self.folder is None:
+            return self.settled
+        weights = self.tensors()["history.weights"].double()
+        far = (weights - weights[-1]).abs().sum(dim=2).mean(dim=1) >= 0.1
+        steps = far.nonzero().flatten()
+        return int(steps[-1]) + 1 if len(steps) else 0
 
     def tensors(self) -> dict[str, Tensor]:
         """Weights, losses, verdicts and history, see `saddlepoint.runs`."""

@@ -1,23 +1,28 @@
-"""Rows that need not be attacked twice: where all domains predict the true class, both labels are one problem.
+"""What need not be done twice.
 
-Rows are independent of each other, so that such a row has the same result in a run with predicted labels as in
-the run with true ones, up to rounding.
+Where all domains predict the true class, both labels are one problem: rows are independent of each other, so
+that such a row has the same result in a run with predicted labels as in the run with true ones, up to rounding.
+And what domains answer without a perturbation is asked once for all strategies, methods and labels of a block.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from pathlib import Path
 
 import torch
 from torch import Tensor
 
 from saddlepoint.problems import AbstractProblem
 from saddlepoint.rules import AbstractWeightRule
-from saddlepoint.runs.rows import Solve
+from saddlepoint.runs import RECORD, Run, read_results
+from saddlepoint.runs.rows import CLEAN, Solve
 from saddlepoint.solver import AttackResult, History, Progress
 
-__all__ = ["reusing"]
+__all__ = ["known_answers", "reusing"]
 
+# Settings on which the answers without a perturbation depend, besides images, networks and code.
+_ASKED = ("kind", "limit", "seed", "group_size", "by_class", "box", "transforms", "samples")
 _PER_ROW = ("delta", "weights", "losses", "fooled", "num_forwards")
 
 
@@ -52,3 +57,24 @@ def reusing(solve: Solve, finished: Mapping[str, Tensor]) -> Solve:
         )
 
     return attack_others
+
+
+def known_answers(record: Run, folder: Path, key: str) -> dict[str, Tensor] | None:
+    """What the domains of a block answer without a perturbation, if another row of it has asked.
+
+    Args:
+        record: Of the row that is about to run.
+        folder: Of the experiment; all methods and labels are looked through.
+        key: Of the block.
+    """
+    for place in sorted(folder.glob(f"*/*/{key}/*/{RECORD}")):
+        other = Run.read(place.parent)
+        same = all(other.settings.get(name) == record.settings.get(name) for name in _ASKED)
+        hashes = (other.hashes.models, other.hashes.data) == (
+            record.hashes.models,
+            record.hashes.data,
+        )
+        if other.status == "complete" and same and hashes:
+            tensors = read_results(place.parent)[1]
+            return {name: tensors[name] for name in CLEAN}
+    return None

@@ -30,7 +30,7 @@ from saddlepoint.experiments.plan import (
     Row,
     Static,
 )
-from saddlepoint.experiments.reuse import reusing
+from saddlepoint.experiments.reuse import known_answers, reusing
 from saddlepoint.problems import AbstractProblem
 from saddlepoint.runs import build, texts
 from saddlepoint.runs.materials import Images
@@ -184,6 +184,7 @@ class _Runner:
     _networks: dict[str, nn.Module] = field(default_factory=dict)
     _images: dict[tuple[str, int], Images] = field(default_factory=dict)
     _hashed: dict[int, tuple[object, str]] = field(default_factory=dict)
+    _built: tuple[str, AbstractProblem] | None = None
 
     @property
     def target(self) -> Path:
@@ -218,12 +219,13 @@ class _Runner:
             seed=self.setup.seed,
             batch_size=_CHUNK,
         )
-        problem = building.build_problem(block, settings, images, networks)
+        problem = self._problem(block, settings, images, networks)
         record = self._record(settings, building.describe(settings), problem, block)
         with runs.opened(record, folder, resume=True) as execution:
             if not execution.complete:
                 twin = self._twin(record, block, row)
-                job = build.job_of(settings, problem)
+                answers = known_answers(record, self.folder, block.key)
+                job = replace(build.job_of(settings, problem), clean=answers)
                 if twin is not None:
                     job = replace(job, solve=reusing(job.solve, twin))
                 runs.attack_rows(
@@ -233,6 +235,15 @@ class _Runner:
             report.write_report(folder)
         self.done += 1
         self._tell(label, 0.0)
+
+    def _problem(
+        self, block: Block, settings: AttackSettings, images: Images, networks: list[nn.Module]
+    ) -> AbstractProblem:
+        """The problem of a block, one for all its rows: predicted labels are asked for when it is made."""
+        if self._built is None or self._built[0] != block.key:
+            problem = building.build_problem(block, settings, images, networks)
+            self._built = (block.key, problem)
+        return self._built[1]
 
     def _measurement(self, measurement: Measurement) -> None:
         block = measurement.block

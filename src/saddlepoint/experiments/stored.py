@@ -171,6 +171,8 @@ def _row(item: Attacked, run: Run) -> dict[str, Any]:
     }
     if (verdicts := item.verdicts()) is not None:
         raw["verdicts"] = _packed(verdicts)
+    if item.row.strategy.key == "minmax" and (settled := item.settles()) is not None:
+        raw["settled"] = settled
     return {**raw, "settings": _settings(item.block, item.row, raw)}
 
 
@@ -197,6 +199,7 @@ def _attacked(block: Block, row: Row, raw: dict[str, Any]) -> Attacked:
         weights=raw["weights"],
         evaluations=raw["evaluations"],
         success=_unpacked(raw["verdicts"], raw["rows"]) if "verdicts" in raw else None,
+        settled=raw.get("settled"),
     )
 
 

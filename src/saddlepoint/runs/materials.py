@@ -293,7 +293,7 @@ def _letter(letter: str, images: Images) -> Model:
     name = f"{images.family}-{letter.lower()}"
     if images.family and name in networks.shipped():
         return _shipped(name)
-    own = [n for n in networks.shipped() if images.family and n.startswith(f"{images.family}-")]
+    own = [n for n in networks.shipped() if images.family and n[:-1] == f"{images.family}-"]
     what = ", ".join(n.rpartition("-")[2].upper() for n in own) or "the name of a file"
     where = f"--data {images.family}" if images.family else "your own data"
     raise ValueError(f"`--models` must be, for {where}, {what}, got {letter!r}.")

@@ -24,7 +24,10 @@ from saddlepoint.solver import AttackResult, Progress
 from saddlepoint.solver.inspection import first_answers
 from saddlepoint.streams import JUDGE
 
-__all__ = ["Job", "RunProgress", "Solve", "attack_rows", "fooled_rows", "judged_rows"]
+__all__ = ["CLEAN", "Job", "RunProgress", "Solve", "attack_rows", "fooled_rows", "judged_rows"]
+
+CLEAN = ("clean_predictions", "clean_fooled")
+"""Tensors of a run about its images before the attack."""
 
 _ROWS = 256  # at a time, where nothing is differentiated
 Solve = Callable[[AbstractProblem, AbstractWeightRule, Callable[[Progress], None]], AttackResult]
@@ -44,6 +47,7 @@ class Job:
         notes: What a look at the models has shown, for the record.
         victims: Problems of the same rows whose models are asked only when all rows are on disk.
         test: Of patches, on images that were held out; None for other attacks.
+        clean: `clean_predictions` and `clean_fooled` of all rows, where another run has asked already.
     """
 
     problem: AbstractProblem
@@ -54,6 +58,7 @@ class Job:
     notes: tuple[str, ...] = ()
     victims: tuple[AbstractProblem, ...] = ()
     test: PatchTest | None = None
+    clean: Mapping[str, Tensor] | None = None
 
 
 @final
@@ -208,7 +213,10 @@ def _page(
         table = _verdict(test, zero)[2]
         tensors["held_out.plain"] = table.reshape(len(part), *job.test.shape)
         tensors["held_out.right"] = job.test.right(len(part))
-    tensors["clean_predictions"], tensors["clean_fooled"], _ = _verdict(part, zero)
+    if job.clean is None:
+        tensors["clean_predictions"], tensors["clean_fooled"], _ = _verdict(part, zero)
+    else:
+        tensors |= {name: job.clean[name][positions.cpu()] for name in CLEAN}
     return Page(tensors, time.perf_counter() - began)
 
 

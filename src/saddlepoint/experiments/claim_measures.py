@@ -1,0 +1,143 @@
+"""What stored runs say of the numbers of the method: gamma, beta, correlations, the rate, the cost."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from saddlepoint.experiments.claim_checks import (
+    APGDA,
+    NEAR,
+    Finding,
+    Summaries,
+    counted,
+    judged,
+    nothing,
+)
+from saddlepoint.experiments.finished import Attacked
+from saddlepoint.experiments.plan import AVERAGE
+from saddlepoint.experiments.summary import NORMS
+from saddlepoint.report.tables import Cell
+
+__all__ = ["across_norms", "betas", "cost", "distances", "gammas", "rate", "training_cost"]
+
+
+def _numbers(cells: Iterable[Cell]) -> list[float]:
+    return [cell for cell in cells if isinstance(cell, float)]
+
+
+def _swept(summaries: Summaries, name: str) -> tuple[Attacked, dict[float, Attacked]] | None:
+    """The average, and min-max by the number that is varied."""
+    results = summaries.attacks(name)
+    if results is None:
+        return None
+    (block,) = results.experiment.blocks
+    base = results.one(block, AVERAGE.key, APGDA)
+    rows = [results.one(block, row.strategy.key, APGDA) for row in block.rows[1:]]
+    found = {float(r.row.strategy.key.partition("-")[2]): r for r in rows if r is not None}
+    return None if base is None or not found else (base, found)
+
+
+def gammas(summaries: Summaries) -> Finding:
+    """Holds if every gamma is above the average and the best is between 3 and 5; in part if the first is so."""
+    swept = _swept(summaries, "gamma-mnist")
+    if swept is None:
+        return nothing("no summary of the sweep of gamma is stored")
+    base, found = swept
+    best = max(found, key=lambda gamma: found[gamma].asr_all)
+    rates = [item.asr_all for item in found.values()]
+    ours = (
+        f"{min(rates):.1f} to {max(rates):.1f} %, the average {base.asr_all:.1f} %; best at gamma {best:g}; "
+        f"{found[4.0].asr_all:.1f} % at 4 (apgda)"
+    )
+    above = min(rates) > base.asr_all
+    near = [gamma for gamma in found if found[gamma].asr_all == found[best].asr_all]
+    why = f"{counted([base])}; equally good: gamma {', '.join(f'{gamma:g}' for gamma in near)}"
+    return Finding(ours, judged(above and any(3 <= gamma <= 5 for gamma in near), above), why)
+
+
+def betas(summaries: Summaries) -> Finding:
+    """Holds if 1/T is within two points of the best; in part if it is above the average."""
+    swept = _swept(summaries, "beta-mnist")
+    if swept is None:
+        return nothing("no summary of the sweep of beta is stored")
+    base, found = swept
+    unit = 1 / base.block.settings.steps
+    there = min(found, key=lambda beta: abs(beta - unit))
+    best = max(found, key=lambda beta: found[beta].asr_all)
+    shown = ", ".join(f"{beta / unit:g}/T {item.asr_all:.1f}" for beta, item in found.items())
+    ours = f"{shown} % (apgda)"
+    behind = found[best].asr_all - found[there].asr_all
+    why = (
+        f"{counted([base])}; the average fools {base.asr_all:.1f} %, the best is {best / unit:g}/T, "
+        f"{behind:.1f} points ahead of 1/T"
+    )
+    return Finding(ours, judged(behind <= NEAR, found[there].asr_all > base.asr_all), why)
+
+
+def distances(summaries: Summaries) -> Finding:
+    """Holds if all mean rank correlations are at least 0.4 and exclude zero; in part if they are positive."""
+    lines = [line for line in summaries.lines("image-robustness") if line[1] == "apgda"]
+    if not lines:
+        return nothing("no summary of the interpretability tables is stored")
+    means = _numbers(line[k] for line in lines for k in (3, 5))
+    lows = [pair[0] for line in lines for k in (4, 6) if isinstance(pair := line[k], tuple)]
+    printed = [line for line in summaries.lines("image-robustness") if line[1] == "paper"]
+    papers = _numbers(line[k] for line in printed for k in (3, 5))
+    ours = f"mean rank correlations {min(means):.2f} to {max(means):.2f} (apgda)"
+    why = (
+        f"four norms, C&W distance and smallest radius, {lines[0][2]} groups of our network C; the paper's "
+        f"printed numbers give {min(papers):.2f} to {max(papers):.2f}; zero is in "
+        f"{sum(low <= 0 for low in lows)} of {len(lows)} intervals"
+    )
+    return Finding(ours, judged(min(means) >= 0.4 and min(lows) > 0, min(lows) > 0), why)
+
+
+def across_norms(summaries: Summaries) -> Finding:
+    """Holds if all mean rank correlations between norms are at least 0.5; in part if they are positive."""
+    lines = summaries.lines("image-robustness")
+    found: dict[str, list[float]] = {"paper": [], "apgda": []}
+    for line in lines:
+        if line[1] in found:
+            cells = line[7 : 7 + len(NORMS)]
+            found[str(line[1])] += _numbers(cells)
+    ours, paper = found["apgda"], found["paper"]
+    if not ours:
+        return nothing("the stored run was made before weights were compared across norms")
+    text = f"mean rank correlations {min(ours):.2f} to {max(ours):.2f} (apgda)"
+    why = (
+        f"six pairs of norms, weights inside groups; the paper's printed weights give {min(paper):.2f} to "
+        f"{max(paper):.2f}"
+    )
+    return Finding(text, judged(min(ours) >= 0.5, min(ours) > 0), why)
+
+
+def rate(summaries: Summaries) -> Finding:
+    """Holds if every slope of the squared residual is at most -1; in part if some are."""
+    lines = [line for line in summaries.lines("convergence") if line[1] == "apgda"]
+    slopes = {str(line[0]): line[8] for line in lines if isinstance(line[8], float)}
+    if not slopes:
+        return nothing("no summary of the residuals is stored")
+    ours = "; ".join(f"{label}: {slope:.2f}" for label, slope in slopes.items())
+    fast = [slope <= -1 for slope in slopes.values()]
+    why = (
+        "slope of the squared residual against T in logarithms, -1 in the theorem, which asks for smooth "
+        f"losses and small steps; {lines[0][2]} images, networks A, C, D"
+    )
+    return Finding(ours, judged(all(fast), any(fast)), why)
+
+
+def cost(summaries: Summaries) -> Finding:
+    """Holds if the largest ratio of times is at most the paper's."""
+    lines = [line for line in summaries.lines("cost") if line[1] == "apgda"]
+    ratios = {str(line[0]): line[5] for line in lines if isinstance(line[5], float)}
+    if not ratios:
+        return nothing("needs a machine that does nothing else: saddlepoint reproduce cost --store")
+    ours = "; ".join(f"{label}: {ratio:.2f}" for label, ratio in ratios.items())
+    why = f"{lines[0][2]} images; one forward and one backward pass per iterate in both"
+    return Finding(ours, judged(max(ratios.values()) <= 1.31, min(ratios.values()) <= 1.31), why)
+
+
+def training_cost(summaries: Summaries) -> Finding:
+    """Not among the experiments: `python -m benchmarks training` measures it."""
+    del summaries  # the benchmarks have a file of their own
+    return nothing("needs a machine that does nothing else: python -m benchmarks training")

@@ -1,0 +1,127 @@
+"""The sentences of the paper that are claims, with what the stored runs say of each.
+
+Every number is taken from the summaries; so is the verdict, by a rule that each check states.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import NamedTuple
+
+from saddlepoint.experiments import claim_checks as checks
+from saddlepoint.experiments import claim_measures as measures
+from saddlepoint.experiments.claim_checks import Finding, Summaries
+from saddlepoint.report.tables import Column, Table
+
+__all__ = ["CLAIMS", "Claim", "claims_table"]
+
+
+class Claim(NamedTuple):
+    """A claim: where it stands, the paper's words in short, and how the stored runs are asked about it."""
+
+    where: str
+    says: str
+    check: Callable[[Summaries], Finding]
+
+
+def _lift(where: str, says: str, name: str, mean: float, only: str = "") -> Claim:
+    return Claim(where, says, partial(checks.mean_lift, name=name, reported=mean, only=only))
+
+
+CLAIMS: tuple[Claim, ...] = (
+    _lift("4.2, Table 1", "MNIST ensembles: ASR_all rises by 40.79 %", "ensemble-mnist", 40.79),
+    _lift(
+        "1 and 4.2, Table 3",
+        "CIFAR-10 ensembles: by 17.48 % (appendix and rows of the table: 19.27 %)",
+        "ensemble-cifar10",
+        17.48,
+    ),
+    _lift(
+        "Appendix, Table A3",
+        "CIFAR-10 networks A, E, F, H: by 15.69 %",
+        "ensemble-cifar10-deep",
+        15.69,
+    ),
+    Claim(
+        "4.2, Table 1",
+        "linf on MNIST: ASR of the hard networks C, D rises by 31.47 points, that of A, B falls by 0.86",
+        checks.hard_against_easy,
+    ),
+    Claim(
+        "4.2, Figure 1",
+        "The order of the weights is that of the robustness of the networks",
+        checks.order_of_weights,
+    ),
+    Claim(
+        "4.2, Figure 1", "The weights converge after a small number of iterations", checks.settling
+    ),
+    Claim(
+        "4.2, Figure 2",
+        "Min-max is consistently better than the average, or on par, as the radius varies",
+        checks.radii,
+    ),
+    Claim(
+        "4.2, Tables 2 and 4", "Min-max is above every heuristic weighting", checks.above_heuristics
+    ),
+    Claim(
+        "4.2, Tables 2 and 4",
+        "The converged weights of min-max, held fixed, lose much of its gain",
+        checks.static_weights,
+    ),
+    _lift(
+        "1 and 4.3, Table 5",
+        "Universal perturbations of K = 5 CIFAR-10 images: by 35.21 %",
+        "universal-cifar10",
+        35.21,
+        "k5",
+    ),
+    _lift(
+        "4.3",
+        "Universal perturbations of K = 5 MNIST images: by 42.63 %",
+        "universal-mnist-digits",
+        42.63,
+        "k5",
+    ),
+    Claim("4.3, Table 5", "Min-max has the higher ASR_all for every K", checks.every_group_size),
+    Claim(
+        "4.3, Tables 6, A7, A8",
+        "The weight of an image is highly related to its minimum distortion",
+        measures.distances,
+    ),
+    Claim(
+        "Appendix, Tables A7, A8",
+        "The weights of images are highly correlated across norms",
+        measures.across_norms,
+    ),
+    _lift("1 and 4.4, Table 7", "Six transformations on CIFAR-10: by 9.39 %", "transform", 9.39),
+    _lift("Appendix, Table A4", "Random transformations: by 4.31 %", "transform-random", 4.31),
+    Claim("3, Theorem 1", "O(1/T) convergence to a stationary point", measures.rate),
+    Claim(
+        "5.3 and Figure A5",
+        "Any gamma in [0, 10] does reasonably well; the best is near 4",
+        measures.gammas,
+    ),
+    Claim("5.3", "beta = 1/T is usually a very good practice", measures.betas),
+    Claim("5.3", "APGDA takes 1.31 times the time of average PGD", measures.cost),
+    Claim(
+        "5.3", "AMPGD takes 1.15 times the time of average or max training", measures.training_cost
+    ),
+)
+"""In the order of the paper."""
+
+
+def claims_table(store: Path) -> Table:
+    """Every claim with our numbers, the verdict, and why.
+
+    Args:
+        store: Folder with summaries.
+    """
+    summaries = Summaries(store)
+    lines = []
+    for claim in CLAIMS:
+        found = claim.check(summaries)
+        lines.append((claim.where, claim.says, found.ours, found.verdict, found.why))
+    columns = ("In the paper", "It says", "Ours", "Verdict", "Why, and on what")
+    return Table("Claims", tuple(Column(name) for name in columns), tuple(lines))
