@@ -16,7 +16,7 @@ from saddlepoint import cli
 __all__ = ["ENVIRONMENT", "QUICK", "SLOW_MODEL", "begin", "fresh", "inside", "run"]
 
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "OMP_NUM_THREADS": "1"}
-SHORT_SUITES = "import shortened; shortened.short_suites().__enter__()"
+SHORT_SUITES = "import shortened; shortened.shorten_suites()"
 QUICK = ("--models", "A,C", "--limit", "12", "--steps", "6", "--batch-size", "5")
 
 SLOW_MODEL = """

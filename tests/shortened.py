@@ -14,7 +14,7 @@ from saddlepoint.experiments import catalogue, runner
 from saddlepoint.experiments.plan import Experiment
 from saddlepoint.losses import neg_cross_entropy
 
-__all__ = ["everything", "short_suites"]
+__all__ = ["everything", "short_suites", "shorten_suites"]
 
 _NAMED = suites._named
 
@@ -27,13 +27,18 @@ def _named(suite: str, p: float) -> tuple[AbstractAttack, ...]:
     return (*ours, RandomSearch(queries=20)) if p == math.inf else ours
 
 
+def shorten_suites() -> None:
+    """Suite "quick" and the search of the smallest radius take a few steps from here on."""
+    suites._named = _named
+    domains.domains_unchecked.__kwdefaults__.update(steps=3, searches=2)
+
+
 @contextmanager
 def short_suites() -> Iterator[None]:
-    """Within, suite "quick" and the search of the smallest radius take a few steps."""
-    options = domains.domains_unchecked.__kwdefaults__
-    before, named = {name: options[name] for name in ("steps", "searches")}, suites._named
-    suites._named = _named
-    options.update(steps=3, searches=2)
+    """The same, within."""
+    options, named = domains.domains_unchecked.__kwdefaults__, suites._named
+    before = dict(options)
+    shorten_suites()
     try:
         yield
     finally:
@@ -43,7 +48,7 @@ def short_suites() -> Iterator[None]:
 
 def everything() -> None:
     """Short suites with two restarts, and short experiments with many pages, until the process ends."""
-    short_suites().__enter__()
+    shorten_suites()
     OurAttack.calls = 2
     runner._CHUNK = 2
     catalogue.EXPERIMENTS = {n: _quick(each) for n, each in catalogue.EXPERIMENTS.items()}

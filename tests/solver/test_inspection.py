@@ -13,6 +13,7 @@ from torch import Tensor, nn
 import saddlepoint as sp
 from saddlepoint.evaluation import robust_domains, smallest_radius
 from saddlepoint.solver import apgda_unchecked, attack_unchecked
+from shortened import short_suites
 
 BALL = sp.LpBall(2, 0.1)
 ENTRIES = {sp.attack: attack_unchecked, sp.apgda: apgda_unchecked}
@@ -91,10 +92,12 @@ def test_evaluations_look_at_every_model_once_and_say_each_fault_once(
     likely = nn.Sequential(model, nn.Softmax(1)).eval()
     x, y = problem.x, problem.labels[:, 0]
     threats = {"l2": BALL, "linf": sp.linf(0.02)}
-    (line,) = warned(sp.robust_accuracy, likely, x, y, threats, batch_size=2)
+    with short_suites():
+        (line,) = warned(sp.robust_accuracy, likely, x, y, threats, batch_size=2)
     assert "look like probabilities" in line
     views = sp.Ensemble([model, likely], x, y, names=["A", "B"])
-    (line,) = warned(robust_domains, views, threats, batch_size=2, steps=3, searches=2)
+    with short_suites():
+        (line,) = warned(robust_domains, views, threats, batch_size=2, steps=3, searches=2)
     assert line.startswith("B: domain 0 (model 1) returns values that look like probabilities")
     (line,) = warned(smallest_radius, views, 2, steps=3, searches=2)
     assert "domain 1 (B)" in line
