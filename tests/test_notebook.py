@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import importlib
 import json
 import os
 import subprocess
@@ -122,6 +123,16 @@ def test_a_notebook_is_stored_without_outputs(name: str) -> None:
 
 def test_every_notebook_is_tested() -> None:
     assert sorted(path.stem for path in EXAMPLES.glob("*.ipynb")) == sorted(NAMES)
+
+
+def test_lines_that_follow_each_other_are_one_piece_on_the_page(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(ROOT / "tools")
+    notebooks = importlib.import_module("notebooks")
+    lines = [{"output_type": "stream", "name": "stdout", "text": f"{n}\n"} for n in (1, 2)]
+    cell = {"cell_type": "code", "source": "1", "outputs": lines}
+    assert "```text\n1\n2\n```" in notebooks.markdown({"cells": [cell]}, tmp_path / "x.md")
 
 
 def test_jupyter_executes_a_notebook_and_the_site_shows_it(tmp_path: Path) -> None:

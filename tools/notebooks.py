@@ -51,7 +51,7 @@ def markdown(notebook: dict[str, Any], page: Path) -> str:
         found.append(f"```python\n{source}\n```")
         shown = [
             _shown(output, page.with_name(f"{page.stem}-{number}-{place}.png"))
-            for place, output in enumerate(cell.get("outputs", []))
+            for place, output in enumerate(_joined(cell.get("outputs", [])))
         ]
         if any(shown):
             inside = "\n\n".join(filter(None, shown))
@@ -59,6 +59,19 @@ def markdown(notebook: dict[str, Any], page: Path) -> str:
     name = f"{page.stem}.ipynb"
     found.append(f"This page is `examples/{name}` of the checkout, run when the site was built.")
     return "\n\n".join(found) + "\n"
+
+
+def _joined(outputs: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Lines that were printed one after the other, in one piece."""
+    found: list[dict[str, Any]] = []
+    for output in outputs:
+        name = output.get("name")
+        if found and name == "stdout" and found[-1].get("name") == name:
+            text = _text(found[-1]["text"]) + _text(output["text"])
+            found[-1] = {**output, "text": text}
+        else:
+            found.append(output)
+    return found
 
 
 def _shown(output: dict[str, Any], picture: Path) -> str:
