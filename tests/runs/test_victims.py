@@ -201,11 +201,16 @@ def test_where_no_victim_was_right_there_is_no_rate() -> None:
 # ------------------------------------------------------------------------ refused
 
 
-@pytest.mark.parametrize("twin", ["A", "mnist-a"])
+@pytest.mark.parametrize(
+    ("attacked", "twin"),
+    [("A,C", "A"), ("A,C", "mnist-a"), ("A,C", "scores:A"), ("C,scores:mnist-a", "A")],
+)
 def test_a_model_that_is_attacked_is_no_victim(
-    twin: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    attacked: str, twin: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    words = [*QUICK, "--models", "A,C", "--victims", f"D,{twin}", "--out", tmp_path / "o"]
+    how = ["--gradient", "searched:queries=10"] if "scores" in attacked else ["--steps", "4"]
+    words = ["--data", "mnist-sample", "--eps", "0.2", "--limit", "12", "--models", attacked, *how]
+    words += ["--victims", f"D,{twin}", "--out", tmp_path / "o"]
     assert inside("attack", "ensemble", *words) == 2
     assert "`--victims` must be models that the attack does not ask" in capsys.readouterr().err
     assert not (tmp_path / "o").exists()

@@ -253,7 +253,7 @@ def record_of(
     mask = problem.mask if isinstance(problem, Patched) else None
     hashes = hashes_of(values, images.x, images.y, models, mask=mask, known=known)
     hashes = replace(hashes, victims={n: hash_model(m) or "" for n, m in (victims or {}).items()})
-    check_strangers(hashes)
+    check_strangers(models, victims or {})
     return Run(
         kind=settings.kind if isinstance(settings, AttackSettings) else "evaluate",
         command=command,

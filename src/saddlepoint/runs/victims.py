@@ -12,8 +12,9 @@ from torch import Tensor
 
 from saddlepoint import data
 from saddlepoint.problems import AbstractProblem, Ensemble, Model, Universal, check_eval_mode
-from saddlepoint.runs.record import Hashes
+from saddlepoint.runs.hashing import hash_model
 from saddlepoint.runs.settings import AttackSettings, UniversalSettings
+from saddlepoint.score_models import Scores
 
 __all__ = ["FOOLED", "check_strangers", "victims_of"]
 
@@ -68,19 +69,26 @@ def victims_of(
     return tuple(found)
 
 
-def check_strangers(hashes: Hashes) -> None:
+def check_strangers(models: Mapping[str, Model], victims: Mapping[str, Model]) -> None:
     """Refuse a victim that is attacked too: its success rate would be no transfer.
+
+    A network that is asked for its scores only is the same network.
 
     Raises:
         ValueError: One has the parameters and the code of an attacked model.
     """
-    for name, digest in hashes.victims.items():
-        twins = [other for other, own in hashes.models.items() if digest and own == digest]
-        if twins:
+    attacked = {_digest(model): name for name, model in models.items()} if victims else {}
+    for name, model in victims.items():
+        digest = _digest(model)
+        if digest is not None and digest in attacked:
             raise ValueError(
-                f"`--victims` must be models that the attack does not ask, got {name}, which is {twins[0]} of "
-                "--models; leave it out of one of them."
+                f"`--victims` must be models that the attack does not ask, got {name}, which is "
+                f"{attacked[digest]} of --models; leave it out of one of them."
             )
+
+
+def _digest(model: Model) -> str | None:
+    return hash_model(model.model if isinstance(model, Scores) else model)
 
 
 def _targets(problem: AbstractProblem, victims: AbstractProblem) -> Tensor:
