@@ -64,6 +64,9 @@ def test_a_run_counts_queries_and_can_be_continued(tmp_path: Path, error: str, c
     for name in ("delta", "num_forwards", "fooled"):
         assert torch.equal(one[name], two[name]), name
     assert int(one["num_forwards"].max()) <= 120
+    page = (tmp_path / "part" / "report.html").read_text()
+    assert "queries per image" in page
+    assert "evaluations" not in page.partition('id="reading"')[0]
     record = json.loads((tmp_path / "part" / "run.json").read_text())
     assert record["settings"]["gradient"] == "searched:queries=120"
     assert record["metrics"]["evaluations"]["per_row"] == pytest.approx(

@@ -132,7 +132,14 @@ def test_a_targeted_patch_leaves_out_the_images_of_the_class(tmp_path: Path) -> 
     assert not (tensors["labels"] == 3).any()
     assert not (tensors["examples.labels"] == 3).any()
     assert torch.equal(tensors["fooled"], tensors["predictions"] == 3)
-    assert "answer its target (3)" in (tmp_path / "run" / "report.html").read_text()
+    page = (tmp_path / "run" / "report.html").read_text()
+    assert "answer its target (3)" in page
+    # Another wrong answer is no success, and a cross is one, as in all reports.
+    shown = page.partition('id="examples"')[2].partition('id="run"')[0]
+    reached = int((tensors["examples.says"] == 3).sum())
+    assert int((tensors["examples.says"] != tensors["examples.labels"]).sum()) > reached
+    assert shown.count('class="hit"') == shown.count("✕") == reached
+    assert shown.count('class="miss"') == shown.count("✓")
 
 
 def test_a_mask_of_a_file_is_the_patch_and_part_of_what_a_run_was_made_of(tmp_path, capsys) -> None:

@@ -90,7 +90,7 @@ def picture_row(
         "classes": sorted({class_name(run, label) for label in labels}),
         "missed": [k for k, state in enumerate(states) if state == HELD],
         "before": [k for k, state in enumerate(states) if state == BEFORE],
-        "evaluations": int(tensors["num_forwards"][row]),
+        "spent": _spent(run, int(tensors["num_forwards"][row])),
         "clean": "" if grouped else picture(clean),
         "delta": sign_picture(tensors["delta"][row], scale.strength),
         "adversarial": "" if grouped else picture(adversarial),
@@ -115,3 +115,11 @@ def _states(tensors: Mapping[str, Tensor], row: int) -> list[str]:
 def _curves(series: Tensor) -> list[list[float]]:
     """(T, K) to K lists of T numbers with four significant digits."""
     return [[float(f"{value:.4g}") for value in column] for column in series.T.tolist()]
+
+
+def _spent(run: Run, count: int) -> str:
+    """What a row took, in words; models without gradients are asked queries."""
+    one, many = (
+        ("query", "queries") if run.settings.get("gradient") else ("evaluation", "evaluations")
+    )
+    return f"{count} {one if count == 1 else many}"
