@@ -9,12 +9,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from saddlepoint import clipped, cw_margin, dlr, neg_cross_entropy
+from saddlepoint import clipped, cw_margin, dlr, neg_cross_entropy, soft_margin
 from saddlepoint.losses import fooled
 
 LOSSES = {
     "cw_margin": cw_margin,
     "neg_cross_entropy": neg_cross_entropy,
+    "soft_margin": soft_margin,
     "dlr": dlr,
     "clipped": clipped(cw_margin, -1.5),
 }
@@ -51,6 +52,26 @@ def test_negative_cross_entropy_by_hand() -> None:
     assert targeted.tolist() == pytest.approx([-value for value in expected], abs=1e-12)
     plain = F.cross_entropy(LOGITS, LABELS, reduction="none")
     torch.testing.assert_close(neg_cross_entropy(LOGITS, LABELS), -plain)
+
+
+def test_the_soft_margin_is_the_logarithm_of_the_odds() -> None:
+    expected = [3 - log_sum_exp(1, 2), -1 - log_sum_exp(0.5, 4), 0 - log_sum_exp(-2, 7)]
+    assert soft_margin(LOGITS, LABELS).tolist() == pytest.approx(expected, abs=1e-12)
+    assert torch.equal(soft_margin(LOGITS, LABELS, targeted=True), -soft_margin(LOGITS, LABELS))
+    chosen = LOGITS.softmax(dim=1).gather(1, LABELS.unsqueeze(1)).squeeze(1)
+    torch.testing.assert_close(soft_margin(LOGITS, LABELS), (chosen / (1 - chosen)).log())
+
+
+def test_the_soft_margin_goes_the_way_of_the_cross_entropy_and_does_not_saturate() -> None:
+    leaf = LOGITS.clone().requires_grad_()
+    (soft,) = torch.autograd.grad(soft_margin(leaf, LABELS).sum(), leaf)
+    (entropy,) = torch.autograd.grad(neg_cross_entropy(leaf, LABELS).sum(), leaf)
+    torch.testing.assert_close(F.normalize(soft), F.normalize(entropy))
+    sure = torch.tensor([[200.0, 1.0, 0.0]], requires_grad=True)
+    (soft,) = torch.autograd.grad(soft_margin(sure, torch.tensor([0])).sum(), sure)
+    (entropy,) = torch.autograd.grad(neg_cross_entropy(sure, torch.tensor([0])).sum(), sure)
+    assert not entropy.any()
+    assert soft[0, 0] == 1
 
 
 def test_dlr_by_hand_with_two_three_and_five_classes() -> None:

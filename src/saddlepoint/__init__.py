@@ -35,7 +35,7 @@ if TYPE_CHECKING:
         save_nearest,
         success_rates,
     )
-    from saddlepoint.losses import Loss, clipped, cw_margin, dlr, neg_cross_entropy
+    from saddlepoint.losses import Loss, clipped, cw_margin, dlr, neg_cross_entropy, soft_margin
     from saddlepoint.precision import Precision, Precisions
     from saddlepoint.problems import (
         AbstractProblem,
@@ -194,6 +194,7 @@ __all__ = [
     "save_nearest",
     "scores",
     "searched",
+    "soft_margin",
     "success_rates",
     "train",
     "transforms",
@@ -225,7 +226,7 @@ _ROOMS = {
         "save_nearest",
         "success_rates",
     ),
-    "losses": ("Loss", "clipped", "cw_margin", "dlr", "neg_cross_entropy"),
+    "losses": ("Loss", "clipped", "cw_margin", "dlr", "neg_cross_entropy", "soft_margin"),
     "precision": ("Precision", "Precisions"),
     "problems": (
         "AbstractProblem",

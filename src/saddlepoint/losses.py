@@ -13,7 +13,16 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-__all__ = ["Loss", "clipped", "cw_margin", "dlr", "finite", "fooled", "neg_cross_entropy"]
+__all__ = [
+    "Loss",
+    "clipped",
+    "cw_margin",
+    "dlr",
+    "finite",
+    "fooled",
+    "neg_cross_entropy",
+    "soft_margin",
+]
 
 
 class Loss(Protocol):
@@ -80,6 +89,33 @@ def neg_cross_entropy(logits: Tensor, labels: Tensor, *, targeted: bool = False)
     rows = logits.reshape(-1, logits.shape[-1])
     entropy = F.cross_entropy(rows, labels.reshape(-1), reduction="none").reshape(labels.shape)
     return entropy if targeted else -entropy
+
+
+def soft_margin(logits: Tensor, labels: Tensor, *, targeted: bool = False) -> Tensor:
+    """The margin to all other classes at once: the logarithm of the odds of the true class.
+
+        z_y - log sum_{j != y} exp z_j = log(p_y / (1 - p_y))     targeted: its negative, for the target
+
+    Its gradient has the direction of that of the cross-entropy, but not the factor 1 - p_y, with which the
+    latter vanishes where a network is sure: for steps of a given length, a cross-entropy that is never flat.
+
+    Args:
+        logits: (..., C) with C >= 2.
+        labels: (...), int64.
+        targeted: Whether labels are classes to reach.
+
+    Returns:
+        Losses, (...).
+
+    Example:
+        >>> soft_margin(torch.tensor([[0.0, 0.0, 0.0], [99.0, 0.0, 0.0]]), torch.tensor([0, 0]))
+        tensor([-0.6931, 98.3069])
+    """
+    _check(logits, labels)
+    index = labels.unsqueeze(-1)
+    others = logits.scatter(-1, index, -torch.inf).logsumexp(dim=-1)
+    odds = logits.gather(-1, index).squeeze(-1) - others
+    return -odds if targeted else odds
 
 
 def dlr(logits: Tensor, labels: Tensor, *, targeted: bool = False) -> Tensor:

@@ -43,6 +43,50 @@ def test_the_budget_of_the_default_is_one_restart(problem: sp.Ensemble) -> None:
     assert same(sp.attack(problem, ball, evaluations=51), sp.attack(problem, ball))
 
 
+def test_one_domain_has_two_short_restarts_on_the_soft_margin(problem: sp.Ensemble) -> None:
+    ball = sp.l1(2.0)
+    one = sp.Ensemble(problem.models[:1], *sp.data.sample("mnist", 8))
+    options: dict[str, Any] = {"steps": 25, "restarts": 2, "loss": sp.soft_margin}
+    default = sp.attack(one, ball)
+    assert same(default, sp.attack(one, ball, **options))
+    assert same(default, sp.attack(one, ball, evaluations=52))
+    assert int(default.num_forwards.max()) == 52
+    assert not same(default, sp.attack(one, ball, steps=50))
+    assert default.asked is not None
+    assert default.asked.restarts == 2
+
+
+def test_of_one_domain_what_is_given_is_taken(problem: sp.Ensemble) -> None:
+    one, ball = sp.Ensemble(problem.models[:1], *sp.data.sample("mnist", 4)), sp.linf(1e-3)
+    for options, spent in (
+        ({"steps": 7}, 8),
+        ({"restarts": 3}, 153),
+        ({"keep_going": True}, 51),
+        ({"loss": sp.cw_margin}, 52),
+        ({"evaluations": 24}, 24),
+        ({"evaluations": 100}, 100),
+    ):
+        result = sp.attack(one, ball, **options)  # type: ignore[arg-type]
+        assert result.num_forwards.tolist() == [spent] * 4
+
+
+def test_random_transforms_of_one_domain_keep_one_restart() -> None:
+    x, y = sp.data.sample("mnist", 2)
+    problem = sp.Transformed(sp.models.load("mnist-a"), [random_rotate(-20, 20)], x, y, samples=2)
+    assert sp.attack(problem, sp.linf(1e-3)).num_forwards.tolist() == [102, 102]
+
+
+@pytest.mark.parametrize("ball", [sp.linf(0.1), sp.l2(1.5), sp.l1(8.0)], ids=["linf", "l2", "l1"])
+def test_two_short_restarts_fool_more_than_a_long_one_at_no_more_evaluations(
+    ball: sp.LpBall,
+) -> None:
+    x, y = sp.data.sample("mnist", 200)
+    one = sp.Ensemble([sp.models.load("mnist-a")], x, y)
+    short, long = sp.attack(one, ball), sp.attack(one, ball, steps=50, loss=sp.cw_margin)
+    assert int(short.success.sum()) > int(long.success.sum())
+    assert short.num_forwards.sum() < 1.02 * long.num_forwards.sum()
+
+
 def test_a_budget_is_the_steps_and_restarts_that_follow_from_it(problem: sp.Ensemble) -> None:
     ball = sp.linf(0.05)
     steps, restarts = divided(110)

@@ -35,7 +35,7 @@ from saddlepoint.solver.gradients import phases_of
 from saddlepoint.solver.grid import Grid
 from saddlepoint.solver.inspection import Look, look
 from saddlepoint.solver.lowering import choose_precisions
-from saddlepoint.solver.schedule import divided
+from saddlepoint.solver.schedule import divided, restart_length
 
 __all__ = [
     "ball_of",
@@ -158,7 +158,10 @@ def solver_of(settings: AttackSettings, seen: Look, problem: AbstractProblem) ->
         if settings.gradient is not None:
             options["gradient"] = gradient(settings.gradient)
         if (most := settings.evaluations) is not None:
-            steps, restarts = divided(most, problem.samples, confirmed=precisions.low)
+            length = restart_length(problem)
+            steps, restarts = divided(
+                most, problem.samples, length=length, confirmed=precisions.low
+            )
             options |= {"steps": steps, "restarts": restarts, "evaluations": most}
     ball = ball_of(settings)
     options["targeted"] = settings.targeted is not None

@@ -38,7 +38,7 @@ __all__ = [
 ]
 
 RULES = ("minmax", "average", "worst", "entropic", "fixed:W1,W2,...")
-LOSSES = ("cw", "cross-entropy", "dlr", "clipped:THRESHOLD")
+LOSSES = ("cw", "cross-entropy", "soft-margin", "dlr", "clipped:THRESHOLD")
 
 _LOSS_NAMES = {
     "cw": "cw_margin",
@@ -46,6 +46,8 @@ _LOSS_NAMES = {
     "ce": "neg_cross_entropy",
     "cross-entropy": "neg_cross_entropy",
     "neg_cross_entropy": "neg_cross_entropy",
+    "soft-margin": "soft_margin",
+    "soft_margin": "soft_margin",
     "dlr": "dlr",
 }
 _TRANSFORMS = "identity, hflip, vflip, brightness:AMOUNT, gamma:EXPONENT, crop_resize:FRACTION, rotate:DEGREES"
@@ -238,7 +240,7 @@ def renamed(text: str, flags: Mapping[str, str]) -> str:
 
 
 def loss(text: str) -> Loss:
-    """A loss: cw, cross-entropy, dlr, or clipped:0 for the margin cut off from below at 0.
+    """A loss: cw, cross-entropy, soft-margin, dlr, or clipped:0 for the margin cut off from below at 0.
 
     Example:
         >>> loss("dlr").__name__

@@ -89,7 +89,8 @@ def as_run(
     tensors = judged_rows(problem, result)
     metrics = summarise(problem.names, tensors, baseline=False)
     tensors |= keep_for_gallery(problem, tensors)
-    told = f"sp.attack(problem, {asked.ball!r}, rule={asked.rule!r}, steps={asked.steps})"
+    told = f"sp.attack(problem, {asked.ball!r}, rule={asked.rule!r}, steps={asked.steps}"
+    told += f", restarts={asked.restarts})" if asked.restarts > 1 else ")"
     run = _run(kind, told, settings, problem, classes, metrics)
     return run, {name: value.detach().cpu() for name, value in tensors.items()}
 

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from saddlepoint import streams
 from saddlepoint.calls import full_precision
-from saddlepoint.losses import Loss, cw_margin
+from saddlepoint.losses import Loss, cw_margin, soft_margin
 from saddlepoint.precision import Precision, Precisions
 from saddlepoint.problems import AbstractProblem
 from saddlepoint.projections import AbstractSet, LpBall
@@ -24,7 +24,7 @@ from saddlepoint.solver.inspection import inspect
 from saddlepoint.solver.lowering import choose_precisions
 from saddlepoint.solver.restart import Restart
 from saddlepoint.solver.result import AttackResult, Callback, keep_partial
-from saddlepoint.solver.schedule import divided
+from saddlepoint.solver.schedule import divided, restart_length
 from saddlepoint.solver.steps import random_point, within_box
 from saddlepoint.solver.telling import telling
 from saddlepoint.solver.watch import Watch
@@ -37,7 +37,7 @@ def attack(
     ball: AbstractSet,
     *,
     rule: AbstractWeightRule | None = None,
-    loss: Loss = cw_margin,
+    loss: Loss | None = None,
     steps: int | None = None,
     restarts: int | None = None,
     evaluations: int | None = None,
@@ -70,12 +70,14 @@ def attack(
         problem: B independent rows, K domains.
         ball: Where delta may be: an `LpBall`, or a `Patch`.
         rule: How the weights move; `MinMax()` by default, `Average()` for comparison.
-        loss: Small = fooled.
+        loss: Small = fooled; by default `cw_margin`, and with one domain `soft_margin`, except for random
+            transforms and models without gradients.
         steps: Updates per restart; 50 by default.
         restarts: How often to begin: the first time from `start`, then, with the rows that are not fooled yet,
-            from random points; once by default.
+            from random points; once by default. With one domain, if neither is given, there are two restarts of
+            25 steps; not for random transforms, and not with `keep_going`.
         evaluations: The most evaluations of the K domains that a row may take, in place of `steps` and
-            `restarts`, which follow from it: one restart for each 50 of them.
+            `restarts`, which follow from it: one restart for each 50 of them, with one domain for each 25.
         batch_size: Rows at a time; chosen from the memory a row needs by default. It changes no result.
         seed: Of the random starts. Each row has its own stream: its result does not depend on the others.
         targeted: Whether the labels are classes to reach.
@@ -122,16 +124,26 @@ def attack(
     given["keep_going"] = keep_going or None
     check_gradient(gradient, problem, given, precision, rule)
     rule = MinMax() if rule is None else rule
+    check_count("restarts", 1 if restarts is None else restarts, 1)
+    asked = (50 if steps is None else steps, start, targeted, batch_size)
+    check_arguments(problem, ball, rule, cw_margin if loss is None else loss, *asked)
+    single = gradient is None and problem.num_domains == 1 and not problem.random
+    loss = (soft_margin if single else cw_margin) if loss is None else loss
+    if single and steps is None and restarts is None and not keep_going:
+        steps, restarts = restart_length(problem), 2
     steps, restarts = 50 if steps is None else steps, 1 if restarts is None else restarts
-    check_count("restarts", restarts, 1)
-    check_arguments(problem, ball, rule, loss, steps, start, targeted, batch_size)
     if quantize is not None:
         Grid(quantize).check(problem.unperturbed())
         Grid(quantize).check_ball(ball.ball)
     batch_size, accumulate = inspect(problem, loss, targeted, batch_size, accumulate)
     precisions = choose_precisions(problem, precision)
     if evaluations is not None:
-        steps, restarts = divided(evaluations, problem.samples, confirmed=precisions.low)
+        steps, restarts = divided(
+            evaluations,
+            problem.samples,
+            length=restart_length(problem),
+            confirmed=precisions.low,
+        )
     with telling(progress, callback) as told:
         return attack_unchecked(
             problem,

@@ -78,7 +78,7 @@ def in_batches(
     start = problem.zeros() if start is None else torch.as_tensor(start).detach().to(problem.lower)
     done, fooled = 0, 0
     parts: list[AttackResult] = []
-    asked = Asked(problem, region, setup.rule, setup.steps, setup.targeted)
+    asked = Asked(problem, region, setup.rule, setup.steps, setup.targeted, setup.restarts)
 
     problem, ball = _restricted(problem, region), region.ball
 

@@ -66,6 +66,7 @@ class Asked(Brief):
         rule: How the weights moved.
         steps: Updates per restart.
         targeted: Whether the labels were classes to reach.
+        restarts: How often it began.
 
     Example:
         >>> import saddlepoint as sp
@@ -80,6 +81,7 @@ class Asked(Brief):
     rule: AbstractWeightRule
     steps: int
     targeted: bool
+    restarts: int = 1
 
 
 @final

@@ -99,8 +99,9 @@ class AttackSettings(Settings):
     )
     loss: str = Field(
         default="cw",
-        description="cw, cross-entropy, dlr, or clipped:THRESHOLD, the C&W margin by which a domain is fooled "
-        "enough and stops pulling: clipped:0 or clipped:-10.",
+        description="cw, cross-entropy, soft-margin (which goes the same way and is never flat), dlr, or "
+        "clipped:THRESHOLD, the C&W margin by which a domain is fooled enough and stops pulling: clipped:0 or "
+        "clipped:-10.",
     )
     labels: Literal["true", "predicted"] = Field(
         default="true",
