@@ -44,10 +44,15 @@ def test_the_page_says_what_was_found_and_what_chance_would_do(tmp_path: Path) -
     budgets = {"25": outcome("1" * 7 + "000", "2 " * 10), "50": outcome("1" * 10, "3 " * 10)}
     tried = {"idea": "more", "problem": "toy", "rows": 9, "fooled": 8, "instead": "less"}
     ideas = tmp_path / "ideas.json"
-    ideas.write_text(json.dumps({"ideas": [{**tried, "reference": 3, "won": 6, "lost": 1}]}))
+    alone = {"problem": "lone", "rows": 9, "apgd": 4, "won": 6, "lost": 0}
+    alone |= {"soft": 8, "soft_evaluations": 9.5, "short": 7, "short_evaluations": 9.0}
+    alone |= {"long": 2, "long_evaluations": 12.0}
+    rows = [{**tried, "reference": 3, "won": 6, "lost": 1}]
+    ideas.write_text(json.dumps({"ideas": rows, "one domain": [alone]}))
     found = {"rules": {"toy": rules}, "budgets": {"toy": budgets, "one": {}, "two": {}}}
     page = render(found, "store.json", ideas)
     assert "Not measured yet: one; two." in page
+    assert "| lone | 9 | 8 (9.5) | 7 (9.0) | 2 (12.0) | 4 | 6, 0 | 0.031 |" in page
     assert "| more | toy | 9 | 8 | less | 3 | 6, 1 | 0.12 |" in page
     assert "| toy | 10 | 80.0 | 11.8 | 90.0 | 232.6 | 88.9 % | 1 | 0 | 1 |" in page
     assert "| toy | 80.0 | 20.0 | 6, 0 | 0.031 | 80.0 | 1, 1 | 1 |" in page

@@ -129,7 +129,7 @@ def test_estimates_follow_what_gradients_would(digits):
     """Enough queries for every pixel at every step: the white box, at its own number of steps."""
     x, y = (part[:3] for part in digits)
     network = sp.models.load("mnist-a")
-    white = sp.attack(sp.Ensemble([network], x, y), sp.linf(0.06), steps=6)
+    white = sp.attack(sp.Ensemble([network], x, y), sp.linf(0.06), steps=6, loss=sp.cw_margin)
     gradient = sp.estimated(6 * 785 + 1, search=0.0, per_step=784, distance=0.002)
     blind = sp.attack(sp.Ensemble([sp.scores(network)], x, y), sp.linf(0.06), gradient=gradient)
     assert len(blind.history.losses) == len(white.history.losses) == 7

@@ -55,7 +55,7 @@ def problem(model: Counted, generator: torch.Generator) -> sp.Ensemble:
 def test_the_entry_looks_once_and_the_core_never(
     problem: sp.Ensemble, model: Counted, entry: Callable
 ) -> None:
-    given = entry(problem, sp.LpBall(2, 1e-6), steps=3, batch_size=2)
+    given = entry(problem, sp.LpBall(2, 1e-6), steps=3, batch_size=2, loss=sp.cw_margin)
     iterates_and_verdicts = 3 * (4 + 1)  # of three batches
     assert model.calls == LOOK + iterates_and_verdicts
     model.calls = 0

@@ -6,7 +6,6 @@ import math
 from dataclasses import dataclass
 from typing import final
 
-import torch
 from torch import Tensor
 
 from saddlepoint.problems import AbstractProblem
@@ -37,6 +36,7 @@ def restart_length(problem: AbstractProblem) -> int:
     Random transforms keep 50: their rows do not stop early.
 
     Example:
+        >>> import torch
         >>> from saddlepoint.problems import Ensemble
         >>> model, x, y = torch.nn.Linear(4, 3).eval(), torch.rand(5, 4), torch.zeros(5, dtype=torch.long)
         >>> [restart_length(Ensemble([model] * number, x, y)) for number in (1, 2)]
@@ -133,7 +133,8 @@ class Schedule:
         if not isinstance(ball.eps, Tensor):
             least = min(max(math.ceil(ball.eps / 2), 1), size)
             most = max(least, size // 10)
-            return round(most * (least / most) ** passed)
+            return round(most * math.pow(least / most, passed))
         few = (ball.eps.double() / 2).ceil().clamp(1, size)
         many = few.clamp(min=size // 10)
-        return (many * (few / many) ** passed).round().long()
+        counts: Tensor = (many * (few / many) ** passed).round().long()
+        return counts
