@@ -42,13 +42,10 @@ LOSSES = ("cw", "cross-entropy", "soft-margin", "dlr", "clipped:THRESHOLD")
 
 _LOSS_NAMES = {
     "cw": "cw_margin",
-    "cw_margin": "cw_margin",
     "ce": "neg_cross_entropy",
     "cross-entropy": "neg_cross_entropy",
-    "neg_cross_entropy": "neg_cross_entropy",
     "soft-margin": "soft_margin",
-    "soft_margin": "soft_margin",
-    "dlr": "dlr",
+    **{name: name for name in ("cw_margin", "neg_cross_entropy", "soft_margin", "dlr")},
 }
 _TRANSFORMS = "identity, hflip, vflip, brightness:AMOUNT, gamma:EXPONENT, crop_resize:FRACTION, rotate:DEGREES"
 

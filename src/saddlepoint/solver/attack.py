@@ -129,21 +129,15 @@ def attack(
     check_arguments(problem, ball, rule, cw_margin if loss is None else loss, *asked)
     single = gradient is None and problem.num_domains == 1 and not problem.random
     loss = (soft_margin if single else cw_margin) if loss is None else loss
-    if single and steps is None and restarts is None and not keep_going:
-        steps, restarts = restart_length(problem), 2
-    steps, restarts = 50 if steps is None else steps, 1 if restarts is None else restarts
+    steps, restarts = _defaults(steps, restarts, short=single and not keep_going)
     if quantize is not None:
         Grid(quantize).check(problem.unperturbed())
         Grid(quantize).check_ball(ball.ball)
     batch_size, accumulate = inspect(problem, loss, targeted, batch_size, accumulate)
     precisions = choose_precisions(problem, precision)
     if evaluations is not None:
-        steps, restarts = divided(
-            evaluations,
-            problem.samples,
-            length=restart_length(problem),
-            confirmed=precisions.low,
-        )
+        length, low = restart_length(problem), precisions.low
+        steps, restarts = divided(evaluations, problem.samples, length=length, confirmed=low)
     with telling(progress, callback) as told:
         return attack_unchecked(
             problem,
@@ -164,6 +158,13 @@ def attack(
             gradient=gradient,
             callback=told,
         )
+
+
+def _defaults(steps: int | None, restarts: int | None, *, short: bool) -> tuple[int, int]:
+    """Fifty steps once, or, where restarts are short and nothing else is asked for, half as many twice."""
+    if short and steps is None and restarts is None:
+        return 25, 2
+    return 50 if steps is None else steps, 1 if restarts is None else restarts
 
 
 def attack_unchecked(
