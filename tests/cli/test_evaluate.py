@@ -511,7 +511,9 @@ class TestTrouble:
     ):
         assert inside("evaluate", "A", *QUICK, "--out", "o", "--quiet") == 1
         out, err = capsys.readouterr()
-        (line,) = err.splitlines()
+        saved, again, line = err.splitlines()
+        assert "finished batches are done and saved in o" in saved
+        assert again.startswith("continue with: saddlepoint evaluate ")
         assert "l2 attack-ce failed on 10 images (ArithmeticError: no l2 today)" in line
         assert "--resume" in line
         assert "--on-failure note" in line
