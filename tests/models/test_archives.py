@@ -227,6 +227,37 @@ class TestMore:
             archive.writestr("good/data/weights/weight_0", bytes(10_000_000))
         refused(path, "must not be compressed, got 'data/weights/weight_0'")
 
+    @pytest.mark.parametrize(
+        ("changed", "message"),
+        [
+            ({"sizes": [{"as_int": 10**12}]}, "more numbers than its 12 bytes can hold"),
+            ({"sizes": [{"as_int": 10**6}] * 2, "strides": [{"as_int": 0}] * 2}, "more numbers"),
+            ({"sizes": [{"as_int": -1}]}, "sizes that are no whole numbers"),
+            ({"sizes": [{"as_int": True}]}, "sizes that are no whole numbers"),
+            ({"sizes": [{"as_expr": {"expr_str": "s0", "hint": None}}]}, "no whole numbers"),
+            ({"strides": {"as_int": 1}}, "sizes that are no whole numbers"),
+            ({"storage_offset": None}, "sizes that are no whole numbers"),
+            ({"device": {"type": "x = __import__('os')", "index": None}}, "got the text"),
+        ],
+    )
+    def test_what_the_lists_say_of_tensors_is_checked(self, good, forge, changed, message):
+        listed = member(good[0], CONSTANTS)
+        name = next(n for n, e in listed["config"].items() if e["path_name"] == "tensor_0")
+        listed["config"][name]["tensor_meta"].update(changed)
+        refused(forge([(CONSTANTS, json.dumps(listed))]), message)
+
+    def test_a_tensor_without_bytes_has_no_numbers(self, good, forge):
+        listed = member(good[0], CONSTANTS)
+        for entry in listed["config"].values():
+            entry["tensor_meta"]["sizes"] = [{"as_int": 2**40}]
+        empty = [(f"data/constants/{e['path_name']}", b"") for e in listed["config"].values()]
+        refused(forge([(CONSTANTS, json.dumps(listed)), *empty]), "more numbers than its 0 bytes")
+
+    def test_names_in_the_lists_are_names(self, good, forge):
+        listed = member(good[0], CONSTANTS)
+        listed["config"]["x = __import__('os')"] = next(iter(listed["config"].values()))
+        refused(forge([(CONSTANTS, json.dumps(listed))]), "got the text")
+
     def test_what_is_missing_is_named(self, tmp_path):
         path = tmp_path / "less.pt2"
         with zipfile.ZipFile(path, "w") as archive:

@@ -8,9 +8,10 @@ into a new archive in memory.
 
 import io
 import json
+import math
 import re
 import zipfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -62,9 +63,15 @@ def safe_archive(path: Path) -> io.BytesIO:
         files = {_PROGRAM: json.dumps(program).encode()} | {n: members[n] for n in _MARKS}
         for folder, config in _CONFIGS.items():
             described = json.loads(members[config])
+            _check(path, "", described)
             files[config] = json.dumps(described).encode()
-            for name in _payloads(path, described, _TENSORS[folder]):
-                files[folder + name] = members[folder + name]
+            for name, numbers in _payloads(path, described, _TENSORS[folder]):
+                files[folder + name] = content = members[folder + name]
+                if numbers > len(content):
+                    raise ValueError(
+                        f"`{path}` must hold the tensors it lists, got {name} with more numbers than its "
+                        f"{len(content)} bytes can hold; export tensors that are .contiguous()."
+                    )
     except (zipfile.BadZipFile, json.JSONDecodeError, UnicodeDecodeError, RecursionError) as error:
         raise ValueError(f"`{path}` must be a torch.export archive, got {error}.") from error
     except KeyError as error:
@@ -107,19 +114,33 @@ def _is_known(name: str) -> bool:
     )
 
 
-def _payloads(path: Path, described: Any, pattern: re.Pattern[str]) -> set[str]:
-    """Names of the members that a list of tensors refers to, none of them pickled."""
+def _payloads(path: Path, described: Any, pattern: re.Pattern[str]) -> Iterator[tuple[str, int]]:
+    """Members that a list of tensors refers to, none of them pickled, and how many numbers each is said to have."""
     entries = described.get("config") if isinstance(described, dict) else None
     if not isinstance(entries, dict):
         raise ValueError(f"`{path}` must be a torch.export archive, got one without its list.")
-    names = set()
     for tensor, entry in entries.items():
         name = entry.get("path_name") if isinstance(entry, dict) else None
         plain = isinstance(name, str) and pattern.fullmatch(name)
         if not plain or entry.get("use_pickle") is not False or entry.get("tensor_meta") is None:
             raise ValueError(f"`{path}` must not hold pickled objects, got {tensor}.")
-        names.add(str(name))
-    return names
+        yield str(name), _numbers(path, tensor, entry["tensor_meta"])
+
+
+def _numbers(path: Path, tensor: str, about: Any) -> int:
+    """How many numbers a tensor has by its sizes, all of which, and how it is laid out, are whole numbers."""
+    places = about if isinstance(about, dict) else {}
+    sizes, strides = places.get("sizes"), places.get("strides")
+    if isinstance(sizes, list) and isinstance(strides, list):
+        found = [
+            each.get("as_int") if isinstance(each, dict) and len(each) == 1 else None
+            for each in (*sizes, *strides, places.get("storage_offset"))
+        ]
+        if all(type(number) is int and number >= 0 for number in found):
+            return math.prod(found[: len(sizes)])
+    raise ValueError(
+        f"`{path}` must list tensors with their sizes, got {tensor} with sizes that are no whole numbers."
+    )
 
 
 def _clean_program(path: Path, program: Any) -> Any:
