@@ -8,6 +8,7 @@ import pytest
 
 from saddlepoint.cli import progress
 from saddlepoint.evaluation import EvaluationProgress
+from saddlepoint.evaluation.evaluation_bar import evaluation_bar
 from saddlepoint.experiments import Step
 from saddlepoint.runs import RunProgress
 from saddlepoint.training import TrainingProgress
@@ -21,7 +22,7 @@ def attack(quiet: bool) -> None:
 
 def evaluation(quiet: bool) -> None:
     state = {"domain": "A", "threat": "linf", "attacks": 2, "images": 8, "total": 8}
-    with progress.evaluating("evaluate toy", quiet=quiet) as report:
+    with evaluation_bar("evaluate toy", quiet=quiet) as report:
         report(EvaluationProgress(**state, attack="fgsm", index=0, done=4, not_fooled=6))
         report(EvaluationProgress(**state, attack="fgsm", index=0, done=8, not_fooled=5))
         report(EvaluationProgress(**state, attack="[pgd]", index=1, done=8, not_fooled=3))

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 import pickle
+import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -126,6 +128,35 @@ def test_a_bar_tells_rows_done_and_fooled(
     assert seen[-1].done == 8
     sp.apgda(problem, sp.linf(0.12), steps=1, progress=True)
     assert "attack: 8/8 rows done" in capsys.readouterr().err
+
+
+def test_evaluation_and_training_show_a_bar_too(
+    problem: sp.Ensemble, capsys: pytest.CaptureFixture[str]
+) -> None:
+    first, x, y = problem.models[0], problem.x, problem.labels[:, 0]
+    threats = {"linf": sp.linf(0.12)}
+    seen: list[sp.EvaluationProgress] = []
+    plain = sp.robust_accuracy(first, x, y, threats)
+    assert capsys.readouterr().err == ""
+    shown = sp.robust_accuracy(first, x, y, threats, progress=True, callback=seen.append)
+    assert shown.union == plain.union
+    out, err = capsys.readouterr()
+    assert not out
+    assert re.fullmatch(r"(evaluation: linf attack-\w+ \(\d/3\): \d/8 not fooled yet\n)+", err)
+    assert err.endswith(f": {seen[-1].not_fooled}/8 not fooled yet\n")
+    # From a loader the bar is opened once, and tells of the part in memory.
+    pairs = torch.utils.data.TensorDataset(x, y)
+    sp.robust_accuracy(first, pairs, threats, batch_size=1, progress=True)
+    assert capsys.readouterr().err.count("evaluation: linf attack-ce (1/3): ") == 2
+    sp.robust_domains(problem, threats, searches=0, steps=2, progress=True)
+    assert "evaluation: A linf attack-ce (1/" in capsys.readouterr().err
+    network = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(x[0].numel(), 10))
+    steps: list[sp.TrainingProgress] = []
+    how: dict[str, Any] = {"epochs": 2, "steps": 2, "progress": True, "callback": steps.append}
+    sp.train(network, [(x, y)], threats, **how)
+    assert len(steps) == 2
+    lines = capsys.readouterr().err.splitlines()
+    assert [line[:23] for line in lines] == ["training  epoch 1/2  lo", "training  epoch 2/2  lo"]
 
 
 WITHOUT_EXTRAS = """

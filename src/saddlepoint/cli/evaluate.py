@@ -123,8 +123,9 @@ def _run(
 ) -> int:
     """Evaluate into the folder, and show what came out."""
     from saddlepoint import runs
+    from saddlepoint.evaluation.evaluation_bar import evaluation_bar
 
-    from . import folders, progress
+    from . import folders
 
     title, found = f"evaluate {job.settings.data}", list["Result"]()
     try:
@@ -133,7 +134,7 @@ def _run(
         ) as execution:
             run = execution.run
             if not execution.complete:
-                with library(), progress.evaluating(title, quiet=running.quiet) as callback:
+                with library(), evaluation_bar(title, quiet=running.quiet) as callback:
 
                     def work(ledger: "Ledger") -> "Result":
                         found.append(_evaluate(job, ledger, callback))

@@ -11,23 +11,20 @@ from rich.progress import (
     DownloadColumn,
     Progress,
     TaskID,
-    TaskProgressColumn,
     TextColumn,
 )
 
 from saddlepoint.bars import bar as progress_bar
 
 if TYPE_CHECKING:
-    from saddlepoint.evaluation import EvaluationProgress
     from saddlepoint.experiments import Step
     from saddlepoint.runs import RunProgress
     from saddlepoint.training import TrainingProgress
 
-__all__ = ["Forecast", "attacking", "downloads", "evaluating", "reproducing", "training"]
+__all__ = ["Forecast", "attacking", "downloads", "reproducing", "training"]
 
 # A training is timed for so many steps, or for so many seconds where they are slow; from so many on it is long.
 _STEPS, _SECONDS, _LONG = 20, 10.0, 120.0
-_TIME = 20  # columns of the share that is done and the time that is left, with the spaces between
 
 
 @contextmanager
@@ -50,32 +47,6 @@ def attacking(title: str, noun: str, *, quiet: bool) -> "Iterator[Callable[[RunP
             if not bar.live and worked and state.done and tenth > said:
                 said = tenth
                 bar.say(f"{title}: {share}")
-
-        yield report
-
-
-@contextmanager
-def evaluating(title: str, *, quiet: bool) -> "Iterator[Callable[[EvaluationProgress], None]]":
-    """A bar for the attack that is running, with images left and images that are not fooled yet.
-
-    Elsewhere than on a terminal there is one plain line per attack.
-    """
-    now = -1
-    with progress_bar(title, quiet=quiet) as bar:
-
-        def report(state: "EvaluationProgress") -> None:
-            nonlocal now
-            who = " ".join(part for part in (state.domain, state.threat, state.attack) if part)
-            where = f"{who} ({state.index + 1}/{state.attacks})"
-            figures = f"{state.not_fooled}/{state.images} not fooled yet"
-            left = max(state.total - state.done, 0)
-            again = " in all restarts" if state.total > state.images else ""
-            if state.index != now:  # the time left is that of this attack
-                now = state.index
-                bar.shown.reset(bar.task)
-            bar.move(state.done, state.total, f"{left} images left{again}, {figures}", where)
-            if not bar.live and state.done >= state.total:
-                bar.say(f"{title}: {where}: {figures}")
 
         yield report
 
@@ -112,26 +83,21 @@ def reproducing(
 def training(
     title: str, *, quiet: bool, shorter: str = ""
 ) -> "Iterator[Callable[[TrainingProgress], None]]":
-    """A bar over all steps with epoch, time left, and what else there is room for, and one line per epoch.
+    """The bar of a training, and after its first steps how long it will take.
 
     Args:
         title: What is trained.
         quiet: Neither bar nor lines.
         shorter: What makes it shorter, see `Forecast`.
     """
-    with progress_bar(title, TaskProgressColumn(), quiet=quiet) as bar:
+    from saddlepoint.training.training_bar import training_bar
+
+    with training_bar(title, quiet=quiet) as (bar, tell):
         forecast = Forecast(bar.say, shorter)
 
         def report(state: "TrainingProgress") -> None:
-            done, columns = (state.epoch - 1) * state.steps + state.step, bar.shown.console.width
-            epoch, figures = f"epoch {state.epoch}/{state.epochs}", _figures(state)
-            first = f"{title}  {epoch}" if columns >= 120 else epoch
-            room = max(columns - len(first) - bar.width - _TIME, 0)
-            cut = figures if len(figures) <= room else figures[: max(room - 1, 0)] + "…"
-            bar.move(done, state.epochs * state.steps, cut if room > 1 else "", first)
+            tell(state)
             forecast(state)
-            if state.step == state.steps:
-                bar.say(f"{title}  {epoch}  {figures}")
 
         yield report
 
@@ -210,28 +176,3 @@ def _duration(seconds: float) -> str:
     """
     minutes = round(seconds / 60)
     return f"{minutes // 60} h {minutes % 60} min" if minutes >= 60 else f"{minutes} min"
-
-
-def _figures(state: "TrainingProgress") -> str:
-    """Loss and accuracy in training, the mean weight of every threat, and the accuracy on held-out images.
-
-    Example:
-        >>> from saddlepoint.training import TrainingProgress
-        >>> stats = {"loss": 2.25, "accuracy": 0.0625, "loss/linf": 2.25}
-        >>> _figures(TrainingProgress(1, 2, 4, 4, stats, {"clean": 0.25, "union": 0.125}))
-        'loss 2.2500  accuracy under the training attack 6.2 %  held out clean 25.0 union 12.5 %'
-    """
-    stats = state.stats
-    attacked = any("/" in key for key in stats)
-    parts = [f"{key} {value:.4f}" for key, value in stats.items() if key == "loss"]
-    if "accuracy" in stats:
-        which = "accuracy under the training attack" if attacked else "training accuracy"
-        parts.append(f"{which} {100 * stats['accuracy']:.1f} %")
-    prefix = "weight/"
-    weights = {k.removeprefix(prefix): v for k, v in stats.items() if k.startswith(prefix)}
-    if len(weights) > 1:
-        parts.append("weights " + " ".join(f"{name} {w:.2f}" for name, w in weights.items()))
-    if state.validation:
-        shares = (f"{name} {100 * share:.1f}" for name, share in state.validation.items())
-        parts.append("held out " + " ".join(shares) + " %")
-    return "  ".join(parts)

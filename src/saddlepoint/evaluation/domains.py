@@ -56,6 +56,7 @@ def robust_domains(
     searches: int = 10,
     precision: Precision | Sequence[Precision] = "float32",
     ledger: Ledger | None = None,
+    progress: bool = False,
     callback: Callable[[EvaluationProgress], None] | None = None,
 ) -> DomainAccuracy:
     """Run a suite against each domain alone, then attack all domains at once, and count the images still right.
@@ -83,6 +84,7 @@ def robust_domains(
         precision: As in `robust_accuracy`, one word for all models or one for each.
         ledger: Keeps finished batches. What it has already is not computed again. Several processes that share
             a `SharedLedger` divide the batches; the result is that of one.
+        progress: Whether to show a bar for the attack under way, on stderr (needs rich).
         callback: Called before and after every batch.
 
     Returns:
@@ -107,6 +109,7 @@ def robust_domains(
         >>> [round(radius, 2) for radius in result.eps_min["linf"].tolist()]
         [0.15, 0.65]
     """
+    del progress  # by `streaming_problems`, once for all problems
     views = _checked(problem)
     check_on_failure(on_failure)
     check_limits(batch_size, budget)

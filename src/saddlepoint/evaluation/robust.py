@@ -52,6 +52,7 @@ def robust_accuracy(
     rows: Numbers | None = None,
     precision: Precision = "float32",
     ledger: Ledger | None = None,
+    progress: bool = False,
     callback: Callable[[EvaluationProgress], None] | None = None,
 ) -> RobustAccuracy:
     """Run a suite of attacks under every threat and count the images it does not fool.
@@ -84,6 +85,7 @@ def robust_accuracy(
             attacks, and every verdict, are in full precision.
         ledger: Keeps finished batches. What it has already is not computed again. Several processes that share
             a `SharedLedger` divide the batches; the result is that of one.
+        progress: Whether to show a bar for the attack under way, on stderr (needs rich).
         callback: Called before and after every batch; from a loader, it is told of the images in memory.
 
     Returns:
@@ -103,6 +105,7 @@ def robust_accuracy(
         >>> [round(value, 2) for value in (robust.clean, robust.per_threat["linf"], robust.union)]
         [0.67, 0.33, 0.33]
     """
+    del progress  # by `streaming`, once for all parts of a loader
     x, y = images_and_labels(x, y)
     numbers = torch.arange(len(x)) if rows is None else as_labels("rows", rows, (len(x),)).cpu()
     check_eval_mode([model])

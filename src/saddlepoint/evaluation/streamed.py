@@ -14,6 +14,7 @@ from typing import Any, ParamSpec, final
 import torch
 
 from saddlepoint.evaluation.domain_results import DomainAccuracy
+from saddlepoint.evaluation.evaluation_bar import telling_evaluation
 from saddlepoint.evaluation.pages import Status, part_of
 from saddlepoint.evaluation.results import Outcome, RobustAccuracy
 from saddlepoint.loaders import batches, length
@@ -32,13 +33,18 @@ def streaming(evaluate: Callable[_P, RobustAccuracy]) -> Callable[_P, RobustAccu
     Every image is read once, a few batches are in memory at a time, and a few bytes of each image are kept.
 
     Args:
-        evaluate: With the arguments `batch_size`, `budget`, `ledger` and `rows` of `robust_accuracy`.
+        evaluate: With the arguments `batch_size`, `budget`, `ledger`, `rows`, `progress` and `callback` of
+            `robust_accuracy`; the bar is shown here.
     """
     signature = inspect.signature(evaluate)
 
     @functools.wraps(evaluate)
     def either(*args: _P.args, **kwargs: _P.kwargs) -> RobustAccuracy:
         given = _arguments(signature, args, kwargs)
+        with telling_evaluation(given["progress"], given["callback"]) as callback:
+            return both(given | {"callback": callback})
+
+    def both(given: dict[str, Any]) -> RobustAccuracy:
         source, size = given["x"], given["batch_size"]
         if given["y"] is not None or hasattr(source, "__array__"):
             return evaluate(**given)  # type: ignore[call-arg]
@@ -74,13 +80,18 @@ def streaming_problems(evaluate: Callable[_P, DomainAccuracy]) -> Callable[_P, D
     """Let an evaluation of `problem, threats, ...` take problems with the same domains, one after the other.
 
     Args:
-        evaluate: With the arguments `budget` and `ledger` of `robust_domains`.
+        evaluate: With the arguments `budget`, `ledger`, `progress` and `callback` of `robust_domains`; the bar
+            is shown here.
     """
     signature = inspect.signature(evaluate)
 
     @functools.wraps(evaluate)
     def either(*args: _P.args, **kwargs: _P.kwargs) -> DomainAccuracy:
         given = _bound(signature, args, kwargs)
+        with telling_evaluation(given["progress"], given["callback"]) as callback:
+            return both(given | {"callback": callback})
+
+    def both(given: dict[str, Any]) -> DomainAccuracy:
         source = given["problem"]
         if not isinstance(source, Iterable):
             return evaluate(**given)  # type: ignore[call-arg]

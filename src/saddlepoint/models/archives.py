@@ -115,7 +115,7 @@ def _is_known(name: str) -> bool:
 
 
 def _payloads(path: Path, described: Any, pattern: re.Pattern[str]) -> Iterator[tuple[str, int]]:
-    """Members that a list of tensors refers to, none of them pickled, and how many numbers each is said to have."""
+    """Members that a list of tensors refers to, none of them pickled, and how many numbers they claim."""
     entries = described.get("config") if isinstance(described, dict) else None
     if not isinstance(entries, dict):
         raise ValueError(f"`{path}` must be a torch.export archive, got one without its list.")
@@ -132,7 +132,7 @@ def _numbers(path: Path, tensor: str, about: Any) -> int:
     places = about if isinstance(about, dict) else {}
     sizes, strides = places.get("sizes"), places.get("strides")
     if isinstance(sizes, list) and isinstance(strides, list):
-        found = [
+        found: list[Any] = [
             each.get("as_int") if isinstance(each, dict) and len(each) == 1 else None
             for each in (*sizes, *strides, places.get("storage_offset"))
         ]

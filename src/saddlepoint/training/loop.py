@@ -35,6 +35,7 @@ from .methods import ADVERSARIAL, MethodOptions, make_method
 from .recipes import Recipe
 from .session import CHECKPOINT, Session, Validation
 from .threats import Threat, ThreatLike, check_threats
+from .training_bar import telling_training
 
 __all__ = ["METHODS", "Batches", "Loader", "Step", "TrainingProgress", "clean_step", "train"]
 
@@ -97,6 +98,7 @@ def train(
     checkpoint_every: int | None = None,
     seed: int = 0,
     precision: Precision = "float32",
+    progress: bool = False,
     callback: Callable[[TrainingProgress], None] | None = None,
     **options: Unpack[MethodOptions],
 ) -> tuple[TrainingProgress, ...]:
@@ -136,6 +138,7 @@ def train(
         precision: What the model computes in while it is trained, as in `ampgd_step`; validation is in full
             precision. "auto" is decided once, by process 0 for all, and kept in the checkpoint: a run that is
             resumed goes on as it began.
+        progress: Whether to show a bar with epoch and time left, and a line per epoch, on stderr (needs rich).
         callback: Called after every step; after the last of an epoch when everything has been written.
         **options: `rule`, `steps`, `mix`, `start`, `ramp` and `radii`, see `MethodOptions`.
 
@@ -187,7 +190,6 @@ def train(
         config=_config(method, recipe, seed, len(loader), named, precision, options),
         validation=held_out and Validation(*held_out, _judges(named), validation_steps),
         checkpoint_every=checkpoint_every,
-        callback=callback,
     )
     if resume and folder is None:
         raise ValueError("`out` must be given to resume, got None.")
@@ -195,7 +197,8 @@ def train(
         if not resume:
             raise FileExistsError(f"`out` has {path} already; resume it or choose another folder.")
         session.restore(path)
-    session.run()
+    with telling_training(progress, callback) as session.callback:
+        session.run()
     return tuple(session.history)
 
 

@@ -84,12 +84,12 @@ class Session:
         config: dict[str, Any],
         validation: Validation | None,
         checkpoint_every: int | None,
-        callback: Callable[[TrainingProgress], None] | None,
     ) -> None:
         self.model, self.loader, self.optimizer = model, loader, optimizer
         self.method, self.recipe, self.seed = method, recipe, seed
         self.folder, self.config, self.validation = folder, config, validation
-        self.checkpoint_every, self.callback = checkpoint_every, callback
+        self.checkpoint_every = checkpoint_every
+        self.callback: Callable[[TrainingProgress], None] | None = None
         self.world = World.current()
         self.device = next(model.parameters()).device
         self.history: list[TrainingProgress] = []

@@ -1,0 +1,92 @@
+"""Who is told how far a training has come: the user's function, a bar, or both."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from saddlepoint.bars import Bar, bar
+
+from .batches import TrainingProgress
+
+__all__ = ["telling_training", "training_bar"]
+
+Callback = Callable[[TrainingProgress], None]
+
+_TIME = 20  # columns of the share that is done and the time that is left, with the spaces between
+
+
+@contextmanager
+def training_bar(title: str, *, quiet: bool = False) -> Iterator[tuple[Bar, Callback]]:
+    """A bar over all steps with epoch, time left, and what else there is room for, and one line per epoch.
+
+    Args:
+        title: What is trained.
+        quiet: Neither bar nor lines.
+    """
+    from rich.progress import TaskProgressColumn
+
+    with bar(title, TaskProgressColumn(), quiet=quiet) as shown:
+
+        def report(state: TrainingProgress) -> None:
+            done, columns = (state.epoch - 1) * state.steps + state.step, shown.shown.console.width
+            epoch, figures = f"epoch {state.epoch}/{state.epochs}", _figures(state)
+            first = f"{title}  {epoch}" if columns >= 120 else epoch
+            room = max(columns - len(first) - shown.width - _TIME, 0)
+            cut = figures if len(figures) <= room else figures[: max(room - 1, 0)] + "…"
+            shown.move(done, state.epochs * state.steps, cut if room > 1 else "", first)
+            if state.step == state.steps:
+                shown.say(f"{title}  {epoch}  {figures}")
+
+        yield shown, report
+
+
+@contextmanager
+def telling_training(progress: bool, callback: Callback | None) -> Iterator[Callback | None]:
+    """The callback of a training.
+
+    Args:
+        progress: Whether to show a bar.
+        callback: The user's own, or None.
+
+    Example:
+        >>> with telling_training(False, None) as told:
+        ...     print(told)
+        None
+    """
+    if not progress:
+        yield callback
+        return
+    with training_bar("training") as (_, report):
+
+        def tell(state: TrainingProgress) -> None:
+            report(state)
+            if callback is not None:
+                callback(state)
+
+        yield tell
+
+
+def _figures(state: TrainingProgress) -> str:
+    """Loss and accuracy in training, the mean weight of every threat, and the accuracy on held-out images.
+
+    Example:
+        >>> from saddlepoint.training import TrainingProgress
+        >>> stats = {"loss": 2.25, "accuracy": 0.0625, "loss/linf": 2.25}
+        >>> _figures(TrainingProgress(1, 2, 4, 4, stats, {"clean": 0.25, "union": 0.125}))
+        'loss 2.2500  accuracy under the training attack 6.2 %  held out clean 25.0 union 12.5 %'
+    """
+    stats = state.stats
+    attacked = any("/" in key for key in stats)
+    parts = [f"{key} {value:.4f}" for key, value in stats.items() if key == "loss"]
+    if "accuracy" in stats:
+        which = "accuracy under the training attack" if attacked else "training accuracy"
+        parts.append(f"{which} {100 * stats['accuracy']:.1f} %")
+    prefix = "weight/"
+    weights = {k.removeprefix(prefix): v for k, v in stats.items() if k.startswith(prefix)}
+    if len(weights) > 1:
+        parts.append("weights " + " ".join(f"{name} {w:.2f}" for name, w in weights.items()))
+    if state.validation:
+        shares = (f"{name} {100 * share:.1f}" for name, share in state.validation.items())
+        parts.append("held out " + " ".join(shares) + " %")
+    return "  ".join(parts)
