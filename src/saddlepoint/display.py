@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 __all__ = [
     "Brief",
+    "counted",
     "distance_text",
     "hardest",
     "html_table",
@@ -80,6 +81,16 @@ def names_text(names: Sequence[str]) -> str:
         'A, B, C, ...'
     """
     return ", ".join(names if len(names) <= _MOST else (*names[:3], "..."))
+
+
+def counted(number: int, noun: str, several: str = "") -> str:
+    """A number of things.
+
+    Example:
+        >>> counted(1, "row"), counted(2, "row"), counted(0, "class", "classes")
+        ('1 row', '2 rows', '0 classes')
+    """
+    return f"{number} {noun if number == 1 else several or f'{noun}s'}"
 
 
 def percent(share: float, *, at_most: bool = False) -> str:

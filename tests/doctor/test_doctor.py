@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from saddlepoint import data, models
-from saddlepoint.doctor import Finding, examine, worst
+from saddlepoint.doctor import Finding, Findings, examine, worst
 from saddlepoint.doctor.behaviour import normalisation, randomness
 from saddlepoint.doctor.subject import Subject
 
@@ -20,6 +20,27 @@ def images() -> tuple[Tensor, Tensor]:
 @pytest.fixture(scope="module")
 def network() -> nn.Module:
     return models.load("mnist-a")
+
+
+def test_findings_show_themselves_in_a_line_and_in_a_notebook(
+    network: nn.Module, images: tuple[Tensor, Tensor]
+) -> None:
+    probabilities = nn.Sequential(network, nn.Softmax(-1)).eval()
+    findings = examine(probabilities, *images, eps=0.2, steps=1, queries=1)
+    told = repr(findings)
+    assert isinstance(findings, list)
+    assert told.startswith("Findings(fail: ")
+    assert " ok; fail: outputs" in told
+    assert len(told) < 200
+    assert len(repr(findings[0])) < 100
+    assert repr(findings[0]) == "Finding(mode ok: the model is in evaluation mode.)"
+    html = findings._repr_html_()
+    assert html.startswith(
+        "<table><tr><th>check</th><th>status</th><th>saw</th><th>what to do</th>"
+    )
+    assert html.count("<tr>") == 1 + len(findings)
+    assert repr(Findings([Finding("a", "ok", "", "")])) == "Findings(ok: 1 ok)"
+    assert repr(Findings()) == "Findings(ok: nothing examined)"
 
 
 class Wrapped(nn.Module):

@@ -56,6 +56,28 @@ def test_everything_public_prints_in_one_short_line(
         "LpBall(p=inf, eps=float32 tensor (2,) from 0.1 to 0.3, unit='entry')"
     )
     assert repr(sp.l2(3.0)) == "LpBall(p=2, eps=3.0, unit='entry')"
+    alone = sp.attack(sp.Ensemble([problem.models[0]], x, y), sp.linf(0.1), steps=1)
+    assert repr(alone.history) == "History(2 iterates, 8 rows, 1 domain)"
+    assert "8 rows, 1 domain: " in repr(sp.success_rates(alone.asked.problem, alone))
+
+
+def test_data_and_what_is_known_of_networks_print_in_one_line() -> None:
+    x, y = sp.data.sample("mnist", 20)
+    images = sp.data.LabelledImages(x, y, sp.data.class_names("mnist"))
+    assert repr(images) == "LabelledImages(20 images of 1x28x28, 10 classes: 0, 1, 2, ...)"
+    found, labels, names = images  # still a tuple
+    assert found is x
+    assert labels is y
+    assert len(names) == 10
+    one = sp.data.from_dataset([(torch.full((3, 4, 5), 0.5), 0)], classes=["<cat>"])
+    assert repr(one) == "LabelledImages(1 image of 3x4x5, 1 class: <cat>)"
+    assert repr(models.card("mnist-a")) == (
+        "Card(A for mnist 1x28x28, 10 classes: 98.2 % right, 12.2 % under FGSM 0.2)"
+    )
+    done = sp.TrainingProgress(1, 2, 4, 4, {"loss": 2.68431735, "accuracy": 0.375}, {"union": 0.25})
+    assert repr(done) == (
+        "TrainingProgress(epoch 1/2, step 4/4: loss 2.684, accuracy 0.375; held out union 0.25)"
+    )
 
 
 def test_functions_print_by_name_and_nothing_by_its_address() -> None:

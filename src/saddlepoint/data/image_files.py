@@ -6,6 +6,8 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
+from saddlepoint.display import counted
+
 from .classes import Classes, class_folders, is_aside
 from .splits import rows_of
 
@@ -75,15 +77,11 @@ def _no_image(root: Path, folders: int) -> str:
     start = f"`path` {str(root)!r} must hold one folder of images per class, got"
     if folders:
         where = "it" if folders == 1 else "them"
-        beside = f"; {_count(loose, 'image')} beside, without a class" if loose else ""
-        return f"{start} {_count(folders, 'folder')} and no image in {where} ({', '.join(_SUFFIXES)}){beside}."
+        beside = f"; {counted(loose, 'image')} beside, without a class" if loose else ""
+        return f"{start} {counted(folders, 'folder')} and no image in {where} ({', '.join(_SUFFIXES)}){beside}."
     if loose:
         return (
-            f"{start} {_count(loose, 'image')} directly in it and no folder: the folder of an image says its "
+            f"{start} {counted(loose, 'image')} directly in it and no folder: the folder of an image says its "
             "class, so put every image into one named after its class."
         )
     return f"{start} an empty folder."
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

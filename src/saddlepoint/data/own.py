@@ -14,6 +14,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from saddlepoint.display import counted, names_text
+
 from .classes import CLASSES, Classes, listed, stored_names
 from .formats import check_npz
 from .image_files import chosen_files
@@ -48,6 +50,12 @@ class LabelledImages(NamedTuple):
     images: Tensor
     labels: Tensor
     classes: tuple[str, ...]
+
+    def __repr__(self) -> str:
+        shape = "x".join(map(str, self.images.shape[1:]))
+        images = counted(len(self.images), "image")
+        classes = counted(len(self.classes), "class", "classes")
+        return f"LabelledImages({images} of {shape}, {classes}: {names_text(self.classes)})"
 
 
 def folder(

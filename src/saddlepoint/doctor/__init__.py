@@ -12,13 +12,13 @@ from collections.abc import Callable, Mapping
 import torch
 
 from saddlepoint.doctor import behaviour, strength
-from saddlepoint.doctor.subject import Finding, Status, Subject, evaluation_mode, worst
+from saddlepoint.doctor.subject import Finding, Findings, Status, Subject, evaluation_mode, worst
 from saddlepoint.evaluation.failures import reason
 from saddlepoint.loaders import batches
 from saddlepoint.problems import Model
 from saddlepoint.problems.inputs import Data, Numbers
 
-__all__ = ["Finding", "Status", "examine", "worst"]
+__all__ = ["Finding", "Findings", "Status", "examine", "worst"]
 
 _FIRST = 64  # images of a loader that are looked at
 
@@ -34,7 +34,7 @@ def examine(
     references: Mapping[str, Model] | None = None,
     seed: int = 0,
     callback: Callable[[Finding], None] | None = None,
-) -> list[Finding]:
+) -> Findings:
     """Examine a classifier. The model, its modes and the global random state are left as they were.
 
     Costs about 7 * steps gradient evaluations and `queries` forward passes per image, fewer where the
@@ -76,7 +76,7 @@ def examine(
         raise ValueError(
             f"`y` must have one label per image, got {tuple(y.shape)} for {tuple(x.shape)}."
         )
-    findings: list[Finding] = []
+    findings = Findings()
 
     def note(finding: Finding) -> None:
         findings.append(finding)

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from saddlepoint.calls import call
+from saddlepoint.display import html_table
 from saddlepoint.evaluation import judge
 from saddlepoint.losses import cw_margin, fooled
 from saddlepoint.problems import Ensemble, Model
@@ -23,6 +24,7 @@ from saddlepoint.solver.inspection import look
 __all__ = [
     "Attacker",
     "Finding",
+    "Findings",
     "Status",
     "Subject",
     "evaluation_mode",
@@ -42,7 +44,7 @@ _ORDER: tuple[Status, ...] = ("ok", "warn", "fail")
 
 
 @final
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Finding:
     """The outcome of one check.
 
@@ -63,6 +65,31 @@ class Finding:
     saw: str
     means: str
     do: str = ""
+
+    def __repr__(self) -> str:
+        return f"Finding({self.name} {self.status}: {self.saw})"
+
+
+@final
+class Findings(list[Finding]):
+    """What the checks found, in their order; a table in a notebook.
+
+    Example:
+        >>> Findings([Finding("mode", "ok", "", ""), Finding("outputs", "fail", "", "")])
+        Findings(fail: 1 ok; fail: outputs)
+    """
+
+    def __repr__(self) -> str:
+        parts = []
+        for status in _ORDER:
+            names = [each.name for each in self if each.status == status]
+            told = f"{len(names)} ok" if status == "ok" else f"{status}: {', '.join(names)}"
+            parts += [told] if names else []
+        return f"Findings({worst(self)}: {'; '.join(parts) or 'nothing examined'})"
+
+    def _repr_html_(self) -> str:
+        rows = [(each.name, each.status, each.saw, each.do) for each in self]
+        return html_table(["check", "status", "saw", "what to do"], rows)
 
 
 def worst(findings: Iterable[Finding]) -> Status:

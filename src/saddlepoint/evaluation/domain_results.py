@@ -11,7 +11,7 @@ from typing import Any, final
 import torch
 from torch import Tensor
 
-from saddlepoint.display import percent
+from saddlepoint.display import counted, percent
 from saddlepoint.evaluation.failures import Failure
 from saddlepoint.evaluation.html_tables import domains_table, write_page
 from saddlepoint.evaluation.rates import share
@@ -99,8 +99,8 @@ class DomainAccuracy:
             shares.append(f"{name} fools all at once {least}{percent(1 - value)}")
         shares.append(f"union {percent(self.union, at_most='union' in self.at_most)}")
         return (
-            f"DomainAccuracy({self.count} images, {len(self.per_domain)} domains: {', '.join(shares)}"
-            f"{because_of(self)})"
+            f"DomainAccuracy({self.count} images, {counted(len(self.per_domain), 'domain')}: "
+            f"{', '.join(shares)}{because_of(self)})"
         )
 
     def _repr_html_(self) -> str:

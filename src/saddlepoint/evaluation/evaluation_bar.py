@@ -10,11 +10,11 @@ from saddlepoint.evaluation.work import EvaluationProgress
 
 __all__ = ["evaluation_bar", "telling_evaluation"]
 
-Callback = Callable[[EvaluationProgress], None]
+_Told = Callable[[EvaluationProgress], None]
 
 
 @contextmanager
-def evaluation_bar(title: str, *, quiet: bool = False) -> Iterator[Callback]:
+def evaluation_bar(title: str, *, quiet: bool = False) -> Iterator[_Told]:
     """A bar for the attack that is running, with images left and images that are not fooled yet.
 
     Elsewhere than on a terminal there is one plain line per attack.
@@ -40,7 +40,7 @@ def evaluation_bar(title: str, *, quiet: bool = False) -> Iterator[Callback]:
 
 
 @contextmanager
-def telling_evaluation(progress: bool, callback: Callback | None) -> Iterator[Callback | None]:
+def telling_evaluation(progress: bool, callback: _Told | None) -> Iterator[_Told | None]:
     """The callback of an evaluation.
 
     Args:

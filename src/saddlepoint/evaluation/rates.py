@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from saddlepoint.calls import full_precision
-from saddlepoint.display import hardest, html_table, percent, percents
+from saddlepoint.display import counted, hardest, html_table, percent, percents
 from saddlepoint.losses import cw_margin, finite
 from saddlepoint.losses import fooled as is_fooled
 from saddlepoint.problems import AbstractProblem, check_targets
@@ -69,7 +69,7 @@ class SuccessRates:
         """What matters, in one line instead of all tensors."""
         shares = {"among correct": self.among_correct, "all": self.all, "mean": self.mean}
         told = ", ".join(f"{name} {percent(share)}" for name, share in shares.items())
-        return f"SuccessRates({self.count} rows, {self.fooled.shape[1]} domains: {told})"
+        return f"SuccessRates({self.count} rows, {counted(self.fooled.shape[1], 'domain')}: {told})"
 
     def _repr_html_(self) -> str:
         """The domains, all of them at once, and the hardest one, for a notebook."""

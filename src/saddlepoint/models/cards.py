@@ -14,6 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from saddlepoint.calls import call
+from saddlepoint.display import counted
 from saddlepoint.losses import fooled
 
 __all__ = ["FGSM_EPS", "Accuracy", "Card", "measure"]
@@ -85,7 +86,7 @@ def measure(
 
 
 @final
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Card:
     """What is known of a set of parameters; the JSON file beside it.
 
@@ -125,6 +126,14 @@ class Card:
     versions: Mapping[str, str]
     mean: str | None = None
     std: str | None = None
+
+    def __repr__(self) -> str:
+        shape = f"{self.channels}x{self.size}x{self.size}"
+        shares = (
+            f"{self.accuracy:.1f} % right, {self.fgsm_accuracy:.1f} % under FGSM {self.fgsm_eps:g}"
+        )
+        classes = counted(self.classes, "class", "classes")
+        return f"Card({self.architecture} for {self.data} {shape}, {classes}: {shares})"
 
     def to_json(self) -> str:
         """The card as indented JSON, ending in a newline."""

@@ -11,7 +11,7 @@ from typing import Any, final
 import torch
 from torch import Tensor
 
-from saddlepoint.display import Brief, hardest, html_table
+from saddlepoint.display import Brief, counted, hardest, html_table
 from saddlepoint.plots import plot_steps
 from saddlepoint.problems import AbstractProblem
 from saddlepoint.projections import AbstractSet
@@ -43,7 +43,7 @@ class History:
         >>> import saddlepoint as sp
         >>> problem = sp.Ensemble([torch.nn.Flatten().eval()], torch.tensor([[0.2, 0.7]]), torch.tensor([1]))
         >>> sp.apgda(problem, sp.linf(0.1), steps=3, step_size=0.1).history
-        History(4 iterates, 1 rows, 1 domains)
+        History(4 iterates, 1 row, 1 domain)
     """
 
     weights: Tensor
@@ -52,7 +52,8 @@ class History:
     def __repr__(self) -> str:
         """How large it is."""
         iterates, rows, domains = self.weights.shape
-        return f"History({iterates} iterates, {rows} rows, {domains} domains)"
+        counts = {"iterate": iterates, "row": rows, "domain": domains}
+        return f"History({', '.join(counted(count, noun) for noun, count in counts.items())})"
 
 
 @final

@@ -82,7 +82,7 @@ def as_loader(loader: Loader | Dataset[Any], size: int) -> Loader:
 
 
 @final
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class TrainingProgress:
     """Where training is, after a step.
 
@@ -110,6 +110,14 @@ class TrainingProgress:
     steps: int
     stats: Mapping[str, float]
     validation: Mapping[str, float] | None = None
+
+    def __repr__(self) -> str:
+        figures = [self.stats, *([self.validation] if self.validation else [])]
+        told = [
+            ", ".join(f"{name} {value:.4g}" for name, value in each.items()) for each in figures
+        ]
+        where = f"epoch {self.epoch}/{self.epochs}, step {self.step}/{self.steps}"
+        return f"TrainingProgress({where}: {'; held out '.join(told)})"
 
 
 @final

@@ -11,13 +11,13 @@ from .batches import TrainingProgress
 
 __all__ = ["telling_training", "training_bar"]
 
-Callback = Callable[[TrainingProgress], None]
+_Told = Callable[[TrainingProgress], None]
 
 _TIME = 20  # columns of the share that is done and the time that is left, with the spaces between
 
 
 @contextmanager
-def training_bar(title: str, *, quiet: bool = False) -> Iterator[tuple[Bar, Callback]]:
+def training_bar(title: str, *, quiet: bool = False) -> Iterator[tuple[Bar, _Told]]:
     """A bar over all steps with epoch, time left, and what else there is room for, and one line per epoch.
 
     Args:
@@ -42,7 +42,7 @@ def training_bar(title: str, *, quiet: bool = False) -> Iterator[tuple[Bar, Call
 
 
 @contextmanager
-def telling_training(progress: bool, callback: Callback | None) -> Iterator[Callback | None]:
+def telling_training(progress: bool, callback: _Told | None) -> Iterator[_Told | None]:
     """The callback of a training.
 
     Args:
