@@ -48,16 +48,35 @@ class Bar:
             transient=True,
             speed_estimate_period=600,  # steps of minutes are slow, and not without a speed
         )
-        self.task = self.shown.add_task(escape(title), total=None, figures="")
+        # What stays visible whatever else there is: the bar, the share that is done, the time that is left.
+        self._fixed = self.width + (15 if more else 10)
+        self._title = title
+        self.task = self.shown.add_task(
+            escape(self._cut(title, console.width - self._fixed)), total=None, figures=""
+        )
 
     def move(
         self, done: float, total: float | None, figures: str = "", title: str | None = None
     ) -> None:
-        """Show how much is done, and what to say beside it."""
-        named = None if title is None else self._escape(title)
+        """Show how much is done, and what there is room for to say beside it."""
+        self._title = self._title if title is None else title
+        room = self.shown.console.width - self._fixed
+        # Where there is room for both, half of it is for the figures.
+        named = self._cut(self._title, room if room < 24 else max(room // 2, room - len(figures)))
         self.shown.update(
-            self.task, completed=done, total=total, figures=figures, description=named
+            self.task,
+            completed=done,
+            total=total,
+            figures=self._escape(self._cut(figures, room - len(named))),
+            description=self._escape(named),
         )
+
+    @staticmethod
+    def _cut(text: str, room: int) -> str:
+        """The text, or as much of it as there is room for."""
+        if len(text) <= room:
+            return text
+        return text[: room - 1] + "…" if room > 3 else ""
 
     def say(self, line: str) -> None:
         """A line that stays."""

@@ -132,6 +132,7 @@ def run_attack(
     with usage(), show.warnings_as_notes(quiet=quiet):
         with progress.downloads() as downloading:
             ready = prepared(settings, trust=running.trust, progress=downloading)
+        show.size_used(settings.size, ready.settings.size, ready.settings.crop, quiet=quiet)
         show.limit_used(settings.limit, len(ready.images.x), quiet=quiet)
         settings, classes = ready.settings, ready.images.classes
         x, y = targets.without(settings, ready.x, ready.y, classes)

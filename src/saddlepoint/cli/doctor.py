@@ -25,6 +25,7 @@ def doctor(
     data: str | None = None,
     classes: str | None = None,
     size: int | None = None,
+    crop: float = 1.0,
     mean: str | None = None,
     std: str | None = None,
     trust: Annotated[bool, Parameter(negative=())] = False,
@@ -44,6 +45,7 @@ def doctor(
         data: As in `attack`.
         classes: As in `attack`.
         size: As in `attack`.
+        crop: As in `attack`.
         mean: As in `attack`.
         std: As in `attack`.
         trust: As in `attack`.
@@ -62,40 +64,41 @@ def doctor(
     from saddlepoint.runs import materials, texts
     from saddlepoint.runs.model_words import check_there, default_data
     from saddlepoint.runs.preparing import placed
+    from saddlepoint.runs.sizes import framed
 
     from . import progress, show
 
     _check(models, limit=limit, steps=steps)
-    names = [part for each in models for part in texts.split(each)]
-    page = _page(out)
+    names, page = [part for each in models for part in texts.split(each)], _page(out)
     with usage(**{"--models": "MODEL"}), show.warnings_as_notes():
         check_there(names)
         given, data = data is not None, data or default_data(names)
         with progress.downloads() as downloading:
-            images = materials.load_images(
-                data, None, limit, downloading, classes=classes, size=size
-            )
+            framing = framed(names, data, classes, limit, size, crop)
+            show.size_used(size, *framing, quiet=json)
+            how: Any = {"classes": classes, "size": framing[0], "crop": framing[1]}
+            images = materials.load_images(data, None, limit, downloading, **how)
         radius = texts.number(default_radius(images.family) if eps is None else eps, "--eps")
         if not 0 < radius <= 1:
             raise UsageError(f"`--eps` must be in (0, 1], got {eps}.")
         there = materials.load_models(names, images, mean=mean, std=std, trust=trust)
         x, y, loaded = placed(device, images, there)
         images = replace(images, x=x, y=y)
-    if not (given or json):
-        show.note(f"--data was not given, so {data} was taken", quiet=False)
+    show.note(f"--data was not given, so {data} was taken", quiet=given or json)
     about = f"{len(images.x)} images of {data}, linf {radius_text(radius)}"
     everything: dict[str, list[Finding]] = {}
+    how = {"steps": steps, "seed": seed, "callback": None if json else _print}
     for name, model in loaded.items():
         if not json:
             print(f"{name}, {about}")
-        how: dict[str, Any] = {"steps": steps, "seed": seed, "callback": None if json else _print}
-        others = references(name, loaded, images.x)
-        everything[name] = examine(model, images, radius, references=others, **how)
+        how["references"] = references(name, loaded, images.x)
+        everything[name] = examine(model, images, radius, **how)
     if page is not None:
-        flags: dict[str, object] = {"classes": classes, "size": size, "mean": mean, "std": std}
-        flags |= {"trust": trust, "eps": eps, "limit": limit, "steps": steps, "seed": seed or None}
-        flags |= {"device": None if device == "cpu" else device, "out": out}
-        line = texts.line(["doctor", *names], {"data": data, **flags})
+        said: Any = {"data": data, "classes": classes, "size": framing[0], "mean": mean, "std": std}
+        said |= {"trust": trust, "eps": eps, "limit": limit, "steps": steps, "out": out}
+        unusual = {"crop": (framing[1], 1), "seed": (seed, 0), "device": (device, "cpu")}
+        said |= {flag: value for flag, (value, usual) in unusual.items() if value != usual}
+        line = texts.line(["doctor", *names], said)
         report.write_findings(everything, page, about=about, command=line)
     return _conclude(everything, page, json)
 

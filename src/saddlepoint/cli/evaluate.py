@@ -90,6 +90,7 @@ def _prepared(loaded: EvaluateSettings, running: "EvaluateRunning", rank: int) -
         with progress.downloads() as downloading:
             ready = prepared(loaded, trust=running.trust, progress=downloading)
         images, models, asked = ready.images, ready.models, loaded.precision
+        show.size_used(loaded.size, ready.settings.size, ready.settings.crop, quiet=running.quiet)
         show.limit_used(loaded.limit, len(images.x), quiet=running.quiet)
         problem = build.evaluated_problem(ready.settings, ready.x, ready.y, models)
         loaded, low = with_precisions(ready.settings, problem, folder, resume=running.resume)

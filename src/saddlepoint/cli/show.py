@@ -14,6 +14,8 @@ from rich.table import Table
 
 from saddlepoint.runs.plain import printable
 
+from .narrow import fitted
+
 if TYPE_CHECKING:
     from saddlepoint.evaluation import SavedImages
     from saddlepoint.report.tables import Table as Results
@@ -29,6 +31,7 @@ __all__ = [
     "results_table",
     "saved",
     "say",
+    "size_used",
     "summary",
     "warnings_as_notes",
 ]
@@ -75,6 +78,13 @@ def limit_used(limit: int | None, count: int, *, quiet: bool) -> None:
     """Say where there are fewer images than the limit."""
     if limit is not None and limit > count:
         note(f"--limit {limit}: there are {count} images; using all of them", quiet=quiet)
+
+
+def size_used(asked: int | None, size: int | None, crop: float, *, quiet: bool) -> None:
+    """Say what images were brought to where that was left open."""
+    if asked is None and size is not None:
+        kept = "" if crop == 1 else f" --crop {crop:.6g}"
+        note(f"images are resized for the models: --size {size}{kept}", quiet=quiet)
 
 
 def precision_used(asked: Sequence[str], used: Sequence[str], *, quiet: bool) -> None:
@@ -144,7 +154,9 @@ def summary(run: "Run") -> None:
     ):
         texts = ("-" if number is None else f"{number:.1f}" for number in numbers)
         table.add_row(label, "", *texts, *("" for _ in ends))
-    console.print("Accuracy under attack and success rates (ASR), percent:", table, sep="\n")
+    console.print(
+        "Accuracy under attack and success rates (ASR), percent:", fitted(console, table), sep="\n"
+    )
     for line in words.headline(run, metrics):
         console.print(_shown(line))
     if metrics.transfer is not None:
@@ -175,7 +187,11 @@ def _victims(
         table.add_section()
         cells = [_rate(each.asr_all_among_correct, each.interval) for each in tables]
         table.add_row("all at once", "", str(metrics.transfer.rows_correct), *cells)
-    console.print("\nTransfer to models that the attack never asked, percent:", table, sep="\n")
+    console.print(
+        "\nTransfer to models that the attack never asked, percent:",
+        fitted(console, table),
+        sep="\n",
+    )
     for line in words.transfer_lines(run, metrics):
         console.print(_shown(line))
 
@@ -198,7 +214,9 @@ def _patch_summary(run: "Run") -> None:
         table.add_column(heading, justify="right" if index else "left")
     for line in lines:
         table.add_row(*map(_shown, line))
-    console.print("Success on images that were held out, percent:", table, sep="\n")
+    console.print(
+        "Success on images that were held out, percent:", fitted(console, table), sep="\n"
+    )
     for said in patch_headline(run, metrics):
         console.print(_shown(said))
 
@@ -238,7 +256,8 @@ def evaluation(run: "Run") -> None:
             for name, median in medians.items()
         ]
         table.add_row("median smallest radius", "", *radii, "")
-        console.print("Accuracy, percent:", table, sep="\n")
+        console.print("Accuracy, percent:")
+        console.print(fitted(console, table))
     else:
         (only,) = metrics.domains.values()
         found = attack_table(only)
@@ -249,7 +268,11 @@ def evaluation(run: "Run") -> None:
         table.add_row("accuracy", *shares(metrics))
         intervals = (*metrics.intervals.robust.values(), metrics.intervals.union)
         table.add_row("95 %", *(f"{low:.1f} to {high:.1f}" for low, high in intervals))
-        console.print("Images broken of those attacked, and accuracy in percent:", table, sep="\n")
+        console.print(
+            "Images broken of those attacked, and accuracy in percent:",
+            fitted(console, table),
+            sep="\n",
+        )
     for line in evaluation_headline(run, metrics):
         console.print(_shown(line))
 
@@ -265,8 +288,9 @@ def results_table(shown: "Results") -> None:
     for line in texts_of(shown):
         table.add_row(*map(_shown, line))
     say(shown.title)
-    # As wide as it is: in a narrow terminal lines are broken, but no number is cut.
-    Console(width=300, highlight=False).print(table)
+    # Elsewhere than on a terminal as wide as it is.
+    console = Console(width=None if sys.stdout.isatty() else 300, highlight=False)
+    console.print(fitted(console, table))
     for remark in shown.notes:
         say(f"{remark}\n")
 
@@ -307,7 +331,7 @@ def board(found: "Board") -> None:
             table.add_column(heading, justify=side, overflow="fold")
         for line in lines:
             table.add_row(*(_shown(cell) for cell in line))
-        console.print(table)
+        console.print(fitted(console, table))
         console.print(_shown(outcome(ranking)), end="\n\n")
     for each in found.alone:
         told = (

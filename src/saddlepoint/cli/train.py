@@ -76,7 +76,7 @@ def train(*, settings: Any = None, running: TrainRunning | None = None) -> int:
 def _train(loaded: TrainSettings, running: TrainRunning, out: Path, rank: int) -> int:
     """Load images and network, train, test, and show what came out."""
     from saddlepoint import runs
-    from saddlepoint.runs import texts, training_parts, trainings
+    from saddlepoint.runs import sizes, texts, training_parts, trainings
     from saddlepoint.training.distributed import World
 
     from . import folders, progress, show
@@ -87,7 +87,9 @@ def _train(loaded: TrainSettings, running: TrainRunning, out: Path, rank: int) -
         recipe = trainings.recipe_of(loaded)
         shown = progress.downloads() if rank == 0 else nullcontext()
         with World.current().one_then_all(), shown as report:
+            asked_size, loaded = loaded.size, sizes.with_size(loaded)
             images = training_parts.training_images(loaded, report)
+        show.size_used(asked_size, loaded.size, loaded.crop, quiet=quiet)
         show.limit_used(loaded.limit, len(images[0].x), quiet=quiet)
         work = trainings.prepare(loaded, recipe, threats, images, running.device)
         asked = loaded.precision

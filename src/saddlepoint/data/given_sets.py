@@ -12,7 +12,7 @@ from torch import Tensor
 from saddlepoint.loaders import items, pairs
 
 from .classes import Classes, listed
-from .own import LabelledImages, check_positive, names_of, warn_if_black
+from .own import LabelledImages, check_positive, check_share, names_of, warn_if_black
 from .pixels import from_array, from_picture, resized
 from .splits import rows_of
 
@@ -24,6 +24,7 @@ def from_dataset(
     size: int | None = None,
     classes: Classes | None = None,
     *,
+    crop: float = 1.0,
     limit: int | None = None,
     split: str | None = None,
 ) -> LabelledImages:
@@ -35,6 +36,7 @@ def from_dataset(
             pictures of PIL.
         size: Bring all images to size x size, as in `folder`.
         classes: Names of the labels, as in `folder`; else those the data set has as `classes`, or numbers.
+        crop: With `size`, how much of the shorter side is kept, as in `folder`.
         limit: Read the first so many images.
         split: As in `folder`; all images are read.
 
@@ -48,6 +50,7 @@ def from_dataset(
     """
     check_positive("limit", limit)
     check_positive("size", size)
+    check_share("crop", crop)
     images: list[Tensor] = []
     labels: list[int] = []
     limit, first = (limit, None) if split is None else (None, limit)
@@ -60,7 +63,7 @@ def from_dataset(
                     "`data` must give images (C, H, W) or (H, W) with labels from 0 on, got shape "
                     f"{tuple(image.shape)} and label {label}."
                 )
-            images.append(plane if size is None else resized(plane, size))
+            images.append(plane if size is None else resized(plane, size, crop))
             labels.append(label)
         if limit is not None and len(labels) >= limit:
             break

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from saddlepoint.display import counted
@@ -11,7 +11,7 @@ from saddlepoint.display import counted
 from .classes import Classes, class_folders, is_aside
 from .splits import rows_of
 
-__all__ = ["chosen_files", "files_of"]
+__all__ = ["chosen_files", "files_of", "sides_of"]
 
 _SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".pgm", ".ppm", ".tif", ".tiff")
 
@@ -25,6 +25,18 @@ def files_of(
 ) -> list[Path]:
     """The files that `folder` reads, in the order of its images."""
     return [file for _, file in chosen_files(Path(path), classes, limit, split)[1]]
+
+
+def sides_of(files: Iterable[Path]) -> set[tuple[int, int]]:
+    """Sizes of pictures, as they are stored, the shorter side first; nothing is unpacked."""
+    from PIL import Image
+
+    found = set()
+    for file in files:
+        with Image.open(file) as picture:
+            shorter, longer = sorted(picture.size)
+            found.add((shorter, longer))
+    return found
 
 
 def chosen_files(

@@ -27,6 +27,7 @@ __all__ = [
     "Classes",
     "LabelledImages",
     "check_positive",
+    "check_share",
     "folder",
     "names_of",
     "npz",
@@ -63,6 +64,7 @@ def folder(
     size: int | None = None,
     classes: Classes | None = None,
     *,
+    crop: float = 1.0,
     limit: int | None = None,
     split: str | None = None,
 ) -> LabelledImages:
@@ -83,6 +85,7 @@ def folder(
         size: Bring all images to size x size: the shorter side is resized, averaging over pixels, and the
             centre kept. None leaves them alone; they must then be of one size.
         classes: All classes in the order of the model's logits, as a list or as a file with one per line.
+        crop: With `size`, how much of the shorter side is kept: 0.875 resizes it to 256 for a size of 224.
         limit: Read so many images only, taken from the classes in turn; None reads all. Of a split the first.
         split: "test" is the fifth that `saddlepoint train` sets aside, drawn at random, the same for everybody,
             and "train" the others; None is all.
@@ -111,11 +114,12 @@ def folder(
     """
     check_positive("limit", limit)
     check_positive("size", size)
+    check_share("crop", crop)
     root = Path(path)
     if not root.is_dir():
         raise ValueError(f"`path` must be a folder that exists, got {str(path)!r}.")
     names, chosen = chosen_files(root, classes, limit, split)
-    pictures = [_read(file, size) for _, file in chosen]
+    pictures = [_read(file, size, crop) for _, file in chosen]
     sides = list(dict.fromkeys(f"{p.shape[2]}x{p.shape[1]}" for p in pictures))
     if len(sides) > 1:
         raise ValueError(
@@ -213,9 +217,9 @@ def names_of(what: str, names: tuple[str, ...] | None, count: int) -> tuple[str,
 # ------------------------------------------------------------------------------------------ folders
 
 
-def _read(file: Path, size: int | None) -> Tensor:
+def _read(file: Path, size: int | None, crop: float) -> Tensor:
     pixels = read_picture(file)
-    return pixels if size is None else resized(pixels, size)
+    return pixels if size is None else resized(pixels, size, crop)
 
 
 # ------------------------------------------------------------------------------------------- arrays
@@ -281,6 +285,12 @@ def check_positive(name: str, value: int | None) -> None:
         positive = False
     if not positive:
         raise ValueError(f"`{name}` must be a whole number of at least 1, got {value!r}.")
+
+
+def check_share(name: str, value: float) -> None:
+    """Refuse what is no number above 0 and at most 1."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= 1:
+        raise ValueError(f"`{name}` must be a number in (0, 1], got {value!r}.")
 
 
 def warn_if_black(images: Tensor, what: str) -> None:

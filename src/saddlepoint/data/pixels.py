@@ -6,6 +6,7 @@ uint16 up to 65535, floats are taken as they are. Transparent pixels are shown o
 
 from __future__ import annotations
 
+import math
 import struct
 import warnings
 import zlib
@@ -142,20 +143,22 @@ def from_picture(picture: Image.Image) -> Tensor:
     return _pixels("picture", picture, known_depth=False)
 
 
-def resized(pixels: Tensor, size: int) -> Tensor:
-    """The shorter side brought to `size` by a bilinear filter that averages, then the square in the middle.
+def resized(pixels: Tensor, size: int, crop: float = 1.0) -> Tensor:
+    """The shorter side brought to size / crop by a bilinear filter that averages, then the centre of that.
 
     Args:
         pixels: (C, H, W) or (N, C, H, W), uint8 or float; the type stays.
         size: Of both sides.
+        crop: Share of the shorter side that is kept, in (0, 1].
 
     Example:
         >>> resized(torch.zeros(3, 20, 40), 10).shape
         torch.Size([3, 10, 10])
     """
     height, width = pixels.shape[-2:]
-    scale = size / min(height, width)
-    sides = [max(size, round(side * scale)) for side in (height, width)]
+    edge = max(size, math.floor(size / crop + 1e-6))  # as timm rounds it
+    scale = edge / min(height, width)
+    sides = [max(edge, round(side * scale)) for side in (height, width)]
     images = pixels if pixels.dim() == 4 else pixels[None]
     big = F.interpolate(images, sides, mode="bilinear", antialias=True).reshape(
         *pixels.shape[:-2], *sides

@@ -21,7 +21,7 @@ from saddlepoint.extras import install
 from .loading import fill
 from .wrapping import Normalisation
 
-__all__ = ["ZOOS", "Found", "Wanted", "from_zoo", "import_extra"]
+__all__ = ["ZOOS", "Found", "Wanted", "from_zoo", "import_extra", "processor_file"]
 
 
 class Wanted(NamedTuple):
@@ -162,12 +162,7 @@ def _transformers(name: str, wanted: Wanted, tensors: Tensors, *, pretrained: bo
                 network = _seeded(
                     lambda: kind.from_config(library.AutoConfig.from_pretrained(place, **where))
                 )
-            file = library.utils.cached_file(
-                place,
-                "preprocessor_config.json",
-                local_files_only=local,
-                _raise_exceptions_for_missing_entries=False,
-            )
+            file = processor_file(library, name)
     except (OSError, ValueError, RuntimeError) as error:
         reason = " ".join(str(error).split())
         raise ValueError(
@@ -179,6 +174,23 @@ def _transformers(name: str, wanted: Wanted, tensors: Tensors, *, pretrained: bo
     vars(network).pop("_weight_conversions", None)
     known = {} if file is None else json.loads(Path(file).read_text(encoding="utf-8"))
     return Found(network, _processor(name, known), _processor_size(network, known))
+
+
+def processor_file(library: Any, name: str) -> str | None:
+    """The configuration of the image processor of a folder or repository; None where there is none.
+
+    Args:
+        library: transformers.
+        name: A folder that exists, or the name of a repository.
+    """
+    place = Path(name).expanduser()
+    found: str | None = library.utils.cached_file(
+        str(place) if place.is_dir() else name,
+        "preprocessor_config.json",
+        local_files_only=place.is_dir(),
+        _raise_exceptions_for_missing_entries=False,
+    )
+    return found
 
 
 def _processor(name: str, known: Mapping[str, Any]) -> Normalisation | None:

@@ -31,7 +31,9 @@ __all__ = [
 ]
 
 # Where images and models come from does not matter: their hashes do.
-_SOURCE = frozenset({"data", "split", "limit", "size", "classes", "kind", "models", "mean", "std"})
+_SOURCE = frozenset(
+    {"data", "split", "limit", "size", "crop", "classes", "kind", "models", "mean", "std"}
+)
 # These change no number that is ranked.
 _IDLE = frozenset({"baseline", "batch_size", "device", "every_attack", "victims"})
 # What makes an attack stronger or weaker; in low precision it finds a little less.
@@ -40,7 +42,7 @@ _ATTACK = frozenset(
     | {"keep_going", "gradient"}
 )
 _TEST = frozenset({"test_images", "test_steps", "test_restarts"})
-_ORIGIN = ("data", "split", "size", "classes", "seed", "group_size", "by_class")
+_ORIGIN = ("data", "split", "size", "crop", "classes", "seed", "group_size", "by_class")
 _NAMES = {"eps": "radius", "labels": "attacked labels", "kind": "kind of run"}
 
 

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
-from typing import final
+from typing import Any, final
 
-import torch
 from torch import Tensor, nn
 
 from saddlepoint import data as datasets
@@ -23,7 +22,7 @@ from saddlepoint.models.onnx_sessions import load_session
 from saddlepoint.models.own_code import code_of, from_code, is_code, reason_in, takes
 from saddlepoint.models.wrapping import Normalisation, Wrapped
 from saddlepoint.models.zoos import Found, Wanted, from_zoo
-from saddlepoint.problems import Ensemble, Model, check_eval_mode
+from saddlepoint.problems import Model
 from saddlepoint.runs import texts
 from saddlepoint.runs.model_words import HELP, ModelWord, parse
 from saddlepoint.runs.normalising import check_files, preparations, told_by_card
@@ -31,9 +30,9 @@ from saddlepoint.score_models import has_gradient, scores
 
 __all__ = [
     "Images",
-    "check_classes",
     "check_data",
     "has_splits",
+    "listed_classes",
     "load_images",
     "load_model",
     "load_models",
@@ -71,6 +70,7 @@ def load_images(
     *,
     classes: str | None = None,
     size: int | None = None,
+    crop: float = 1.0,
 ) -> Images:
     """Images by name, from a folder with one folder per class, an .npz file, or a data set in Python code.
 
@@ -83,6 +83,7 @@ def load_images(
         progress: Of downloads, as in `saddlepoint.data.load`.
         classes: Names separated by commas or a file of them, for the user's own data.
         size: Resize the images to size x size: shorter side, then the centre.
+        crop: How much of the shorter side is kept then.
     """
     check_data(spec)
     if spec in datasets.NAMES:
@@ -90,23 +91,24 @@ def load_images(
             raise ValueError(f"`--classes` must be left out for {spec}, whose classes are known.")
         x, y = _named(spec, split, limit, progress)
         known = datasets.class_names(spec), spec.removesuffix("-sample")
-        return Images(x if size is None else resized(x, size), y, *known)
-    listed = None if classes is None else _listed(classes)
+        return Images(x if size is None else resized(x, size, crop), y, *known)
+    listed = listed_classes(classes)
     with _flags(
         path="--data",
         data="--data",
         x="--data",
         classes="--classes",
         size="--size",
+        crop="--crop",
         limit="--limit",
         split="--split",
     ):
         if Path(spec).suffix == ".npz":
             x, y, names = own.npz(spec, listed, limit=limit, split=split)
-            return Images(x if size is None else resized(x, size), y, names, "")
+            return Images(x if size is None else resized(x, size, crop), y, names, "")
         if not Path(spec).is_dir():
-            return _images_of_code(spec, split, limit, listed, size)
-        found = own.folder(spec, size, listed, limit=limit, split=split)
+            return _images_of_code(spec, split, limit, listed, {"size": size, "crop": crop})
+        found = own.folder(spec, size, listed, crop=crop, limit=limit, split=split)
         files = files_of(spec, listed, limit=limit, split=split)
     is_listed = listed is not None or (Path(spec) / own.CLASSES).is_file()
     places = "listed classes" if is_listed else "folders"
@@ -143,12 +145,17 @@ def _named(
 
 
 def _images_of_code(
-    spec: str, split: str | None, limit: int | None, classes: own.Classes | None, size: int | None
+    spec: str,
+    split: str | None,
+    limit: int | None,
+    classes: own.Classes | None,
+    framing: Mapping[str, Any],
 ) -> Images:
     given = code_of(spec, _gives_images, {"split": split or "test"}, flag="--data")
     part = None if has_splits(spec) else split
     try:
-        return Images(*datasets.from_dataset(given, size, classes, limit=limit, split=part), "")
+        how = {**framing, "classes": classes, "limit": limit, "split": part}
+        return Images(*datasets.from_dataset(given, **how), "")
     except Exception as error:  # the user's own code may raise anything
         if str(error).startswith("`"):  # and what it gives may be refused
             raise
@@ -169,35 +176,6 @@ def _gives_images(thing: object) -> bool:
     return not isinstance(thing, type) and any(
         hasattr(thing, n) for n in ("__iter__", "__getitem__")
     )
-
-
-def check_classes(images: Images, models: Mapping[str, Model]) -> None:
-    """Refuse models that have fewer or more logits than there are classes: labels would mean other classes.
-
-    Where labels come from folders, there must be as many classes as logits. Other labels are what the user's
-    file says; there must be a logit for each.
-
-    Args:
-        images: What the models are asked about, on a device where they can be.
-        models: By name.
-    """
-    top = int(images.y.max())
-    for name, model in models.items():
-        logits = _number_of_logits(model, images)
-        if logits is None:
-            _check_channels(name, model, images)
-            continue
-        if images.places and logits != len(images.classes):
-            raise ValueError(
-                f"`--data` must have as many classes as the model has logits, got {len(images.classes)} "
-                f"{images.places} and {logits} logits of {name}, so that labels would be shifted; name all "
-                "classes in the order of the logits with --classes cat,dog,... or in classes.txt, one per line."
-            )
-        if top >= logits:
-            raise ValueError(
-                f"`--data` must have labels the model knows, got label {top} and {logits} logits of {name}, "
-                f"which are for labels 0 to {logits - 1}."
-            )
 
 
 def load_models(
@@ -307,34 +285,12 @@ def _shipped(name: str) -> Model:
     return networks.channels_last(networks.load(name))
 
 
-def _listed(classes: str) -> list[str] | Path:
+def listed_classes(classes: str | None) -> list[str] | Path | None:
     """Class names as the library takes them: a file where one is meant, else names."""
+    if classes is None:
+        return None
     path = Path(classes)
     return path if path.suffix == ".txt" or path.is_file() else texts.split(classes)
-
-
-def _check_channels(name: str, model: Model, images: Images) -> None:
-    """Refuse grey images for a model of colour ones, and the other way round, of which torch says little."""
-    count = images.x.shape[1]
-    other = {1: images.x[:1].expand(-1, 3, -1, -1), 3: images.x[:1, :1]}.get(count)
-    if other is None or _number_of_logits(model, replace(images, x=other)) is None:
-        return
-    words = {1: "1 (grey)", 3: "3 (colour)"}
-    raise ValueError(
-        f"`--data` must have as many channels as the model takes, got images of {words[count]} and {name}, "
-        f"which takes {words[4 - count]}; save the images with {words[4 - count]}."
-    )
-
-
-def _number_of_logits(model: Model, images: Images) -> int | None:
-    """None for a model the library will refuse: it says better what is wrong with it."""
-    try:
-        check_eval_mode([model])
-        one = Ensemble([model], images.x[:1], images.y[:1])
-        with torch.no_grad():
-            return one.logits(one.zeros()).shape[-1]
-    except Exception:  # the user's own code may raise anything
-        return None
 
 
 @contextmanager

@@ -12,9 +12,11 @@ from torch import Tensor
 
 from saddlepoint.precision import Precision, Precisions
 from saddlepoint.problems import AbstractProblem, Model
-from saddlepoint.runs.materials import Images, check_classes, load_images, load_models
+from saddlepoint.runs.fitting import check_classes
+from saddlepoint.runs.materials import Images, load_images, load_models
 from saddlepoint.runs.record import RECORD, Run
 from saddlepoint.runs.settings import AttackSettings, EvaluateSettings
+from saddlepoint.runs.sizes import with_size
 from saddlepoint.solver.lowering import choose_precisions
 from saddlepoint.training.distributed import World
 
@@ -39,7 +41,7 @@ class Prepared(Generic[S]):
     """What settings name, loaded.
 
     Attributes:
-        settings: With a limit that there are images for.
+        settings: With a limit that there are images for, and the size of images where that was left open.
         images: As they were loaded.
         x: Images on the device, (N, C, H, W).
         y: Labels on the device, (N,).
@@ -72,6 +74,7 @@ def images_of(
         progress,
         classes=settings.classes,
         size=settings.size,
+        crop=settings.crop,
     )
 
 
@@ -127,6 +130,7 @@ def prepared(
         (1000, ['A', 'C'], ['B'])
     """
     with World.current().one_then_all():
+        settings = with_size(settings)
         images = images_of(settings, progress)
     if settings.limit is not None:
         settings = settings.model_copy(update={"limit": min(settings.limit, len(images.x))})

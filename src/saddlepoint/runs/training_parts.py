@@ -20,7 +20,8 @@ from saddlepoint.data.sources import DATASETS
 from saddlepoint.files import read_tensors, write_tensors
 from saddlepoint.models.loading import fill, parameters
 from saddlepoint.models.wrapping import Wrapped
-from saddlepoint.runs.materials import Images, check_classes, has_splits, load_images, load_models
+from saddlepoint.runs.fitting import check_classes
+from saddlepoint.runs.materials import Images, has_splits, load_images, load_models
 from saddlepoint.runs.model_words import parse
 from saddlepoint.runs.normalising import told_by_card
 from saddlepoint.runs.preparing import device_of
@@ -58,7 +59,13 @@ def training_images(
     Raises:
         ValueError: Images to test on have other shapes or classes, or there is none.
     """
-    read = partial(load_images, progress=progress, classes=settings.classes, size=settings.size)
+    read = partial(
+        load_images,
+        progress=progress,
+        classes=settings.classes,
+        size=settings.size,
+        crop=settings.crop,
+    )
     spec, limit, own = settings.data, settings.limit, settings.data not in data.NAMES
     if settings.test_data is not None or has_splits(spec):
         train = read(spec, "train" if has_splits(spec) else None, limit)
@@ -126,6 +133,7 @@ def line_to_evaluate(settings: TrainSettings, folder: Path) -> str:
         threat=[":".join(text.split(":")[:2]) for text in settings.threat] or ["linf:8/255"],
         classes=settings.classes,
         size=settings.size,
+        crop=settings.crop,
     )
     return given.command(suite=None)
 

@@ -13,8 +13,6 @@ __all__ = ["telling_training", "training_bar"]
 
 _Told = Callable[[TrainingProgress], None]
 
-_TIME = 20  # columns of the share that is done and the time that is left, with the spaces between
-
 
 @contextmanager
 def training_bar(title: str, *, quiet: bool = False) -> Iterator[tuple[Bar, _Told]]:
@@ -31,10 +29,8 @@ def training_bar(title: str, *, quiet: bool = False) -> Iterator[tuple[Bar, _Tol
         def report(state: TrainingProgress) -> None:
             done, columns = (state.epoch - 1) * state.steps + state.step, shown.shown.console.width
             epoch, figures = f"epoch {state.epoch}/{state.epochs}", _figures(state)
-            first = f"{title}  {epoch}" if columns >= 120 else epoch
-            room = max(columns - len(first) - shown.width - _TIME, 0)
-            cut = figures if len(figures) <= room else figures[: max(room - 1, 0)] + "…"
-            shown.move(done, state.epochs * state.steps, cut if room > 1 else "", first)
+            first = f"{title}  {epoch}" if columns >= 120 and len(title) < 25 else epoch
+            shown.move(done, state.epochs * state.steps, figures, first)
             if state.step == state.steps:
                 shown.say(f"{title}  {epoch}  {figures}")
 

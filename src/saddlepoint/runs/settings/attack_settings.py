@@ -17,6 +17,7 @@ from saddlepoint.runs.attack_words import check_alone, check_unweighted, gradien
 from saddlepoint.runs.model_words import HELP
 from saddlepoint.runs.settings.common import (
     Classes,
+    Crop,
     Data,
     Device,
     Limit,
@@ -68,6 +69,7 @@ class AttackSettings(Settings):
     data: Data = "mnist-sample"
     classes: Classes = None
     size: Size = None
+    crop: Crop = 1.0
     models: Names = Field(
         min_length=1,
         description=f"Separated by commas: {HELP}.",

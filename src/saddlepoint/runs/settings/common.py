@@ -25,9 +25,11 @@ from pydantic import (
 from saddlepoint.runs import texts
 from saddlepoint.runs.model_words import default_data, parse
 from saddlepoint.runs.plain import quoted
+from saddlepoint.runs.settings.unique_keys import UniqueKeys
 
 __all__ = [
     "Classes",
+    "Crop",
     "Data",
     "Device",
     "Limit",
@@ -88,7 +90,18 @@ Size = Annotated[
     int | None,
     Field(
         ge=1,
-        description="Resize the images to size x size: shorter side, then the centre.",
+        description="Resize the images to size x size: shorter side, then the centre. [default: for pictures "
+        "of a folder that are larger or of several sizes what the models were made for, where timm, "
+        "torchvision, an image processor of transformers or a card says it; else as they are]",
+    ),
+]
+Crop = Annotated[
+    Number,
+    Field(
+        gt=0,
+        le=1,
+        description="How much of the shorter side --size keeps: 0.875 resizes it to 256 for --size 224. "
+        "[default: 1, or what the models were made for where --size is theirs]",
     ),
 ]
 Mean = Annotated[
@@ -239,7 +252,7 @@ class Settings(BaseModel):
             raise ValueError(f"`--config` must be a file that exists, got {str(file)!r}.")
         try:
             # Safe: the loader is SafeLoader, but for keys that come twice.
-            values = yaml.load(file.read_text(encoding="utf-8"), _Loader)
+            values = yaml.load(file.read_text(encoding="utf-8"), UniqueKeys)
         except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
             reason = " ".join(str(error).split())[:300]
             raise ValueError(f"`--config` must be YAML, got {str(file)!r}: {reason}.") from error
@@ -315,20 +328,6 @@ def check_weights(text: str, domains: int, flag: str = "--rule") -> None:
         texts.rule(text).init(torch.zeros(1, domains))
     except ValueError as error:
         raise ValueError(texts.renamed(str(error), {"weights": flag})) from error
-
-
-class _Loader(yaml.SafeLoader):
-    """Refuses a key that comes twice, of which YAML would take the last one."""
-
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        seen: set[object] = set()
-        for key, _ in node.value:
-            name = key.value if isinstance(key, yaml.ScalarNode) else id(key)
-            if name in seen:
-                problem = f"the key {quoted(name)} comes twice"
-                raise yaml.constructor.ConstructorError(None, None, problem, key.start_mark)
-            seen.add(name)
-        return super().construct_mapping(node, deep)
 
 
 def _items(value: object) -> list[object]:

@@ -11,6 +11,7 @@ from saddlepoint.runs import texts
 from saddlepoint.runs.plain import quoted
 from saddlepoint.runs.settings.common import (
     Classes,
+    Crop,
     Data,
     Device,
     Limit,
@@ -57,6 +58,7 @@ class EvaluateSettings(Settings):
     )
     classes: Classes = None
     size: Size = None
+    crop: Crop = 1.0
     transforms: Names = Field(
         default=[],
         description="See the images through these, as in `attack transform`: identity,hflip,rotate:30, or "

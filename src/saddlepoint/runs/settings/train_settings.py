@@ -10,6 +10,7 @@ from pydantic import Field, model_validator
 from saddlepoint.runs import texts
 from saddlepoint.runs.settings.common import (
     Classes,
+    Crop,
     Limit,
     Mean,
     Names,
@@ -68,6 +69,7 @@ class TrainSettings(Settings):
     )
     classes: Classes = None
     size: Size = None
+    crop: Crop = 1.0
     threat: Threats = Field(default=[])
     train_radius: Names = Field(
         default=[],

@@ -1,0 +1,66 @@
+"""Whether models and images fit together: classes and channels."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+import torch
+
+from saddlepoint.problems import Ensemble, Model, check_eval_mode
+from saddlepoint.runs.materials import Images
+
+__all__ = ["check_classes"]
+
+
+def check_classes(images: Images, models: Mapping[str, Model]) -> None:
+    """Refuse models that have fewer or more logits than there are classes: labels would mean other classes.
+
+    Where labels come from folders, there must be as many classes as logits. Other labels are what the user's
+    file says; there must be a logit for each.
+
+    Args:
+        images: What the models are asked about, on a device where they can be.
+        models: By name.
+    """
+    top = int(images.y.max())
+    for name, model in models.items():
+        logits = _number_of_logits(model, images)
+        if logits is None:
+            _check_channels(name, model, images)
+            continue
+        if images.places and logits != len(images.classes):
+            raise ValueError(
+                f"`--data` must have as many classes as the model has logits, got {len(images.classes)} "
+                f"{images.places} and {logits} logits of {name}, so that labels would be shifted; name all "
+                "classes in the order of the logits with --classes cat,dog,... or in classes.txt, one per line."
+            )
+        if top >= logits:
+            raise ValueError(
+                f"`--data` must have labels the model knows, got label {top} and {logits} logits of {name}, "
+                f"which are for labels 0 to {logits - 1}."
+            )
+
+
+def _check_channels(name: str, model: Model, images: Images) -> None:
+    """Refuse grey images for a model of colour ones, and the other way round, of which torch says little."""
+    count = images.x.shape[1]
+    other = {1: images.x[:1].expand(-1, 3, -1, -1), 3: images.x[:1, :1]}.get(count)
+    if other is None or _number_of_logits(model, replace(images, x=other)) is None:
+        return
+    words = {1: "1 (grey)", 3: "3 (colour)"}
+    raise ValueError(
+        f"`--data` must have as many channels as the model takes, got images of {words[count]} and {name}, "
+        f"which takes {words[4 - count]}; save the images with {words[4 - count]}."
+    )
+
+
+def _number_of_logits(model: Model, images: Images) -> int | None:
+    """None for a model the library will refuse: it says better what is wrong with it."""
+    try:
+        check_eval_mode([model])
+        one = Ensemble([model], images.x[:1], images.y[:1])
+        with torch.no_grad():
+            return one.logits(one.zeros()).shape[-1]
+    except Exception:  # the user's own code may raise anything
+        return None

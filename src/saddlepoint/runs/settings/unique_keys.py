@@ -1,0 +1,26 @@
+"""YAML in which no key comes twice."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import yaml
+
+from saddlepoint.runs.plain import quoted
+
+__all__ = ["UniqueKeys"]
+
+
+class UniqueKeys(yaml.SafeLoader):
+    """Refuses a key that comes twice, of which YAML would take the last one."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        """A mapping as YAML has it, or an error that says where the key comes again."""
+        seen: set[object] = set()
+        for key, _ in node.value:
+            name = key.value if isinstance(key, yaml.ScalarNode) else id(key)
+            if name in seen:
+                problem = f"the key {quoted(name)} comes twice"
+                raise yaml.constructor.ConstructorError(None, None, problem, key.start_mark)
+            seen.add(name)
+        return super().construct_mapping(node, deep)

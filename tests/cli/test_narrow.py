@@ -1,0 +1,71 @@
+"""Results and bars in terminals of 20 to 80 columns: nothing is cut, no line is longer."""
+
+from __future__ import annotations
+
+import io
+import re
+import sys
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from run_factory import make_evaluation, make_run
+from saddlepoint.bars import bar
+from saddlepoint.cli import show
+from saddlepoint.runs import Run, rank_runs
+
+WIDTHS = (20, 30, 40, 50, 80)
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("narrow")
+    make_run(folder / "attack", rows=6, domains=3, names=("resnet18_of_mine", "vit", "A"))
+    make_evaluation(folder / "one", rows=6, domains=1)
+    make_evaluation(folder / "several", rows=6, domains=3)
+    return folder
+
+
+@pytest.fixture
+def printed(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
+    def run(width: int, shown, *what) -> list[str]:
+        monkeypatch.setenv("COLUMNS", str(width))
+        monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
+        shown(*what)
+        plain = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", capsys.readouterr().out)
+        return plain.splitlines()
+
+    return run
+
+
+@pytest.mark.parametrize("name", ["attack", "one", "several", "board"])
+def test_tables_fit_and_no_figure_is_cut(name: str, runs: Path, printed) -> None:
+    shown = {"attack": show.summary, "board": show.board}.get(name, show.evaluation)
+    what = rank_runs([runs]) if name == "board" else Run.read(runs / name)
+    wide = printed(300, shown, what)
+    figures = Counter(re.findall(r"\d+\.\d+", " ".join(wide)))
+    assert figures
+    for width in WIDTHS:
+        lines = printed(width, shown, what)
+        assert max(map(len, lines)) <= width, (width, lines)
+        assert "…" not in "".join(lines), (width, lines)
+        if width >= 40:  # below, a line of words may be broken within a figure
+            assert figures <= Counter(re.findall(r"\d+\.\d+", " ".join(lines))), width
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_bar_and_time_stay_visible(width: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    out = io.StringIO()
+    fake = Console(file=out, force_terminal=True, width=width)
+    monkeypatch.setattr("rich.console.Console", lambda **_: fake)
+    with bar("ensemble cifar10-sample linf") as shown:
+        for done in range(9):
+            shown.move(done, 10.0, "8/100 images, 5 fooled that were right")
+    plain = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", out.getvalue())
+    last = [line for line in re.split(r"[\r\n]", plain) if "━" in line][-1]
+    assert len(last) <= width
+    assert last.startswith("ens")
+    assert re.search(r"\d:\d\d:\d\d", last)
+    assert ("8/100 images" in last) == (width >= 50)
