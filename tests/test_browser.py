@@ -10,6 +10,7 @@ import pytest
 
 from run_factory import HOSTILE, make_evaluation, make_run, make_training
 from saddlepoint import report
+from saddlepoint.doctor import Finding
 from saddlepoint.runs import Run, rank_runs, read_results
 
 pytestmark = pytest.mark.browser
@@ -51,6 +52,13 @@ def runs(tmp_path_factory) -> Path:
         hostile = {"names": HOSTILE[:domains], "classes": HOSTILE, "data": HOSTILE[1]}
         make_evaluation(folder / f"hostile-{name}", domains=domains, **hostile)
     make_training(folder / "training")
+    seen = [Finding("outputs", "fail", "rows sum to one.", "these are probabilities.", "logits")]
+    report.write_findings(
+        {"a_network_with_a_name_that_is_rather_long": seen},
+        folder / "doctor.html",
+        about="toy",
+        command="x",
+    )
     shutil.copytree(folder / "evaluation", folder / "the same with a name that is rather long")
     report.write_comparison(rank_runs([folder]), folder / "leaderboard.html")
     return folder
@@ -250,6 +258,13 @@ def test_reads_without_scripts(browser, runs) -> None:
     assert page.locator("#cards > li").count() == 40
     assert page.locator("#cards > li").last.is_visible()
     context.close()
+
+
+@pytest.mark.parametrize("name", ["training/report", "doctor"])
+@pytest.mark.parametrize("width", [390, 1280])
+def test_long_names_and_paths_do_not_widen_a_page(visit, name, width):
+    page = visit(f"{name}.html", width)
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
 
 
 @pytest.mark.parametrize("name", ["evaluation", "evaluations"])

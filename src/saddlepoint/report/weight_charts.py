@@ -22,7 +22,7 @@ from saddlepoint.report.svg import (
 
 __all__ = ["boxplot", "histogram", "weights_chart", "weights_moved", "weights_panels"]
 
-_TOGETHER = 3  # domains that share one chart; the bands of more would cover each other
+_TOGETHER = 2  # domains that share one chart; the bands of more cover each other
 _LEVELS = (0.05, 0.25, 0.5, 0.75, 0.95)
 _BINS = 20
 # Ends of an axis of counts, of which a quarter is a whole number.
