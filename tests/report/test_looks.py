@@ -80,8 +80,8 @@ class TestColours:
 
 
 class TestSmallMultiples:
-    @pytest.mark.parametrize(("domains", "panels"), [(3, 0), (4, 4), (6, 6)])
-    def test_four_domains_and_more_have_a_chart_each(self, tmp_path, domains, panels):
+    @pytest.mark.parametrize(("domains", "panels"), [(2, 0), (3, 3), (4, 4), (6, 6)])
+    def test_three_domains_and_more_have_a_chart_each(self, tmp_path, domains, panels):
         make_run(tmp_path, domains=domains, rows=6)
         text = (tmp_path / "report.html").read_text()
         section = text.partition('<section id="weights">')[2].partition("</section>")[0]

@@ -172,7 +172,7 @@ class TestPage:
         assert f"{run.metrics['asr_all_among_correct']:.1f}" in text
         assert run.command in text
         assert "How to read this" in text
-        assert len(found.all("li")) - len(run.domains) == 20
+        assert sum(each.get("class") == "card" for each in found.all("li")) == 20
         assert len(text.encode()) <= 2_000_000
 
     def test_needs_no_network(self, ensemble):
