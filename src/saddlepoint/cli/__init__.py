@@ -45,6 +45,7 @@ _EXAMPLES = {
     "reproduce": (
         "reproduce --list",
         "reproduce ensemble-mnist --limit 64",
+        "reproduce all --jobs 2 --resume",
         'reproduce ensemble-mnist --only "l2, eps 3" --only "linf, eps 0.2" --method both',
     ),
     "train": (

@@ -1,14 +1,19 @@
 """Runs under torchrun: join the other processes, and say so where one of them is lost."""
 
 import os
+import shlex
+import signal
+import socket
+import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
 
 from .errors import LibraryError
 
-__all__ = ["joined", "processes"]
+__all__ = ["joined", "processes", "together"]
 
 
 @contextmanager
@@ -44,3 +49,53 @@ def joined() -> Iterator[int]:
 def processes() -> int:
     """How many processes torchrun has started, on all machines; 1 without it."""
     return int(os.environ.get("WORLD_SIZE", "1")) if "RANK" in os.environ else 1
+
+
+def together(jobs: int, line: str) -> int:
+    """Run a command with so many processes on this machine, which share its work as under torchrun.
+
+    Ctrl-C is passed on to them once; they write what they have, and process 0 says how to go on. If one fails,
+    the others are told to stop.
+
+    Args:
+        jobs: How many.
+        line: The command, beginning with "saddlepoint".
+
+    Returns:
+        The highest exit code.
+    """
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    threads = os.environ.get("OMP_NUM_THREADS") or str(max(1, (os.cpu_count() or 1) // jobs))
+    shared = os.environ | {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    shared |= {"WORLD_SIZE": str(jobs), "OMP_NUM_THREADS": threads}
+    command = [sys.executable, "-m", "saddlepoint", *shlex.split(line)[1:]]
+    children = [
+        # Sessions of their own: a Ctrl-C in the terminal reaches this process only.
+        subprocess.Popen(
+            command,
+            env=shared | {"RANK": str(rank), "LOCAL_RANK": str(rank)},
+            start_new_session=True,
+        )
+        for rank in range(jobs)
+    ]
+    told = False
+    while any(child.poll() is None for child in children):
+        try:
+            failed = any(child.poll() for child in children)
+            if failed and not told:
+                told = _tell(children)
+            time.sleep(0.1)
+        except KeyboardInterrupt:
+            told = told or _tell(children)
+    codes: list[int] = [abs(child.wait()) for child in children]
+    return max(codes)
+
+
+def _tell(children: list[subprocess.Popen[bytes]]) -> bool:
+    """Interrupt those that are still at work."""
+    for child in children:
+        if child.poll() is None:
+            child.send_signal(signal.SIGINT)
+    return True

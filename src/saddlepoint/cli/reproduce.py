@@ -1,13 +1,13 @@
 """`saddlepoint reproduce`: an experiment of the paper, with our numbers beside the paper's."""
 
 import sys
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal, final
 
 from cyclopts import Parameter
 
-from .cluster import joined
+from .cluster import joined, processes, together
 from .errors import UsageError, usage
 from .flags import Flag
 
@@ -33,12 +33,14 @@ def reproduce(
     store: Path | None = None,
     summary: Path | None = None,
     seed: int = 0,
+    jobs: int = 1,
     quiet: Flag = False,
 ) -> int:
     """Run an experiment of the paper, and write its table and figure with the paper's numbers.
 
     Args:
-        name: Which experiment; --list names them.
+        name: Which experiment; --list names them. all runs one after the other, each into a folder of its own
+            in --out, and with --resume goes on wherever it was stopped.
         show_list: List the experiments with what they cost on this machine.
         limit: Use the first so many test images. [default: what --list names, with the minutes it takes]
         full: Use all 10,000 test images.
@@ -49,7 +51,8 @@ def reproduce(
             does), or both in turn. Success is counted against the true class.
         only: Run this setting only, as the table names it, such as "l2, eps 3"; give it once per setting. The
             files hold whatever is in the folder.
-        out: Folder for results, tables and figures; methods and labels share it. [default: runs/NAME]
+        out: Folder for results, tables and figures; methods and labels share it. [default: runs/NAME, of all
+            runs]
         resume: Continue what is in the folder; finished rows are not run again.
         figures: Folder for the figures. [default: the folder of the results]
         parameters: Folder with NAME.safetensors and NAME.json of networks that are not shipped.
@@ -57,50 +60,126 @@ def reproduce(
         summary: Write the tables and claims of this Markdown file, or of all in this folder, such as docs, from
             the summaries in --store, and stop. [default of --store here: the folder `results` beside the file]
         seed: Of groups, random transformations and random starts.
+        jobs: Processes that share the rows, such as one per core; the same as under torchrun.
         quiet: Print errors only.
     """
     _check(full, limit, parameters)
+    if summary is not None:
+        return _write_tables(summary, store)
+    if show_list:
+        return _list(name, parameters)
+    if name is None:
+        raise UsageError("`reproduce` must be given the name of an experiment; --list shows them.")
+    wanted = _Wanted(
+        *(limit, full, method, labels, only, out, resume, figures, parameters, store, seed, quiet)
+    )
+    if jobs < 1:
+        raise UsageError(f"`--jobs` must be at least 1, got {jobs}.")
+    if jobs > 1 and processes() == 1:
+        return together(jobs, wanted.line(name))
+    with joined() as rank:
+        for each, folder in _places(name, wanted):
+            try:
+                _one(each, folder, wanted, rank, part_of_all=name == "all")
+            except KeyboardInterrupt:
+                if not rank:
+                    again = wanted.line(name, resume=True)
+                    print(f"stopped; continue with: {again}", file=sys.stderr)
+                return 130
+    return 0
+
+
+@final
+@dataclass(frozen=True)
+class _Wanted:
+    """The flags of the command, by which every experiment of it is run."""
+
+    limit: int | None
+    full: bool
+    method: str
+    labels: str
+    only: tuple[str, ...]
+    out: Path | None
+    resume: bool
+    figures: Path | None
+    parameters: Path | None
+    store: Path | None
+    seed: int
+    quiet: bool
+
+    def line(self, name: str, *, resume: bool = False) -> str:
+        """The command again."""
+        from saddlepoint.runs import texts
+
+        out = Path("runs") if name == "all" else Path("runs") / name
+        again = {"method": self.method, "labels": self.labels, "out": self.out or out}
+        again |= {"limit": self.limit, "full": self.full, "only": self.only}
+        again |= {"seed": self.seed or None, "parameters": self.parameters}
+        again |= {"figures": self.figures, "store": self.store, "quiet": self.quiet}
+        return texts.line(["reproduce", name], again | {"resume": resume or self.resume})
+
+
+def _places(name: str, wanted: _Wanted) -> list[tuple[str, Path]]:
+    """The experiments to run, and the folder of each."""
+    from saddlepoint.experiments import EXPERIMENTS
+
+    if name != "all":
+        return [(name, Path("runs") / name if wanted.out is None else wanted.out)]
+    if wanted.only:
+        raise UsageError(
+            "`--only` must be left out with all, whose experiments have settings of their own."
+        )
+    return [(each, (wanted.out or Path("runs")) / each) for each in EXPERIMENTS]
+
+
+def _one(name: str, folder: Path, wanted: _Wanted, rank: int, *, part_of_all: bool) -> None:
+    """Run an experiment with every method and label that is wanted, and publish it."""
     from saddlepoint import experiments as room
 
     from . import show
 
-    if summary is not None:
-        return _write_tables(summary, store)
-    if show_list:
-        return _list([room.find(name)] if name else list(room.EXPERIMENTS.values()), parameters)
-    if name is None:
-        raise UsageError("`reproduce` must be given the name of an experiment; --list shows them.")
     with usage(only="--only"):
         experiment = room.find(name)
-        part = room.settings(experiment, only)
-    folder = Path("runs") / name if out is None else out
-    limit = room.FULL if full else limit
-    reasons = list(dict.fromkeys(room.skipped(experiment, parameters).values()))
-    with joined() as rank:
-        for source in _sources(experiment, method, labels):
-            setup = room.Setup(*source, limit, seed, parameters)
-            try:
-                _run(part, folder, setup, resume=resume, quiet=quiet or rank != 0)
-            except KeyboardInterrupt:
-                if not rank:
-                    args: dict[str, object] = {"method": method, "labels": labels, "out": folder}
-                    args |= {"limit": None if full else limit, "full": full, "only": only}
-                    args |= {"seed": seed or None, "parameters": parameters}
-                    _stopped(name, args | {"figures": figures, "store": store})
-                return 130
+        part = room.settings(experiment, wanted.only)
+    gone = room.skipped(experiment, wanted.parameters)
+    reasons = list(dict.fromkeys(gone.values()))
+    sources = _sources(experiment, wanted.method, wanted.labels, filtered=part_of_all)
+    everything = [*part.blocks, *(measurement.block for measurement in part.measurements)]
+    if part_of_all and (not sources or all(block.key in gone for block in everything)):
+        if not rank:
+            print(
+                f"{name} is left out: {reasons[0] if reasons else 'not with this method'}",
+                file=sys.stderr,
+            )
+        return
+    limit = room.FULL if wanted.full else wanted.limit
+    setups = [room.Setup(*each, limit, wanted.seed, wanted.parameters) for each in sources]
+    if not wanted.quiet and rank == 0:
+        _tell_forecast(part, folder, setups)
+    for setup in setups:
+        _run(part, folder, setup, resume=wanted.resume, quiet=wanted.quiet or rank != 0)
     if rank:
-        return 0
-    tables, files = room.publish(experiment, folder, figures=figures, skipped=reasons)
-    if store is not None:
-        files.append(room.write_summary(experiment, folder, store))
-    if not quiet:
-        table, wanted = tables[0], {block.label for block in part.blocks}
-        if only and table.columns[0].name == "Setting":
-            table = replace(table, lines=tuple(each for each in table.lines if each[0] in wanted))
+        return
+    tables, files = room.publish(experiment, folder, figures=wanted.figures, skipped=reasons)
+    if wanted.store is not None:
+        files.append(room.write_summary(experiment, folder, wanted.store))
+    if not wanted.quiet:
+        table, kept = tables[0], {block.label for block in part.blocks}
+        if wanted.only and table.columns[0].name == "Setting":
+            table = replace(table, lines=tuple(each for each in table.lines if each[0] in kept))
         show.results_table(table)
         for file in files:
             print(file)
-    return 0
+
+
+def _tell_forecast(experiment: "Experiment", folder: Path, setups: "list[Setup]") -> None:
+    """Say how long it will take, where that is a minute or more."""
+    from saddlepoint import experiments as room
+
+    most = sum(room.at_most(experiment, setup) for setup in setups)
+    seconds = room.forecast(experiment, folder, setups) / processes() if most >= 60 else 0.0
+    if seconds >= 60:
+        print(f"{experiment.name}: about {_minutes(seconds / 60)} minutes", file=sys.stderr)
 
 
 def _check(full: bool, limit: int | None, parameters: Path | None) -> None:
@@ -110,24 +189,21 @@ def _check(full: bool, limit: int | None, parameters: Path | None) -> None:
         raise UsageError(f"`--parameters` must be a folder that exists, got {str(parameters)!r}.")
 
 
-def _stopped(name: str, args: dict[str, object]) -> None:
-    """Say how to go on."""
-    from saddlepoint.runs import texts
+def _sources(
+    experiment: "Experiment", method: str, labels: str, *, filtered: bool
+) -> "list[tuple[Method, Labels]]":
+    """What to run in turn: the choices given, and of "both" and "all" those that the experiment has.
 
-    again = texts.line(["reproduce", name], args | {"resume": True})
-    print(f"stopped; continue with: {again}", file=sys.stderr)
-
-
-def _sources(experiment: "Experiment", method: str, labels: str) -> "list[tuple[Method, Labels]]":
-    """What to run in turn: the choices given, and of "both" and "all" those that the experiment has."""
+    Of single choices, too, if it is `filtered`: where many experiments are run, some are not about them.
+    """
     from saddlepoint.experiments import LABELS, METHODS
 
     several: dict[str, tuple[Method, ...]] = {"both": ("apgda", "attack"), "all": METHODS}
     methods = [m for m in METHODS if m in several.get(method, (method,))]
     classes = [c for c in LABELS if labels in (c, "both")]
-    if method in several:
+    if filtered or method in several:
         methods = [m for m in methods if m in experiment.methods]
-    if labels == "both":
+    if filtered or labels == "both":
         classes = [c for c in classes if c in experiment.labels]
     return [(m, c) for c in classes for m in methods]
 
@@ -165,9 +241,10 @@ def _run(
         room.reproduce(experiment, folder, setup, resume=resume, callback=tell)
 
 
-def _list(experiments: "list[Experiment]", parameters: Path | None) -> int:
+def _list(name: str | None, parameters: Path | None) -> int:
     from saddlepoint import experiments as room
 
+    experiments = [room.find(name)] if name else list(room.EXPERIMENTS.values())
     print(
         "minutes on this machine for apgda, at most as many for attack, five times as many for attack-5: "
         "default number of images, and all 10,000 (--full)"

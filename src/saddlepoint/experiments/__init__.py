@@ -7,10 +7,11 @@ the numbers of the tables in a small file, and `write_tables` puts them into a d
 
 from saddlepoint.experiments.building import FULL
 from saddlepoint.experiments.catalogue import EXPERIMENTS, find
-from saddlepoint.experiments.costs import Estimate, estimate
+from saddlepoint.experiments.costs import Estimate, at_most, estimate
 from saddlepoint.experiments.document import named_tables, write_tables
 from saddlepoint.experiments.drawing import publish
 from saddlepoint.experiments.finished import Results, Source, collect
+from saddlepoint.experiments.pilot import forecast
 from saddlepoint.experiments.plan import (
     LABELS,
     METHODS,
@@ -49,9 +50,11 @@ __all__ = [
     "Step",
     "Strategy",
     "Table",
+    "at_most",
     "collect",
     "estimate",
     "find",
+    "forecast",
     "log_log_slope",
     "named_tables",
     "publish",

@@ -13,9 +13,10 @@ import torch
 from saddlepoint import models
 from saddlepoint.calls import call
 from saddlepoint.experiments.building import FULL, gradient_count, missing
-from saddlepoint.experiments.plan import Block, Experiment
+from saddlepoint.experiments.plan import RESTARTS, Block, Experiment
+from saddlepoint.experiments.runner import Setup
 
-__all__ = ["Estimate", "estimate", "seconds_per_gradient"]
+__all__ = ["Estimate", "at_most", "estimate", "seconds_per_gradient"]
 
 _SHAPES = {"mnist": (1, 28), "cifar10": (3, 32)}
 _BATCH = {"A": 128, "B": 16, "C": 128, "D": 64}  # enough to time; deep networks take two images
@@ -66,6 +67,22 @@ def estimate(experiment: Experiment, parameters: Path | None = None) -> Estimate
         minutes += (image * (block.limit or experiment.limit) + overhead) / 60
         full += (image * FULL + overhead) / 60
     return Estimate(minutes, full, tuple(dict.fromkeys(absent)))
+
+
+def at_most(experiment: Experiment, setup: Setup) -> float:
+    """Seconds that the attacks of an experiment take if every image takes all steps, roughly.
+
+    Args:
+        experiment: Which one.
+        setup: How it is run.
+    """
+    total = 0.0
+    for block in experiment.blocks:
+        if not missing(block.networks, setup.parameters):
+            image = sum(seconds_per_gradient(block.settings.data, n) for n in block.letters)
+            images = setup.images(experiment, block) * RESTARTS[setup.method]
+            total += image * gradient_count(block) * images * len(block.rows)
+    return total
 
 
 @cache

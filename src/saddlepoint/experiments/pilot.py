@@ -1,0 +1,105 @@
+"""How long a run will take: a few images of every block are attacked, and the clock is read."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import torch
+
+from saddlepoint.experiments import building
+from saddlepoint.experiments.costs import seconds_per_gradient
+from saddlepoint.experiments.plan import Block, Experiment, Row
+from saddlepoint.experiments.runner import Setup, skipped
+from saddlepoint.losses import fooled
+from saddlepoint.problems import AbstractProblem
+from saddlepoint.runs import RECORD, Run, build, texts
+from saddlepoint.solver.inspection import look
+
+__all__ = ["forecast"]
+
+_SECONDS = 0.8  # that an attack on the images of a pilot is to take, about
+_ROWS = 128  # at most; as many are attacked together in a run
+_OVERHEAD = 0.2  # seconds per row of a table for hashing and writing, and
+_PAGE = 1.0  # for drawing its page
+
+Clock = Callable[[], float]
+
+
+def forecast(
+    experiment: Experiment,
+    folder: Path,
+    setups: Sequence[Setup],
+    *,
+    clock: Clock = time.perf_counter,
+) -> float:
+    """Seconds that the rows which are not in the folder yet will take, with one process.
+
+    Measurements are not counted: they have counts of their own, see `estimate`.
+
+    Args:
+        experiment: Which one.
+        folder: Where `reproduce` puts it; finished rows cost nothing.
+        setups: Methods and labels that are run in turn.
+        clock: Tells seconds.
+    """
+    gone = skipped(experiment, setups[0].parameters) if setups else {}
+    total = 0.0
+    for block in (block for block in experiment.blocks if block.key not in gone):
+        for setup in setups:
+            target = folder / setup.labels / setup.method / block.key
+            rows = [row for row in block.rows if not _complete(target / row.strategy.key)]
+            if rows:
+                reused = any(s.labels == "true" and s.method == setup.method for s in setups)
+                total += _block(experiment, block, rows, setup, clock, reused=reused)
+    return total
+
+
+def _complete(folder: Path) -> bool:
+    return (folder / RECORD).is_file() and Run.read(folder).status == "complete"
+
+
+def _block(
+    experiment: Experiment,
+    block: Block,
+    rows: Sequence[Row],
+    setup: Setup,
+    clock: Clock,
+    *,
+    reused: bool,
+) -> float:
+    """Seconds for some rows of a block: the first and the last are tried, which is average and min-max."""
+    limit = setup.images(experiment, block)
+    images = building.load_images(block.settings.data, limit, setup.download)
+    networks = [building.load_network(name, setup.parameters) for name in block.networks]
+    settings = block.settings.model_copy(update={"seed": setup.seed})
+    whole = building.build_problem(block, settings, images, networks)
+    each = sum(seconds_per_gradient(block.settings.data, letter) for letter in block.letters)
+    each *= building.gradient_count(block) * len(images.x) / len(whole)
+    count = min(len(whole), _ROWS, max(2, round(_SECONDS / each)))
+    part = whole.take(torch.arange(count))
+    tried = [_seconds(block, row, setup, part, clock) for row in {rows[0], rows[-1]}]
+    share = len(whole) / count
+    if setup.labels == "predicted" and reused:
+        share *= _wrong(part)  # the others are taken from the run with true labels
+    pages = _PAGE if setup.reports else 0.0
+    return len(rows) * (sum(tried) / len(tried) * share + _OVERHEAD + pages)
+
+
+def _seconds(block: Block, row: Row, setup: Setup, part: AbstractProblem, clock: Clock) -> float:
+    rule = row.strategy.rule if isinstance(row.strategy.rule, str) else "average"
+    settings = block.row_settings(row.strategy, rule, method=setup.method, seed=setup.seed)
+    solve = build.solver_of(settings, look(part), part)
+    solve_once = build.solver_of(settings.model_copy(update={"steps": 1}), look(part), part)
+    solve_once(part, texts.rule(settings.rule), lambda _: None)  # what comes first is slower
+    began = clock()
+    solve(part, texts.rule(settings.rule), lambda _: None)
+    return clock() - began
+
+
+def _wrong(part: AbstractProblem) -> float:
+    """The share of rows in which some domain is wrong from the start."""
+    with torch.no_grad():
+        table = fooled(part.logits(part.zeros()), part.truth)
+    return float(table.any(dim=1).double().mean())

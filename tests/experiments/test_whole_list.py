@@ -1,0 +1,150 @@
+"""`reproduce all`, `--jobs`, and the time that is told before a run starts."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from test_stored_results import QUIET, pair
+
+from commands import inside
+from saddlepoint import experiments
+from saddlepoint.experiments import pilot
+from saddlepoint.experiments.plan import Experiment
+
+
+@pytest.fixture
+def few(monkeypatch: pytest.MonkeyPatch) -> dict[str, Experiment]:
+    """Three experiments: two that run, and one whose networks have no parameters."""
+    one, two = pair(limit=3, steps=2), pair("mnist", limit=3, steps=2)
+    block = one.blocks[0].but(models=["cifar10-a", "cifar10-g"])
+    deep = replace(one, name="deep", blocks=(block,))
+    only = replace(two, name="literal", methods=("apgda",), labels=("true",))
+    found = {each.name: each for each in (one, deep, only)}
+    monkeypatch.setattr(experiments, "EXPERIMENTS", found)
+    monkeypatch.setattr(experiments, "find", found.__getitem__)
+    return found
+
+
+def test_all_runs_every_experiment_that_can_be_run(
+    few: dict[str, Experiment], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ("reproduce", "all", "--out", tmp_path, "--method", "both", "--labels", "both")
+    assert inside(*words) == 0
+    said = capsys.readouterr().err
+    assert "deep is left out: no parameters for cifar10-g" in said
+    places = {
+        str(path.parent.relative_to(tmp_path)) for path in tmp_path.glob("*/*/*/*/*/run.json")
+    }
+    ours = {
+        f"ensemble-cifar10/{labels}/{m}"
+        for labels in ("true", "predicted")
+        for m in ("apgda", "attack")
+    }
+    blocks = {place.rpartition("/")[0] for place in places}
+    assert {block.rpartition("/")[0] for block in blocks} == ours | {"literal/true/apgda"}
+    assert (tmp_path / "ensemble-cifar10" / "table.md").is_file()
+    assert (tmp_path / "literal" / "table.md").is_file()
+    assert inside(*words) == 2  # it holds results
+    assert inside(*words, "--resume") == 0
+    assert inside("reproduce", "all", "--only", "A", "--out", tmp_path) == 2
+    assert "`--only` must be left out with all" in capsys.readouterr().err
+    assert few
+
+
+def test_all_can_be_stopped_and_goes_on(
+    few: dict[str, Experiment],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    run = experiments.reproduce
+
+    def stopping(experiment: Experiment, *args: object, **flags: object) -> None:
+        if experiment.name == "literal":
+            raise KeyboardInterrupt
+        run(experiment, *args, **flags)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(experiments, "reproduce", stopping)
+    assert inside("reproduce", "all", "--out", tmp_path) == 130
+    said = capsys.readouterr().err
+    assert (
+        f"stopped; continue with: saddlepoint reproduce all --method apgda --labels true --out {tmp_path}"
+        in said
+    )
+    assert "--resume" in said
+    done = tmp_path / "ensemble-cifar10" / "true" / "apgda"
+    before = {path: path.stat().st_mtime_ns for path in done.glob("*/*/run.json")}
+    assert len(before) == 2
+    monkeypatch.setattr(experiments, "reproduce", run)
+    assert inside("reproduce", "all", "--out", tmp_path, "--resume") == 0
+    assert {path: path.stat().st_mtime_ns for path in before} == before
+    assert (tmp_path / "literal" / "table.md").is_file()
+    assert few
+
+
+def test_two_jobs_give_the_rows_of_one(tmp_path: Path) -> None:
+    words = ("universal-mnist", "--only", "A, eps 0.2, K = 2", "--limit", "300", "--quiet")
+    for jobs in (1, 2):
+        out = ("--jobs", str(jobs), "--out", str(tmp_path / str(jobs)))
+        subprocess.run([sys.executable, "-m", "saddlepoint", "reproduce", *words, *out], check=True)
+    for key in ("avg", "minmax"):
+        one, two = (tmp_path / n / "true" / "apgda" / "a-k2" / key for n in ("1", "2"))
+        a, b = (json.loads((folder / "run.json").read_text()) for folder in (one, two))
+        assert a["metrics"]["asr_all"] == b["metrics"]["asr_all"]
+        assert a["hashes"] == b["hashes"]
+        tensors = [load_file(folder / "tensors.safetensors") for folder in (one, two)]
+        assert torch.equal(tensors[0]["fooled"], tensors[1]["fooled"])
+    assert inside("reproduce", "universal-mnist", "--jobs", 0) == 2
+
+
+def test_the_forecast_counts_images_rows_methods_and_labels(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    experiment = pair(limit=60, steps=2)
+    tried: list[tuple[str, int]] = []
+
+    def seconds(
+        block: object, row: object, setup: experiments.Setup, part: object, clock: object
+    ) -> float:
+        tried.append((setup.method, len(part)))  # type: ignore[arg-type]
+        return 0.01 * len(part) * (2 if setup.method == "attack" else 1)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(pilot, "_seconds", seconds)
+    monkeypatch.setattr(pilot, "seconds_per_gradient", lambda *_: 0.01)  # 13 images take 0.8 s
+    true = experiments.Setup(limit=60, reports=False)
+    once = experiments.forecast(experiment, tmp_path, [true])
+    assert once == pytest.approx(2 * (60 * 0.01 + 0.2))
+    assert {count for _, count in tried} == {13}
+    twice = experiments.forecast(experiment, tmp_path, [true, replace(true, method="attack")])
+    assert twice == pytest.approx(once + 2 * (60 * 0.02 + 0.2))
+    both = experiments.forecast(experiment, tmp_path, [true, replace(true, labels="predicted")])
+    assert once < both < 2 * once  # rows that were right are not attacked again
+    pages = experiments.forecast(experiment, tmp_path, [replace(true, reports=True)])
+    assert pages == pytest.approx(once + 2 * 1.0)
+
+
+def test_what_is_finished_takes_no_more_time(tmp_path: Path) -> None:
+    experiment = pair(limit=3, steps=2)
+    assert experiments.forecast(experiment, tmp_path, [QUIET]) > 0
+    experiments.reproduce(experiment, tmp_path, QUIET)
+    assert experiments.forecast(experiment, tmp_path, [QUIET]) == 0
+
+
+def test_the_time_is_told_where_it_is_long(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    experiment = pair(limit=3, steps=2)
+    monkeypatch.setattr(experiments, "find", lambda name: replace(experiment, name=name))
+    monkeypatch.setattr(experiments, "at_most", lambda *_: 600.0)
+    monkeypatch.setattr(experiments, "forecast", lambda *_: 150.0)
+    assert inside("reproduce", "ensemble-cifar10", "--out", tmp_path / "a") == 0
+    assert "ensemble-cifar10: about 2.5 minutes" in capsys.readouterr().err
+    assert inside("reproduce", "ensemble-cifar10", "--out", tmp_path / "b", "--quiet") == 0
+    assert "minutes" not in capsys.readouterr().err
