@@ -122,15 +122,22 @@ def googlenet(c):
     return total + linear(1024, 10)
 
 
-def preact_resnet18(c):
-    def block(a, b):
-        body = norm(a) + conv(a, b, 3, bias=False) + norm(b) + conv(b, b, 3, bias=False)
-        return body + (conv(a, b, 1, bias=False) if a != b else 0)
+def preact_block(a, b):
+    body = norm(a) + conv(a, b, 3, bias=False) + norm(b) + conv(b, b, 3, bias=False)
+    return body + (conv(a, b, 1, bias=False) if a != b else 0)
 
+
+def preact_resnet18(c):
     stages = sum(
-        block(a, b) + block(b, b) for a, b in ((64, 64), (64, 128), (128, 256), (256, 512))
+        preact_block(a, b) + preact_block(b, b)
+        for a, b in ((64, 64), (64, 128), (128, 256), (256, 512))
     )
     return conv(c, 64, 3, bias=False) + stages + norm(512) + linear(512, 10)
+
+
+def preact_resnet_small(c):
+    stages = sum(preact_block(a, b) for a, b in ((16, 16), (16, 32), (32, 64), (64, 128)))
+    return conv(c, 16, 3, bias=False) + stages + norm(128) + linear(128, 10)
 
 
 DEEP = {
@@ -139,6 +146,7 @@ DEEP = {
     "G": wide_resnet,
     "H": googlenet,
     "preact_resnet18": preact_resnet18,
+    "preact_resnet_small": preact_resnet_small,
 }
 
 
@@ -168,7 +176,11 @@ class TestArchitectures:
         assert {name: DEEP[name](3) for name in known} == known
 
     @pytest.mark.parametrize(
-        "name", [*SMALL, "mnist_cnn", "mnist_cnn_small", "E", "F", "H", "preact_resnet18"]
+        "name",
+        [
+            *(*SMALL, "mnist_cnn", "mnist_cnn_small", "E", "F", "H"),
+            *("preact_resnet18", "preact_resnet_small"),
+        ],
     )
     def test_images_are_independent_and_the_gradient_reaches_every_pixel_row(self, name):
         torch.manual_seed(0)

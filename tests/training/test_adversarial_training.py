@@ -259,6 +259,16 @@ class TestRecipes:
             for name in ("mnist_cnn", "mnist_cnn_small")
         ]
         assert rates == [0.002, 0.005]
+
+    @pytest.mark.parametrize("recipe", ["fast", "paper"])
+    @pytest.mark.parametrize("model", ["C", "preact_resnet18", "preact_resnet_small"])
+    def test_cifar10_is_padded_cropped_and_mirrored_as_in_the_cited_code(self, recipe, model):
+        found = recipe_for(recipe, "cifar10", model, adversarial=True)
+        assert (found.flip, found.shift) == (True, 4)
+        digits = recipe_for(recipe, "mnist", "mnist_cnn_small", adversarial=True)
+        assert (digits.flip, digits.shift) == (False, 0)
+
+    def test_unknown_recipes(self):
         with pytest.raises(ValueError, match="`recipe` must be 'fast' or 'paper'"):
             recipe_for("slow", "mnist", "A", adversarial=True)
 
@@ -536,8 +546,18 @@ class TestCommand:
         (line,) = capsys.readouterr().err.splitlines()
         assert "`--start warm`" in line
         assert line.endswith(
-            f"got --recipe fast, which does that with those of cifar10-sample; take --recipe paper or {remedy}."
+            f"got --recipe fast, which does that with those of cifar10-sample; take --plain-images or {remedy}."
         )
+
+    @pytest.mark.parametrize("recipe", ["fast", "paper"])
+    def test_a_warm_start_on_plain_images(self, tmp_path, recipe):
+        words = "train --data cifar10-sample --model C --threat linf:0.1 --limit 60 --held-out 0"
+        words += f" --method ampgd-paper --steps 1 --epochs 1 --recipe {recipe} --plain-images"
+        words += " --test-images 2 --test-steps 1"
+        assert self.run(*words.split(), "--out", tmp_path) == 0
+        run = json.loads((tmp_path / "run.json").read_text())
+        assert (run["settings"]["recipe"]["flip"], run["settings"]["recipe"]["shift"]) == (False, 0)
+        assert "--plain-images" in run["command"]
 
     def test_a_limit_above_all_images_and_a_radius_that_bounds_nothing_are_said(
         self, tmp_path, capsys

@@ -31,6 +31,7 @@ ARCHITECTURES: Mapping[str, Architecture] = MappingProxyType(
         "mnist_cnn": Architecture(small.mnist_cnn, 4),
         "mnist_cnn_small": Architecture(small.mnist_cnn_small, 4),
         "preact_resnet18": Architecture(deep.preact_resnet18, 1),
+        "preact_resnet_small": Architecture(deep.preact_resnet_small, 1),
     }
 )
 """Networks that `build` makes, by name: A to H of the paper, and those of the training guide.
@@ -45,7 +46,8 @@ def build(name: str, channels: int = 1, size: int = 28, classes: int = 10) -> nn
     """A network with random parameters, in training mode.
 
     Args:
-        name: "A" to "H", "mnist_cnn", "mnist_cnn_small" or "preact_resnet18".
+        name: "A" to "H", "mnist_cnn", "mnist_cnn_small", "preact_resnet18" or
+            "preact_resnet_small".
         channels: Of the images.
         size: Height and width of the images.
         classes: Number of logits.

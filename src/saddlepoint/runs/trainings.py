@@ -77,10 +77,12 @@ def recipe_of(settings: TrainSettings) -> Recipe:
     )
     given = {name: getattr(settings, name) for name in ("epochs", "learning_rate", "batch_size")}
     recipe = replace(recipe, **{name: value for name, value in given.items() if value is not None})
+    if settings.plain_images:
+        recipe = replace(recipe, flip=False, shift=0)
     literal = settings.method == "ampgd-paper"
     if (recipe.flip or recipe.shift) and (literal or settings.start == "warm"):
         which = "`--start warm`" + (", a part of --method ampgd-paper," if literal else "")
-        way = "--recipe paper or --method ampgd" if literal else "--recipe paper or --start zero"
+        way = f"--plain-images or {'--method ampgd' if literal else '--start zero'}"
         raise ValueError(
             f"{which} must have images that are not mirrored or shifted, got --recipe {settings.recipe}, "
             f"which does that with those of {settings.data}; take {way}."

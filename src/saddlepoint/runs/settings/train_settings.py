@@ -51,9 +51,10 @@ class TrainSettings(Settings):
         "folder of images per class, file.npz, file.py:dataset or package.module:dataset."
     )
     model: str = Field(
-        description="An architecture with new parameters: A to H, mnist_cnn, mnist_cnn_small or "
-        "preact_resnet18; or a network as in `evaluate`, which is trained on from what it is: mnist-a, "
-        "nets.py:factory, package.module:factory, parameters.safetensors:A, timm:NAME, hf:FOLDER."
+        description="An architecture with new parameters: A to H, mnist_cnn, mnist_cnn_small, "
+        "preact_resnet18 or preact_resnet_small; or a network as in `evaluate`, which is trained on from what "
+        "it is: mnist-a, nets.py:factory, package.module:factory, parameters.safetensors:A, timm:NAME, "
+        "hf:FOLDER."
     )
     mean: Mean = None
     std: Std = None
@@ -117,6 +118,10 @@ class TrainSettings(Settings):
         description="Training images to validate on instead. [default: a fifth, at most 1000; none for clean]",
     )
     limit: Limit = None
+    plain_images: bool = Field(
+        default=False,
+        description="Train on images as they are, where the recipe would mirror and shift them.",
+    )
     precision: Literal["float32", "bfloat16", "auto"] = Field(
         default="float32",
         description="What the network computes in while it is trained; auto measures what is faster. Its "

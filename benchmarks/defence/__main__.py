@@ -1,0 +1,55 @@
+"""``python -m benchmarks.defence [--list | --render] [TABLE ...]``."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from . import __doc__ as about
+from .page import write
+from .plan import TABLES
+from .work import Store, carry_out, lines
+
+STORE, PAGE = Path("docs/results/defence.json"), Path("docs/RESULTS.md")
+
+
+def main(words: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.defence", description=about)
+    parser.add_argument("tables", nargs="*", metavar="TABLE", help=", ".join(TABLES))
+    parser.add_argument(
+        "--runs", type=Path, default=Path("runs/defence"), help="folder of the runs"
+    )
+    parser.add_argument("--store", type=Path, default=STORE)
+    parser.add_argument("--page", type=Path, default=PAGE)
+    parser.add_argument("--list", action="store_true", help="print the commands that are missing")
+    parser.add_argument("--render", action="store_true", help="write the tables, run nothing")
+    options = parser.parse_args(words)
+    unknown = [name for name in options.tables if name not in TABLES]
+    if unknown:
+        parser.error(f"`TABLE` must be one of {', '.join(TABLES)}, got {unknown[0]}")
+    tables = [TABLES[name] for name in options.tables or TABLES]
+    store = Store(options.store)
+    if options.list:
+        print(*lines(tables, store, options.runs), sep="\n")
+        return 0
+    if not options.render:
+        if not options.tables:
+            parser.error(f"name a table, such as small; all would take days: {', '.join(TABLES)}")
+        # More threads than one change the bits of a training, and make such small networks no faster.
+        os.environ.setdefault("OMP_NUM_THREADS", "1")
+        try:
+            carry_out(tables, store, options.runs)
+        except subprocess.CalledProcessError as error:
+            print(f"stopped with exit code {error.returncode}; the same line goes on from here")
+            return 1
+    write(options.page, store.content)
+    print(f"wrote {options.page}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,174 @@
+"""The tables of docs/RESULTS.md from the store."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import mean
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from benchmarks.peers.page import table as markdown
+from saddlepoint.evaluation.rates import wilson
+
+from .plan import TABLES, Table
+from .work import unpacked
+
+SUITES = {
+    "quick": "`quick`",
+    "autoattack": "AutoAttack",
+    "autoattack+": "AutoAttack+",
+    "paper": "suite `paper`",
+}
+_MARKED = re.compile(r"(<!-- defence -->\n).*?(<!-- end of defence -->)", re.DOTALL)
+_INTRODUCTION = """\
+Written by `python -m benchmarks.defence` from `docs/results/defence.json`; the network is `mnist_cnn_small`
+with radii (0.3, 2, 10), for CIFAR-10 `preact_resnet_small` with (0.03, 0.5, 12). Accuracy in percent on the
+first test images, under every attack of a suite; clean accuracy is that of all test images. With several
+seeds numbers are means over them, and the smallest and largest union follow in brackets; **one seed has no
+spread, and says little about a method**. The last column is the union of the first row minus that of this
+row, image by image on the same images and averaged over the seeds that both have, with a 95 % interval over
+images; what another seed would change is not in it.
+"""
+
+
+@dataclass(frozen=True)
+class Line:
+    """A row of a table under one suite.
+
+    Attributes:
+        row: Its name.
+        seeds: Those that were judged.
+        right: Who was right under each threat, and under all ("union"), seed by seed: (seeds, images).
+        clean: Accuracy on all test images, by seed.
+    """
+
+    row: str
+    seeds: tuple[int, ...]
+    right: Mapping[str, Tensor]
+    clean: tuple[float, ...]
+
+    def share(self, name: str) -> float:
+        """Mean accuracy in percent over the seeds."""
+        return 100 * self.right[name].double().mean().item()
+
+    def minus(self, other: Line) -> tuple[float, float, float] | None:
+        """The union of this row minus that of another in points, and its interval over images."""
+        common = [seed for seed in self.seeds if seed in other.seeds]
+        if not common:
+            return None
+        mine, theirs = (
+            torch.stack([each.right["union"][each.seeds.index(seed)] for seed in common]).double()
+            for each in (self, other)
+        )
+        difference = 100 * (mine - theirs).mean(dim=0)
+        middle, spread = difference.mean().item(), difference.std().item()
+        half = 1.96 * spread / math.sqrt(len(difference))
+        return middle, middle - half, middle + half
+
+
+def lines(table: Table, suite: str, networks: Mapping[str, Any]) -> list[Line]:
+    """Rows of which at least one seed was judged by the suite, in the order of the table."""
+    found: dict[str, list[tuple[int, Any]]] = {}
+    for training in table.trainings():
+        network = networks.get(training.key, {})
+        judged = network.get("suites", {}).get(suite)
+        # What was judged on other images, or trained otherwise, is not of this table.
+        if judged is None or judged["images"] != table.suites[suite]:
+            continue
+        if network["command"] == training.settings.command():
+            found.setdefault(training.row, []).append((training.seed, network))
+    return [_line(row, networks_of, suite) for row, networks_of in found.items()]
+
+
+def _line(row: str, judged: list[tuple[int, Any]], suite: str) -> Line:
+    by_threat: dict[str, list[Tensor]] = {}
+    for _, network in judged:
+        verdict = network["suites"][suite]
+        images = verdict["images"]
+        right = {n: unpacked(v, images) for n, v in verdict.items() if n != "images"}
+        right["union"] = torch.stack(list(right.values())).all(dim=0)
+        for name, each in right.items():
+            by_threat.setdefault(name, []).append(each)
+    return Line(
+        row,
+        tuple(seed for seed, _ in judged),
+        {name: torch.stack(each) for name, each in by_threat.items()},
+        tuple(network["accuracy"] for _, network in judged),
+    )
+
+
+def rendered(table: Table, suite: str, networks: Mapping[str, Any]) -> str:
+    """One table in Markdown with a sentence about it; empty without rows."""
+    rows = lines(table, suite, networks)
+    if not rows:
+        return ""
+    names = [name for name in rows[0].right if name not in ("clean", "union")]
+    head = ["Method", "seeds", "clean", *names, "**union**", f"{rows[0].row} minus it"]
+    cells = [
+        [row.row, str(len(row.seeds)), f"{mean(row.clean):.1f}"]
+        + [f"{row.share(name):.1f}" for name in names]
+        + [_union(row), _difference(rows[0], row)]
+        for row in rows
+    ]
+    images = table.suites[suite]
+    return f"{SUITES[suite]}, {images:,} images:\n\n{markdown(head, cells)}\n{_said(table, rows)}\n"
+
+
+def _union(row: Line) -> str:
+    unions = row.right["union"]
+    if len(unions) == 1:
+        low, high = wilson(int(unions.sum()), unions.numel())
+        return f"**{row.share('union'):.1f}** (interval over images {100 * low:.1f} to {100 * high:.1f})"
+    each = [100 * one.double().mean().item() for one in unions]
+    return f"**{row.share('union'):.1f}** [{min(each):.1f}, {max(each):.1f}]"
+
+
+def _difference(first: Line, row: Line) -> str:
+    found = None if row is first else first.minus(row)
+    return "" if found is None else f"{found[0]:+.1f} ({found[1]:+.1f} to {found[2]:+.1f})"
+
+
+def _said(table: Table, rows: list[Line]) -> str:
+    """What the numbers say by themselves: who has the highest union, and how many trainings are missing."""
+    best = max(rows, key=lambda row: row.share("union"))
+    done, wanted = sum(len(row.seeds) for row in rows), sum(1 for _ in table.trainings())
+    text = f"Highest mean union: {best.row}, {best.share('union'):.1f}."
+    if done < wanted:
+        text += f" {done} of {wanted} trainings of this table are there."
+    return text + "\n"
+
+
+def sections(networks: Mapping[str, Any]) -> Iterator[str]:
+    """A section for every table that has rows."""
+    for table in TABLES.values():
+        parts = [rendered(table, suite, networks) for suite in table.suites]
+        if any(parts):
+            title = table.title[0].upper() + table.title[1:]
+            line = f"`python -m benchmarks.defence {table.name}`"
+            yield "\n".join([f"### {title}\n", f"{line}.\n", *filter(None, parts)])
+
+
+def document(content: Mapping[str, Any]) -> str:
+    """All that stands between the marks of the page."""
+    return "\n".join([_INTRODUCTION, *sections(content["networks"])])
+
+
+def write(page: Path, content: Mapping[str, Any]) -> None:
+    """Put the tables into the page.
+
+    Raises:
+        ValueError: The page has no marks.
+    """
+    text = page.read_text(encoding="utf-8")
+    if not _MARKED.search(text):
+        raise ValueError(
+            f"`{page}` must have the marks <!-- defence --> and <!-- end of defence -->."
+        )
+    made = document(content)
+    page.write_text(_MARKED.sub(lambda m: f"{m[1]}{made}{m[2]}", text), encoding="utf-8")

@@ -1,0 +1,168 @@
+"""Which trainings a table is made of, and what judges them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from saddlepoint.runs.settings import EvaluateSettings, TrainSettings
+
+MNIST = ("linf:0.3", "l2:2.0", "l1:10")
+CIFAR10 = ("linf:0.03", "l2:0.5", "l1:12")
+METHODS = {"AMPGD": "ampgd", "MSD": "msd", "MAX": "max", "AVG": "avg", "E-AT": "eat"}
+
+
+@dataclass(frozen=True)
+class Training:
+    """One network: a row of a table with a seed."""
+
+    table: str
+    row: str
+    seed: int
+    settings: TrainSettings
+
+    @property
+    def key(self) -> str:
+        return f"{self.table}/{self.row}/{self.seed}"
+
+    def folder(self, runs: Path) -> Path:
+        """Where its training and evaluations are kept."""
+        return runs / self.table / f"{self.row.lower().replace(' ', '-')}-{self.seed}"
+
+    def judged_by(self, suite: str, images: int, runs: Path) -> EvaluateSettings:
+        """The evaluation of the trained network on the first test images."""
+        file = self.folder(runs) / "train" / "model.safetensors"
+        return EvaluateSettings.load(
+            {
+                "models": [f"{file}:{self.settings.model}"],
+                "data": self.settings.data,
+                "threat": self.settings.threat,
+                "suite": suite,
+                "limit": images,
+            }
+        )
+
+
+@dataclass(frozen=True)
+class Table:
+    """Rows that differ in few settings, trained with the same seeds and judged on the same images.
+
+    Attributes:
+        title: What the table says it is.
+        shared: Settings of all trainings.
+        rows: What each row changes; differences are to the first.
+        seeds: How many of each row.
+        more: Other numbers of seeds, by row.
+        suites: Images that each suite judges.
+    """
+
+    name: str
+    title: str
+    shared: Mapping[str, Any]
+    rows: Mapping[str, Mapping[str, Any]]
+    seeds: int = 3
+    more: Mapping[str, int] = field(default_factory=dict)
+    suites: Mapping[str, int] = field(default_factory=lambda: {"quick": 1000, "autoattack": 500})
+
+    def trainings(self) -> Iterator[Training]:
+        """Seed by seed, so that what is there after a stop can be compared."""
+        for seed in range(max(self.seeds, *self.more.values(), 1)):
+            for row, changed in self.rows.items():
+                if seed < self.more.get(row, self.seeds):
+                    values = {**self.shared, **changed, "seed": seed}
+                    yield Training(self.name, row, seed, TrainSettings.load(values))
+
+
+def _methods(**changed: Any) -> dict[str, dict[str, Any]]:
+    return {row: {"method": method, **changed} for row, method in METHODS.items()}
+
+
+_SMALL = {"data": "mnist", "model": "mnist_cnn_small", "threat": list(MNIST)}
+_RACE = {**_SMALL, "limit": 20500, "held_out": 500, "ramp": 3}
+_FEW = {
+    **_SMALL,
+    **{"limit": 5200, "held_out": 200, "epochs": 6, "ramp": 2, "steps": 15},
+    **{"test_images": 100, "test_steps": 20, "test_restarts": 1},
+}
+_ALL = {**_SMALL, "recipe": "paper", "steps": 50}
+_COLOUR = {
+    **{"data": "cifar10", "model": "preact_resnet_small", "threat": list(CIFAR10)},
+    **{"limit": 20500, "held_out": 500, "steps": 10, "precision": "bfloat16"},
+}
+_LITERAL = {"Algorithm 2 to the letter": {"method": "ampgd-paper", "steps": 30, "ramp": 0}}
+
+TABLES = {
+    table.name: table
+    for table in (
+        Table(
+            "small",
+            "5,000 images, 6 epochs, R = 15 steps for every perturbation of every method",
+            _FEW,
+            _methods(),
+            suites={"quick": 1000, "autoattack": 200},
+        ),
+        Table(
+            "small-l1-12",
+            "the same, trained with l1 radius 12 and tested with 10",
+            {**_FEW, "train_radius": ["l1:12"]},
+            _methods(),
+            suites={"quick": 1000, "autoattack": 200},
+        ),
+        Table(
+            "race",
+            "20,000 images, 8 epochs, R = 30 steps for every perturbation of every method",
+            _RACE,
+            {**_methods(steps=30), **_LITERAL},
+        ),
+        Table(
+            "race-l1-12",
+            "the same, trained with l1 radius 12 and tested with 10",
+            {**_RACE, "train_radius": ["l1:12"]},
+            _methods(steps=30),
+        ),
+        Table(
+            "budget",
+            "20,000 images, 8 epochs, 45 gradient evaluations of the attack per image and step",
+            _RACE,
+            {
+                row: {"method": method, "steps": 45 if method in ("msd", "eat") else 15}
+                for row, method in METHODS.items()
+            },
+        ),
+        Table(
+            "grid",
+            "AMPGD with other step sizes beta and gamma of the weights; 5,000 images, 6 epochs, R = 15",
+            _FEW,
+            {
+                f"beta {beta:g}, gamma {gamma:g}": {
+                    "method": "ampgd",
+                    "rule": f"minmax:step_size={beta:g},gamma={gamma:g}",
+                }
+                for beta in (0.3, 1.0, 3.0)
+                for gamma in (0.1, 0.3, 0.5)
+            },
+            seeds=2,
+            suites={"quick": 1000},
+        ),
+        Table(
+            "full",
+            "the paper's schedule: 60,000 images, 15 epochs, R = 50 steps for every perturbation",
+            _ALL,
+            {row: {"method": METHODS[row]} for row in ("AMPGD", "MSD", "MAX")},
+            seeds=1,
+            suites={"quick": 1000, "autoattack": 1000, "autoattack+": 1000, "paper": 500},
+        ),
+        Table(
+            "cifar10",
+            "CIFAR-10, 20,000 images padded, cropped and mirrored, 15 epochs, R = 10 for every perturbation",
+            _COLOUR,
+            {**_methods(), **{norm: {"method": norm} for norm in ("linf", "l2", "l1")}},
+            seeds=1,
+            more={"AMPGD": 2, "MSD": 2},
+            suites={"quick": 1000, "autoattack": 300},
+        ),
+    )
+}
+"""Tables by name; the full recipe and CIFAR-10 take days of a core."""

@@ -1,0 +1,175 @@
+"""Trains and evaluates what is missing, and keeps of every network what its table needs, image by image."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import subprocess
+import sys
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from saddlepoint.runs.reading import read_results
+from saddlepoint.runs.settings import EvaluateSettings, TrainSettings
+
+from .plan import Table, Training
+
+SCHEMA = 1
+
+
+class Store:
+    """Networks by key, each with the line that trains it, its numbers, and who was right on which image."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.content: dict[str, Any] = {"schema": SCHEMA, "networks": {}}
+        if path.exists():
+            self.content = json.loads(path.read_text(encoding="utf-8"))
+            if self.content.get("schema") != SCHEMA:
+                raise ValueError(
+                    f"`--store` must be a file of this command, schema {SCHEMA}, got {path}."
+                )
+
+    @property
+    def networks(self) -> dict[str, Any]:
+        found: dict[str, Any] = self.content["networks"]
+        return found
+
+    def has(self, training: Training, suite: str, images: int) -> bool:
+        """Whether the network of this very training has been judged so."""
+        found = self.networks.get(training.key, {})
+        same = found.get("command") == training.settings.command()
+        return same and found["suites"].get(suite, {}).get("images") == images
+
+    def keep(self, training: Training, about: dict[str, Any], suite: str, judged: Any) -> None:
+        """Add what a suite found; of a network that was trained anew the older findings are dropped."""
+        old = self.networks.get(training.key, {})
+        suites = old["suites"] if old.get("sha256") == about["sha256"] else {}
+        self.networks[training.key] = {**about, "suites": {**suites, suite: judged}}
+        self.content["networks"] = dict(sorted(self.networks.items()))
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        beside = self.path.with_suffix(".part")
+        beside.write_text(json.dumps(self.content, indent=1) + "\n", encoding="utf-8")
+        beside.replace(self.path)
+
+
+def missing(tables: Iterable[Table], store: Store) -> Iterator[tuple[Training, str, int]]:
+    """What has to be judged yet, in the order of the tables."""
+    for table in tables:
+        for training in table.trainings():
+            for suite, images in table.suites.items():
+                if not store.has(training, suite, images):
+                    yield training, suite, images
+
+
+def lines(tables: Iterable[Table], store: Store, runs: Path) -> Iterator[str]:
+    """The commands of all that is missing."""
+    told = set()
+    for training, suite, images in missing(tables, store):
+        folder = training.folder(runs)
+        if training.key not in told:
+            told.add(training.key)
+            yield training.settings.command(resume=True, out=folder / "train")
+        judge = training.judged_by(suite, images, runs)
+        yield judge.command(resume=True, out=folder / suite)
+
+
+def carry_out(tables: Iterable[Table], store: Store, runs: Path) -> None:
+    """Do all that is missing; each network is kept as soon as a suite has judged it.
+
+    Raises:
+        subprocess.CalledProcessError: A command has failed or was interrupted.
+    """
+    for training, suite, images in missing(tables, store):
+        folder = training.folder(runs)
+        if not _done(folder / "train", training.settings):
+            _run(training.settings.command(resume=True, quiet=True, out=folder / "train"))
+        judge = training.judged_by(suite, images, runs)
+        if not _done(folder / suite, judge):
+            _run(judge.command(resume=True, quiet=True, out=folder / suite))
+        about = described(training, folder / "train")
+        store.keep(training, about, suite, verdicts(folder / suite, images))
+        print(f"{training.key}: {suite} on {images} images", flush=True)
+
+
+def described(training: Training, folder: Path) -> dict[str, Any]:
+    """What is kept of a finished training."""
+    run, _ = read_results(folder)
+    card = json.loads((folder / "model.json").read_text(encoding="utf-8"))
+    epochs = run.metrics["history"]
+    return {
+        "command": training.settings.command(),
+        "sha256": card["sha256"],
+        "accuracy": card["accuracy"],
+        "test_images": card["test_images"],
+        "validation": [_rounded(each["validation"]) for each in epochs],
+        "weights": _rounded(
+            {
+                name.removeprefix("weight/"): value
+                for name, value in epochs[-1]["stats"].items()
+                if name.startswith("weight/")
+            }
+        ),
+        "versions": run.versions,
+    }
+
+
+def verdicts(folder: Path, images: int) -> dict[str, Any]:
+    """Who was right, image by image, as hexadecimal digits: "clean", and under every threat.
+
+    Raises:
+        ValueError: An attack of the suite did not reach every image.
+    """
+    run, tensors = read_results(folder)
+    (prefix,) = (name.removesuffix("correct") for name in tensors if name.endswith("/correct"))
+    correct = tensors[f"{prefix}correct"]
+    if len(correct) != images:
+        raise ValueError(f"`{folder}` must have {images} images, got {len(correct)}.")
+    found: dict[str, Any] = {"images": images, "clean": packed(correct)}
+    for text in run.settings["threat"]:
+        name = text.partition(":")[0]
+        broken = [
+            v
+            for k, v in tensors.items()
+            if k.startswith(f"{prefix}{name}/") and k.endswith("/broken")
+        ]
+        found[name] = packed(correct & ~torch.stack(broken).any(dim=0))
+    return found
+
+
+def packed(right: torch.Tensor) -> str:
+    """Truths (N,) as hexadecimal digits, four to each."""
+    return np.packbits(right.numpy()).tobytes().hex()
+
+
+def unpacked(digits: str, images: int) -> torch.Tensor:
+    """What `packed` was given."""
+    bits = np.unpackbits(np.frombuffer(bytes.fromhex(digits), dtype=np.uint8))
+    return torch.from_numpy(bits[:images].astype(bool))
+
+
+def _done(folder: Path, settings: TrainSettings | EvaluateSettings) -> bool:
+    """Whether a folder has a finished run with these settings, whatever version began it."""
+    if not (folder / "run.json").exists():
+        return False
+    try:
+        run, _ = read_results(folder)
+    except ValueError:
+        return False
+    wanted = settings.model_dump()
+    ours = {name: value for name, value in run.settings.items() if name not in ("recipe", "models")}
+    return all(wanted[name] == value for name, value in ours.items() if name in wanted)
+
+
+def _run(line: str) -> None:
+    words = shlex.split(line)
+    print(f"$ {line}", flush=True)
+    subprocess.run([sys.executable, "-m", *words], check=True)
+
+
+def _rounded(values: dict[str, float]) -> dict[str, float]:
+    return {name: round(float(value), 4) for name, value in values.items()}

@@ -1,0 +1,205 @@
+"""The defence tables: which trainings there are, what is kept of them, and that the page is made of it."""
+
+from __future__ import annotations
+
+import json
+import math
+import random
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from benchmarks.defence import page, plan, work
+from benchmarks.defence.__main__ import PAGE, STORE, main
+
+from folders import ROOT
+from saddlepoint import data, models
+from saddlepoint.evaluation import robust_accuracy
+from saddlepoint.projections import l2, linf
+
+TINY = plan.Table(
+    "tiny",
+    "a tiny table",
+    {
+        **{"data": "mnist-sample", "model": "mnist_cnn_small", "limit": 620, "held_out": 20},
+        **{"threat": ["linf:0.1", "l2:1.0"], "epochs": 3, "steps": 1, "ramp": 3},
+        **{"test_images": 10, "test_steps": 1, "test_restarts": 1},
+    },
+    {"AMPGD": {"method": "ampgd"}, "E-AT": {"method": "eat"}},
+    seeds=1,
+    more={"AMPGD": 2},
+    suites={"quick": 30},
+)
+
+
+def network(training: plan.Training, right: dict[str, torch.Tensor], **others: Any) -> Any:
+    """What the store would have of a network that is right where it is said."""
+    images = len(next(iter(right.values())))
+    judged = {"images": images, **{name: work.packed(each) for name, each in right.items()}}
+    about = {"command": training.settings.command(), "accuracy": 90.0, "sha256": "1"}
+    return {**about, **others, "suites": {"quick": judged}}
+
+
+class TestPlan:
+    @pytest.mark.parametrize("name", plan.TABLES)
+    def test_every_training_is_a_line_that_the_command_takes(self, name: str) -> None:
+        trainings = list(plan.TABLES[name].trainings())
+        assert len({training.key for training in trainings}) == len(trainings)
+        assert len({training.settings.command() for training in trainings}) == len(trainings)
+        for training in trainings:
+            assert training.settings.threat
+
+    def test_the_race_gives_every_perturbation_of_every_method_as_many_steps(self) -> None:
+        found = list(plan.TABLES["race"].trainings())
+        assert {each.settings.steps for each in found} == {30}
+        assert {each.settings.method for each in found} == {
+            *("ampgd", "msd", "max", "avg", "eat", "ampgd-paper"),
+        }
+        # Seed by seed: a stop leaves what can be compared.
+        assert [each.seed for each in found] == sorted(each.seed for each in found)
+        assert [each.seed for each in found].count(2) == 6
+
+    def test_the_budget_table_has_equal_gradients(self) -> None:
+        for each in plan.TABLES["budget"].trainings():
+            one = each.settings.method in ("msd", "eat")
+            assert each.settings.steps * (1 if one else 3) == 45
+
+    def test_more_seeds_of_some_rows(self) -> None:
+        assert [(each.row, each.seed) for each in TINY.trainings()] == [
+            *(("AMPGD", 0), ("E-AT", 0), ("AMPGD", 1)),
+        ]
+
+
+class TestStore:
+    def test_truths_survive(self) -> None:
+        for count in (1, 7, 8, 9, 1000):
+            right = torch.tensor([random.Random(count + n).random() < 0.5 for n in range(count)])
+            assert work.unpacked(work.packed(right), count).tolist() == right.tolist()
+
+    def test_what_was_trained_otherwise_or_judged_on_other_images_is_missing(
+        self, tmp_path: Path
+    ) -> None:
+        store = work.Store(tmp_path / "store.json")
+        first, second, third = TINY.trainings()
+        right = {name: torch.ones(30, dtype=torch.bool) for name in ("clean", "linf", "l2")}
+        store.networks[first.key] = network(first, right)
+        store.networks[second.key] = network(second, right, command="saddlepoint train --steps 9")
+        few = {name: each[:20] for name, each in right.items()}
+        store.networks[third.key] = network(third, few)
+        missing = [training.key for training, _, _ in work.missing([TINY], store)]
+        assert missing == [second.key, third.key]
+        rows = page.lines(TINY, "quick", store.networks)
+        assert [(row.row, row.seeds) for row in rows] == [("AMPGD", (0,))]
+
+    def test_a_network_that_was_trained_anew_loses_what_was_found_of_the_older(
+        self, tmp_path: Path
+    ) -> None:
+        store = work.Store(tmp_path / "store.json")
+        training = next(TINY.trainings())
+        about = {"command": training.settings.command(), "sha256": "1"}
+        store.keep(training, about, "quick", {"images": 1})
+        store.keep(training, about, "autoattack", {"images": 2})
+        assert set(store.networks[training.key]["suites"]) == {"quick", "autoattack"}
+        store.keep(training, {**about, "sha256": "2"}, "quick", {"images": 1})
+        assert set(store.networks[training.key]["suites"]) == {"quick"}
+        assert work.Store(tmp_path / "store.json").content == store.content
+
+    def test_a_file_of_another_kind_is_refused(self, tmp_path: Path) -> None:
+        (tmp_path / "store.json").write_text('{"cases": {}}')
+        with pytest.raises(ValueError, match="`--store` must be a file of this command"):
+            work.Store(tmp_path / "store.json")
+
+
+class TestWork:
+    def test_stops_goes_on_and_keeps_what_the_evaluation_says(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        monkeypatch.setitem(plan.TABLES, "tiny", replace(TINY, more={}))
+        ran: list[str] = []
+
+        def spy(line: str) -> None:
+            ran.append(line.split()[1])
+            if len(ran) == 3:
+                raise work.subprocess.CalledProcessError(130, line)
+            run(line)
+
+        run = work._run
+        monkeypatch.setattr(work, "_run", spy)
+        doc = tmp_path / "page.md"
+        doc.write_text("before\n<!-- defence -->\n<!-- end of defence -->\nafter\n")
+        words = ["tiny", "--runs", tmp_path / "runs", "--store", tmp_path / "s.json", "--page", doc]
+        words = [str(word) for word in words]
+        assert main(words) == 1
+        assert "the same line goes on" in capsys.readouterr().out
+        assert main(words) == 0
+        # The training that was stopped is done again, the finished ones are not.
+        assert ran == ["train", "evaluate", "train", "train", "evaluate"]
+        assert main(words) == 0
+        assert len(ran) == 5
+        stored = json.loads((tmp_path / "s.json").read_text())["networks"]["tiny/AMPGD/0"]
+        folder = tmp_path / "runs" / "tiny" / "ampgd-0" / "train"
+        assert stored["sha256"] == models.Card.from_json((folder / "model.json").read_text()).sha256
+        x, y = data.sample("mnist", limit=30)
+        threats = {"linf": linf(0.1), "l2": l2(1.0)}
+        found = robust_accuracy(models.load(folder / "model.safetensors"), x, y, threats, "quick")
+        verdict = stored["suites"]["quick"]
+        for name in threats:
+            broken = torch.stack([o.broken for o in found.outcomes if o.threat == name]).any(dim=0)
+            right = found.correct & ~broken
+            assert work.unpacked(verdict[name], 30).tolist() == right.tolist()
+        text = doc.read_text()
+        assert text.startswith("before\n")
+        assert text.endswith("after\n")
+        assert "| AMPGD | 1 |" in text
+        assert "| E-AT | 1 |" in text
+
+    def test_the_commands_of_all_that_is_missing(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        monkeypatch.setitem(plan.TABLES, "tiny", TINY)
+        assert main(["tiny", "--list", "--store", str(tmp_path / "s.json")]) == 0
+        lines = capsys.readouterr().out.splitlines()
+        assert [line.split()[1] for line in lines] == ["train", "evaluate"] * 3
+        assert all("--resume" in line for line in lines)
+
+
+class TestPage:
+    def test_means_spread_and_paired_differences_by_hand(self) -> None:
+        first, second, third = TINY.trainings()
+        every = torch.ones(30, dtype=torch.bool)
+
+        def left(count: int) -> torch.Tensor:
+            return torch.arange(30) < count
+
+        networks = {
+            first.key: network(first, {"clean": every, "linf": left(20), "l2": left(12)}),
+            third.key: network(third, {"clean": every, "linf": left(9), "l2": left(21)}),
+            second.key: network(second, {"clean": every, "linf": left(6), "l2": left(30)}),
+        }
+        ampgd, eat = page.lines(TINY, "quick", networks)
+        assert ampgd.share("linf") == pytest.approx(100 * (20 + 9) / 60)
+        assert ampgd.share("union") == pytest.approx(100 * (12 + 9) / 60)
+        found = ampgd.minus(eat)
+        assert found is not None
+        # Only seed 0 is common: images 6 to 11 are the difference.
+        share = 6 / 30
+        error = 1.96 * math.sqrt(share * (1 - share) * 30 / 29) / math.sqrt(30)
+        wanted = [100 * share, 100 * (share - error), 100 * (share + error)]
+        assert found == pytest.approx(tuple(wanted))
+        text = page.rendered(TINY, "quick", networks)
+        assert "**35.0** [30.0, 40.0]" in text
+        assert "Highest mean union: AMPGD, 35.0." in text
+        assert "are there" not in text  # all of them are
+
+    def test_nothing_is_said_of_tables_without_networks(self) -> None:
+        assert page.rendered(TINY, "quick", {}) == ""
+        assert list(page.sections({})) == []
+
+    def test_docs_are_what_the_summaries_give(self) -> None:
+        content = work.Store(ROOT / STORE).content
+        text = (ROOT / PAGE).read_text(encoding="utf-8")
+        assert f"<!-- defence -->\n{page.document(content)}<!-- end of defence -->" in text, (
+            "write it again: python -m benchmarks.defence --render"
+        )
