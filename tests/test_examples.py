@@ -6,6 +6,7 @@ import runpy
 import pytest
 
 from folders import ROOT
+from saddlepoint import cli
 
 EXAMPLES = ROOT / "examples"
 # Few images, to be quick; chance success (an undefended image is misclassified anyway) is far lower.
@@ -30,27 +31,40 @@ def test_examples_are_short(name):
     assert len((EXAMPLES / f"{name}.py").read_text().splitlines()) < 60
 
 
+def small_training(folder, seed, eps):
+    """A training against linf and l2 of a few seconds; returns its folder."""
+    words = "train --data mnist-sample --model A --method ampgd --limit 60 --held-out 20 --epochs 2 --steps 4"
+    words += f" --test-images 2 --test-steps 1 --threat linf:0.2 --threat l2:{eps} --seed {seed}"
+    with pytest.raises(SystemExit) as caught:
+        cli.main([*words.split(), "--quiet", "--out", str(folder)])
+    assert caught.value.code == 0
+    return folder
+
+
 def test_defence_figures_show_accuracy_over_epochs_and_weights_over_radii(tmp_path):
+    """Runs as `train` writes them: two seeds of one radius, which are a band, and one of another."""
     example = runpy.run_path(str(EXAMPLES / "defence_figures.py"))
-    for eps in ("4.0", "1.0"):
-        share = {"clean": 0.9, "linf": 0.2, "l2": 0.4, "union": 0.2}
-        last = {"weight/linf": 1 - float(eps) / 8, "weight/l2": float(eps) / 8}
-        run = {
-            "config": {"method": "ampgd", "threat": ["linf:0.2", f"l2:{eps}"]},
-            "history": [{"validation": share}, {"validation": {**share, "l2": 0.6}, **last}],
-        }
-        (tmp_path / eps).mkdir()
-        (tmp_path / eps / "run.json").write_text(json.dumps(run))
-    folders = [tmp_path / "4.0", tmp_path / "1.0"]
-    by_radius = example["weights"](folders)
-    assert [(c.label, c.x, c.y) for c in by_radius.curves] == [
-        ("linf", (1.0, 4.0), (0.875, 0.5)),
-        ("l2", (1.0, 4.0), (0.125, 0.5)),
+    made = [(0, 4.0), (1, 4.0), (0, 1.0)]
+    folders = [small_training(tmp_path / f"{seed}-{eps}", seed, eps) for seed, eps in made]
+    last = [
+        json.loads((folder / "history.jsonl").read_text().splitlines()[-1])["stats"]
+        for folder in folders
     ]
-    over_epochs = example["accuracy"](folders[0])
-    assert {c.label: c.y for c in over_epochs.curves}["l2"] == (40, 60)
-    assert over_epochs.title == "AMPGD"
-    files = example["main"](folders[:1], folders, tmp_path / "figures")
+    by_radius = example["weights"](folders)
+    assert [curve.label for curve in by_radius.curves] == ["linf", "l2"]
+    for curve in by_radius.curves:
+        one, two, alone = (each[f"weight/{curve.label}"] for each in last)
+        assert curve.x == (1.0, 4.0)
+        assert curve.y == pytest.approx((alone, (one + two) / 2))
+        assert curve.low == pytest.approx((alone, min(one, two)))
+        assert curve.high == pytest.approx((alone, max(one, two)))
+    epochs = [json.loads(line) for line in (folders[2] / "history.jsonl").read_text().splitlines()]
+    (panel,) = example["accuracy"](folders[2:])
+    shown = {curve.label: curve for curve in panel.curves}
+    assert shown["l2"].y == pytest.approx([100 * each["validation"]["l2"] for each in epochs])
+    assert (set(shown), shown["l2"].low) == ({"linf", "l2", "union"}, ())
+    assert panel.title == "AMPGD"
+    files = example["main"](folders[:2], folders, [], tmp_path / "figures")
     assert [file.name for file in files] == [
         "defence-accuracy.png",
         "defence-accuracy.svg",

@@ -12,6 +12,7 @@ from pathlib import Path
 from . import __doc__ as about
 from .page import write
 from .plan import TABLES
+from .ship import ship
 from .work import Store, carry_out, lines
 
 STORE, PAGE = Path("docs/results/defence.json"), Path("docs/RESULTS.md")
@@ -27,12 +28,22 @@ def main(words: Sequence[str] | None = None) -> int:
     parser.add_argument("--page", type=Path, default=PAGE)
     parser.add_argument("--list", action="store_true", help="print the commands that are missing")
     parser.add_argument("--render", action="store_true", help="write the tables, run nothing")
+    parser.add_argument(
+        "--ship",
+        action="append",
+        default=[],
+        help="NAME=TABLE/ROW/SEED comes with the package then",
+    )
     options = parser.parse_args(words)
     unknown = [name for name in options.tables if name not in TABLES]
     if unknown:
         parser.error(f"`TABLE` must be one of {', '.join(TABLES)}, got {unknown[0]}")
     tables = [TABLES[name] for name in options.tables or TABLES]
     store = Store(options.store)
+    if options.ship:
+        for name, _, key in (text.partition("=") for text in options.ship):
+            print(f"{name}: {ship(name, key, store, options.runs).robust}")
+        return 0
     if options.list:
         print(*lines(tables, store, options.runs), sep="\n")
         return 0

@@ -83,10 +83,11 @@ def lines(table: Table, suite: str, networks: Mapping[str, Any]) -> list[Line]:
             continue
         if network["command"] == training.settings.command():
             found.setdefault(training.row, []).append((training.seed, network))
-    return [_line(row, networks_of, suite) for row, networks_of in found.items()]
+    return [line_of(row, networks_of, suite) for row, networks_of in found.items()]
 
 
-def _line(row: str, judged: list[tuple[int, Any]], suite: str) -> Line:
+def line_of(row: str, judged: list[tuple[int, Any]], suite: str) -> Line:
+    """A row out of seeds and networks of the store that a suite has judged."""
     by_threat: dict[str, list[Tensor]] = {}
     for _, network in judged:
         verdict = network["suites"][suite]

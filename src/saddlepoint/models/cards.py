@@ -101,6 +101,8 @@ class Card:
         versions: Of the libraries used.
         mean: How the network wants images, as --mean said it; None for networks that normalise inside.
         std: The same for --std.
+        robust: Of networks trained against threats what judged them: "threats", norm:radius each, and by suite
+            "images" and the percent of them that are right: "clean", by norm, and under all at once, "union".
 
     Example:
         >>> from saddlepoint import models
@@ -126,6 +128,7 @@ class Card:
     versions: Mapping[str, str]
     mean: str | None = None
     std: str | None = None
+    robust: Mapping[str, Any] | None = None
 
     def __repr__(self) -> str:
         shape = f"{self.channels}x{self.size}x{self.size}"

@@ -36,8 +36,8 @@ def shipped() -> tuple[str, ...]:
     `mnist-a` is by our fast recipe, `mnist-paper-a` by the paper's: 50 epochs of Adam.
 
     Example:
-        >>> shipped()[-1]
-        'mnist-paper-c'
+        >>> shipped()[0], "mnist-d" in shipped()
+        ('cifar10-a', True)
     """
     files = (file.name for file in _folder().iterdir())
     return tuple(sorted(name.removesuffix(".json") for name in files if name.endswith(".json")))
