@@ -386,6 +386,30 @@ class TestReductions:
             avg_step(second, optimizers[1], x, y, threats, **options)
             torch.testing.assert_close(parameters(first), parameters(second), rtol=0, atol=1e-10)
 
+    @pytest.mark.parametrize("method", ["avg", "max"])
+    @pytest.mark.parametrize(
+        ("named", "iteration"),
+        [(THREATS, 0), (SCHEDULED, 0), (SCHEDULED, 1)],
+        ids=["plain", "first size", "second size"],
+    )
+    def test_avg_and_max_equal_the_literal_methods(self, method, named, iteration):
+        """Every threat attacks alone, image by image; theta moves on the mean of the losses, or the largest."""
+        model, (x, y), steps = network(), batch(), 4
+        expected, threats = copy.deepcopy(model), list(named.values())
+        total = 0.0
+        for image, label in zip(x, y, strict=True):
+            deltas, _ = literal_attack(
+                *(expected, image, label, threats, lambda w, _: w, [1.0] * 3, steps, iteration)
+            )
+            losses = [literal_loss(expected, image + delta, label) for delta in deltas]
+            total = total + (sum(losses) / 3 if method == "avg" else max(losses)) / len(x)
+        total.backward()
+        sgd(expected).step()
+        options = {"steps": steps, "iteration": iteration}
+        stats = STEPS[method](model, sgd(model), x, y, named, **options)
+        torch.testing.assert_close(parameters(model), parameters(expected), rtol=0, atol=1e-9)
+        assert stats.loss == pytest.approx(total.item())
+
     def test_large_gamma_tends_to_avg(self):
         gaps = []
         for gamma in (1.0, 1e2, 1e4):
