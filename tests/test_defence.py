@@ -78,7 +78,14 @@ class TestStore:
             right = torch.tensor([random.Random(count + n).random() < 0.5 for n in range(count)])
             assert work.unpacked(work.packed(right), count).tolist() == right.tolist()
 
-    def test_what_was_trained_otherwise_or_judged_on_other_images_is_missing(
+    def test_of_more_images_the_first_count(self) -> None:
+        first, _, _ = TINY.trainings()
+        right = {name: torch.arange(50) < 40 for name in ("clean", "linf", "l2")}
+        (row,) = page.lines(TINY, "quick", {first.key: network(first, right)})
+        assert row.right["union"].shape == (1, 30)
+        assert row.share("union") == 100.0
+
+    def test_what_was_trained_otherwise_or_judged_on_fewer_images_is_missing(
         self, tmp_path: Path
     ) -> None:
         store = work.Store(tmp_path / "store.json")

@@ -78,20 +78,20 @@ def lines(table: Table, suite: str, networks: Mapping[str, Any]) -> list[Line]:
     for training in table.trainings():
         network = networks.get(training.key, {})
         judged = network.get("suites", {}).get(suite)
-        # What was judged on other images, or trained otherwise, is not of this table.
-        if judged is None or judged["images"] != table.suites[suite]:
+        # What was judged on fewer images, or trained otherwise, is not of this table.
+        if judged is None or judged["images"] < table.suites[suite]:
             continue
         if network["command"] == training.settings.command():
             found.setdefault(training.row, []).append((training.seed, network))
-    return [line_of(row, networks_of, suite) for row, networks_of in found.items()]
+    count = table.suites[suite]
+    return [line_of(row, judged, suite, count) for row, judged in found.items()]
 
 
-def line_of(row: str, judged: list[tuple[int, Any]], suite: str) -> Line:
-    """A row out of seeds and networks of the store that a suite has judged."""
+def line_of(row: str, judged: list[tuple[int, Any]], suite: str, images: int) -> Line:
+    """A row out of seeds and networks of the store that a suite has judged, on the first images."""
     by_threat: dict[str, list[Tensor]] = {}
     for _, network in judged:
         verdict = network["suites"][suite]
-        images = verdict["images"]
         right = {n: unpacked(v, images) for n, v in verdict.items() if n != "images"}
         right["union"] = torch.stack(list(right.values())).all(dim=0)
         for name, each in right.items():

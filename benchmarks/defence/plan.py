@@ -11,7 +11,7 @@ from saddlepoint.runs.settings import EvaluateSettings, TrainSettings
 
 MNIST = ("linf:0.3", "l2:2.0", "l1:10")
 CIFAR10 = ("linf:0.03", "l2:0.5", "l1:12")
-METHODS = {"AMPGD": "ampgd", "MSD": "msd", "MAX": "max", "AVG": "avg", "E-AT": "eat"}
+METHODS = {"AMPGD": "ampgd", "MSD": "msd", "E-AT": "eat", "MAX": "max", "AVG": "avg"}
 
 
 @dataclass(frozen=True)
@@ -101,14 +101,14 @@ TABLES = {
             "5,000 images, 6 epochs, R = 15 steps for every perturbation of every method",
             _FEW,
             _methods(),
-            suites={"quick": 1000, "autoattack": 200},
+            suites={"quick": 500},
         ),
         Table(
             "small-l1-12",
             "the same, trained with l1 radius 12 and tested with 10",
             {**_FEW, "train_radius": ["l1:12"]},
             _methods(),
-            suites={"quick": 1000, "autoattack": 200},
+            suites={"quick": 500},
         ),
         Table(
             "race",

@@ -36,9 +36,10 @@ def ship(name: str, key: str, store: Store, runs: Path, into: Path = PARAMETERS)
     card = Card.from_json((folder / "model.json").read_text(encoding="utf-8"))
     if card.sha256 != store.networks[key]["sha256"]:
         raise ValueError(f"`runs` must have the network of the store, got another one in {folder}.")
+    network = [(training.seed, store.networks[key])]
     lines = {
-        suite: line_of(training.row, [(training.seed, store.networks[key])], suite)
-        for suite in judged
+        suite: line_of(training.row, network, suite, verdict["images"])
+        for suite, verdict in judged.items()
     }
     robust = {
         "threats": training.settings.threat,

@@ -40,10 +40,10 @@ class Store:
         return found
 
     def has(self, training: Training, suite: str, images: int) -> bool:
-        """Whether the network of this very training has been judged so."""
+        """Whether the network of this very training has been judged on so many images, or on more."""
         found = self.networks.get(training.key, {})
         same = found.get("command") == training.settings.command()
-        return same and found["suites"].get(suite, {}).get("images") == images
+        return same and found["suites"].get(suite, {}).get("images", 0) >= images
 
     def keep(self, training: Training, about: dict[str, Any], suite: str, judged: Any) -> None:
         """Add what a suite found; of a network that was trained anew the older findings are dropped."""
@@ -92,7 +92,7 @@ def carry_out(tables: Iterable[Table], store: Store, runs: Path) -> None:
         if not _done(folder / suite, judge):
             _run(judge.command(resume=True, quiet=True, out=folder / suite))
         about = described(training, folder / "train")
-        store.keep(training, about, suite, verdicts(folder / suite, images))
+        store.keep(training, about, suite, verdicts(folder / suite))
         print(f"{training.key}: {suite} on {images} images", flush=True)
 
 
@@ -118,18 +118,12 @@ def described(training: Training, folder: Path) -> dict[str, Any]:
     }
 
 
-def verdicts(folder: Path, images: int) -> dict[str, Any]:
-    """Who was right, image by image, as hexadecimal digits: "clean", and under every threat.
-
-    Raises:
-        ValueError: An attack of the suite did not reach every image.
-    """
+def verdicts(folder: Path) -> dict[str, Any]:
+    """Who was right, image by image, as hexadecimal digits: "clean", and under every threat."""
     run, tensors = read_results(folder)
     (prefix,) = (name.removesuffix("correct") for name in tensors if name.endswith("/correct"))
     correct = tensors[f"{prefix}correct"]
-    if len(correct) != images:
-        raise ValueError(f"`{folder}` must have {images} images, got {len(correct)}.")
-    found: dict[str, Any] = {"images": images, "clean": packed(correct)}
+    found: dict[str, Any] = {"images": len(correct), "clean": packed(correct)}
     for text in run.settings["threat"]:
         name = text.partition(":")[0]
         broken = [
@@ -153,16 +147,21 @@ def unpacked(digits: str, images: int) -> torch.Tensor:
 
 
 def _done(folder: Path, settings: TrainSettings | EvaluateSettings) -> bool:
-    """Whether a folder has a finished run with these settings, whatever version began it."""
+    """Whether a folder has a finished run with these settings, whatever version began it.
+
+    An evaluation of more images is one of the first of them, too: no image depends on another.
+    """
     if not (folder / "run.json").exists():
         return False
     try:
         run, _ = read_results(folder)
     except ValueError:
         return False
-    wanted = settings.model_dump()
-    ours = {name: value for name, value in run.settings.items() if name not in ("recipe", "models")}
-    return all(wanted[name] == value for name, value in ours.items() if name in wanted)
+    wanted, ours = settings.model_dump(), dict(run.settings)
+    if isinstance(settings, EvaluateSettings) and ours["limit"] > wanted["limit"]:
+        wanted["limit"] = ours["limit"]
+    same = (name for name in ours if name in wanted and name not in ("recipe", "models"))
+    return all(wanted[name] == ours[name] for name in same)
 
 
 def _run(line: str) -> None:
