@@ -160,7 +160,9 @@ def _done(folder: Path, settings: TrainSettings | EvaluateSettings) -> bool:
     wanted, ours = settings.model_dump(), dict(run.settings)
     if isinstance(settings, EvaluateSettings) and ours["limit"] > wanted["limit"]:
         wanted["limit"] = ours["limit"]
-    same = (name for name in ours if name in wanted and name not in ("recipe", "models"))
+    # The record has a whole schedule, where a network was, and what fitted into memory.
+    filled_in = ("recipe", "models", "batch_size", "device")
+    same = (name for name in ours if name in wanted and name not in filled_in)
     return all(wanted[name] == ours[name] for name in same)
 
 
