@@ -139,10 +139,12 @@ def _said(table: Table, rows: list[Line]) -> str:
     """What the numbers say by themselves: who has the highest union, and how many trainings are missing."""
     best = max(rows, key=lambda row: row.share("union"))
     done, wanted = sum(len(row.seeds) for row in rows), sum(1 for _ in table.trainings())
-    text = f"Highest mean union: {best.row}, {best.share('union'):.1f}."
+    said = []
+    if len(rows) > 1:
+        said.append(f"Highest mean union: {best.row}, {best.share('union'):.1f}.")
     if done < wanted:
-        text += f" {done} of {wanted} trainings of this table are there."
-    return text + "\n"
+        said.append(f"{done} of {wanted} trainings of this table are there.")
+    return " ".join(said) + "\n"
 
 
 def sections(networks: Mapping[str, Any]) -> Iterator[str]:

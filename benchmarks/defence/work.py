@@ -158,12 +158,11 @@ def _done(folder: Path, settings: TrainSettings | EvaluateSettings) -> bool:
     except ValueError:
         return False
     wanted, ours = settings.model_dump(), dict(run.settings)
-    if isinstance(settings, EvaluateSettings) and ours["limit"] > wanted["limit"]:
-        wanted["limit"] = ours["limit"]
-    # The record has a whole schedule, where a network was, and what fitted into memory.
-    filled_in = ("recipe", "models", "batch_size", "device")
-    same = (name for name in ours if name in wanted and name not in filled_in)
-    return all(wanted[name] == ours[name] for name in same)
+    filled_in = {"recipe"}  # the record has the whole schedule
+    if isinstance(settings, EvaluateSettings):
+        filled_in |= {"models", "batch_size"}  # where a network was, and what fitted into memory
+        wanted["limit"] = max(wanted["limit"], ours["limit"])
+    return all(wanted[name] == ours[name] for name in ours.keys() & wanted.keys() - filled_in)
 
 
 def _run(line: str) -> None:
