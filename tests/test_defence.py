@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 import torch
-from benchmarks.defence import page, plan, work
+from benchmarks.defence import calibrate, page, plan, ship, work
 from benchmarks.defence.__main__ import PAGE, STORE, main
 
 from folders import ROOT
-from saddlepoint import data, models
+from saddlepoint import cli, data, models
 from saddlepoint.evaluation import robust_accuracy
 from saddlepoint.projections import l2, linf
 
@@ -123,16 +123,18 @@ class TestWork:
     def test_stops_goes_on_and_keeps_what_the_evaluation_says(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
     ) -> None:
-        monkeypatch.setitem(plan.TABLES, "tiny", replace(TINY, more={}))
+        few = replace(TINY, more={}, suites={"quick": 8})
+        monkeypatch.setitem(plan.TABLES, "tiny", few)
         ran: list[str] = []
 
         def spy(line: str) -> None:
             ran.append(line.split()[1])
             if len(ran) == 3:
                 raise work.subprocess.CalledProcessError(130, line)
-            run(line)
+            with pytest.raises(SystemExit) as caught:  # in this process, to be quick
+                cli.main(line.split()[1:])
+            assert caught.value.code == 0
 
-        run = work._run
         monkeypatch.setattr(work, "_run", spy)
         doc = tmp_path / "page.md"
         doc.write_text("before\n<!-- defence -->\n<!-- end of defence -->\nafter\n")
@@ -148,19 +150,38 @@ class TestWork:
         stored = json.loads((tmp_path / "s.json").read_text())["networks"]["tiny/AMPGD/0"]
         folder = tmp_path / "runs" / "tiny" / "ampgd-0" / "train"
         assert stored["sha256"] == models.Card.from_json((folder / "model.json").read_text()).sha256
-        x, y = data.sample("mnist", limit=30)
+        x, y = data.sample("mnist", limit=8)
         threats = {"linf": linf(0.1), "l2": l2(1.0)}
         found = robust_accuracy(models.load(folder / "model.safetensors"), x, y, threats, "quick")
         verdict = stored["suites"]["quick"]
         for name in threats:
             broken = torch.stack([o.broken for o in found.outcomes if o.threat == name]).any(dim=0)
             right = found.correct & ~broken
-            assert work.unpacked(verdict[name], 30).tolist() == right.tolist()
+            assert work.unpacked(verdict[name], 8).tolist() == right.tolist()
+        (tmp_path / "into").mkdir()
+        store = work.Store(tmp_path / "s.json")
+        card = ship.ship("mnist-tiny", "tiny/AMPGD/0", store, tmp_path / "runs", tmp_path / "into")
+        assert card.robust == {
+            "threats": ["linf:0.1", "l2:1.0"],
+            "quick": {
+                "images": 8,
+                "clean": round(100 * found.clean, 2),
+                **{name: round(100 * share, 2) for name, share in found.per_threat.items()},
+                "union": round(100 * found.union, 2),
+            },
+        }
+        loaded = models.load(tmp_path / "into" / "mnist-tiny.safetensors")
+        assert torch.equal(loaded(x), models.load(folder / "model.safetensors")(x))
         text = doc.read_text()
         assert text.startswith("before\n")
         assert text.endswith("after\n")
         assert "| AMPGD | 1 |" in text
         assert "| E-AT | 1 |" in text
+
+    def test_a_command_that_fails_is_told_by_its_exit_code(self) -> None:
+        with pytest.raises(work.subprocess.CalledProcessError) as caught:
+            work._run("saddlepoint no-such-command")
+        assert caught.value.returncode == 2
 
     def test_the_commands_of_all_that_is_missing(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
@@ -170,6 +191,68 @@ class TestWork:
         lines = capsys.readouterr().out.splitlines()
         assert [line.split()[1] for line in lines] == ["train", "evaluate"] * 3
         assert all("--resume" in line for line in lines)
+
+
+class TestCalibration:
+    def test_a_threat_below_the_mean_gets_a_larger_radius_within_its_bounds(self) -> None:
+        tested = {"linf": 0.3, "l2": 2.0, "l1": 10.0}
+        found = calibrate.moved(tested, tested, {"linf": 0.6, "l2": 0.6, "l1": 0.3}, rate=0.5)
+        assert found == pytest.approx({"linf": 0.3, "l2": 2.0, "l1": 10 * math.exp(0.5 * 0.2)})
+        again = calibrate.moved(tested, found, {"linf": 0.5, "l2": 0.4, "l1": 0.6}, rate=0.5)
+        assert again["l1"] == pytest.approx(found["l1"] * math.exp(-0.05))
+        assert again["l2"] == pytest.approx(2 * math.exp(0.05))
+        wide = calibrate.moved(tested, tested, {"linf": 1.0, "l2": 1.0, "l1": 0.0}, rate=9.0)
+        assert wide == {"linf": 0.3, "l2": 2.0, "l1": 15.0}
+
+    def test_equal_accuracies_are_a_fixed_point(self) -> None:
+        radii = {"linf": 0.33, "l1": 12.0}
+        same = calibrate.moved({"linf": 0.3, "l1": 10.0}, radii, {"linf": 0.5, "l1": 0.5})
+        assert same == pytest.approx(radii)
+
+    def test_rounds_are_kept_and_gone_on_with(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        trained: list[list[str]] = []
+        monkeypatch.setattr(
+            calibrate, "train_once", lambda settings, _: trained.append(settings.train_radius)
+        )
+        training = next(TINY.trainings())
+
+        def judge(file: Path) -> dict[str, float]:
+            assert file.parent.name == f"round-{len(trained) - 1}"
+            return {"linf": 0.5, "l2": 0.3}
+
+        calibrate.calibrate(training, 1, tmp_path, judge)
+        done = calibrate.calibrate(training, 3, tmp_path, judge)
+        assert trained[0] == ["linf:0.1", "l2:1"]
+        assert [len(trained), len(done)] == [3, 3]
+        for n in range(3):
+            assert trained[n][1] == f"l2:{math.exp(0.1 * n):.6g}"
+        assert json.loads((tmp_path / "calibrate" / "tiny" / "ampgd-0.json").read_text()) == done
+
+    def test_the_judge_sees_images_that_training_has_not_seen(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        x, y = data.sample("mnist", limit=50)
+        asked: list[int] = []
+
+        def load(name: str, split: str, limit: int) -> tuple[torch.Tensor, torch.Tensor]:
+            asked.append(limit)
+            return x[:limit], y[:limit]
+
+        seen: list[torch.Tensor] = []
+
+        def judged(model: Any, images: torch.Tensor, *_: Any) -> Any:
+            seen.append(images)
+            return robust_accuracy(model, images[:2], y[:2], {"linf": linf(0.01)})
+
+        monkeypatch.setattr(calibrate.data, "load", load)
+        monkeypatch.setattr(calibrate, "robust_accuracy", judged)
+        few = replace(TINY, shared={**TINY.shared, "limit": 40})
+        judge = calibrate.judge_of(next(few.trainings()), images=10)
+        judge("mnist-a")  # type: ignore[arg-type]
+        assert asked == [50]
+        assert torch.equal(seen[0], x[40:])
 
 
 class TestPage:

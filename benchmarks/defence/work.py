@@ -86,14 +86,19 @@ def carry_out(tables: Iterable[Table], store: Store, runs: Path) -> None:
     """
     for training, suite, images in missing(tables, store):
         folder = training.folder(runs)
-        if not _done(folder / "train", training.settings):
-            _run(training.settings.command(resume=True, quiet=True, out=folder / "train"))
+        train_once(training.settings, folder / "train")
         judge = training.judged_by(suite, images, runs)
         if not _done(folder / suite, judge):
             _run(judge.command(resume=True, quiet=True, out=folder / suite))
         about = described(training, folder / "train")
         store.keep(training, about, suite, verdicts(folder / suite))
         print(f"{training.key}: {suite} on {images} images", flush=True)
+
+
+def train_once(settings: TrainSettings, folder: Path) -> None:
+    """Train, or go on with a training that was stopped; nothing if it is finished."""
+    if not _done(folder, settings):
+        _run(settings.command(resume=True, quiet=True, out=folder))
 
 
 def described(training: Training, folder: Path) -> dict[str, Any]:
