@@ -287,6 +287,19 @@ class TestPage:
         assert page.rendered(TINY, "quick", {}) == ""
         assert list(page.sections({})) == []
 
+    def test_cards_of_shipped_networks_say_what_the_summaries_say(self) -> None:
+        stored = work.Store(ROOT / STORE).networks
+        by_hash = {network["sha256"]: (key, network) for key, network in stored.items()}
+        cards = [models.card(name) for name in models.shipped()]
+        for card in (card for card in cards if card.robust is not None):
+            key, network = by_hash[card.sha256]
+            table, row, _ = key.split("/")
+            assert card.command == network["command"]
+            for suite, verdict in network["suites"].items():
+                line = page.line_of(row, [(0, network)], suite, verdict["images"])
+                said = {name: round(line.share(name), 2) for name in line.right}
+                assert card.robust[suite] == {"images": verdict["images"], **said}, table
+
     def test_docs_are_what_the_summaries_give(self) -> None:
         content = work.Store(ROOT / STORE).content
         text = (ROOT / PAGE).read_text(encoding="utf-8")

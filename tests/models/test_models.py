@@ -1,6 +1,7 @@
 """Networks: hand-derived parameter counts, parameters as their cards say, and files that cannot do harm."""
 
 import json
+import math
 import os
 import shutil
 import subprocess
@@ -15,7 +16,7 @@ import torch
 from safetensors.torch import save_file
 from torch import nn
 
-from saddlepoint import data, models, training
+from saddlepoint import LpBall, data, models, training
 from saddlepoint.models import loading
 
 SMALL = ("A", "B", "C", "D")
@@ -31,6 +32,8 @@ LEAST_ACCURACY = {
     "mnist-paper-a": 98.0,
     "mnist-paper-c": 99.0,
 }
+
+ROBUST = [name for name in models.shipped() if models.card(name).robust is not None]
 
 
 def conv(inputs, outputs, kernel, *, bias=True):
@@ -256,7 +259,7 @@ class TestMeasure:
 
 class TestShipped:
     def test_names(self):
-        assert set(models.shipped()) == set(LEAST_ACCURACY)
+        assert set(models.shipped()) == {*LEAST_ACCURACY, *ROBUST}
 
     def test_together_they_are_small(self):
         folder = Path(str(loading._folder()))
@@ -278,6 +281,35 @@ class TestShipped:
         error = 3 * (card.accuracy / 100 * (1 - card.accuracy / 100) / len(y)) ** 0.5
         assert accuracy.clean == pytest.approx(card.accuracy / 100, abs=error)
         assert accuracy.fgsm == pytest.approx(card.fgsm_accuracy / 100, abs=0.12)
+
+    def test_robust_networks_withstand_what_others_do_not(self):
+        x, y = data.sample("mnist", limit=32)
+        threats = {"linf": LpBall(math.inf, 0.3), "l2": LpBall(2, 2.0), "l1": LpBall(1, 10.0)}
+        names = [name for name in ROBUST if models.card(name).data == "mnist"]
+        assert names
+        for name in names:
+            assert models.card(name).robust["threats"] == ["linf:0.3", "l2:2.0", "l1:10"]
+            found = training.validate(models.load(name), x, y, threats, steps=20)
+            # The training's own attack, once, is no stronger than the suite; three standard errors of chance.
+            expected = models.card(name).robust["quick"]["union"] / 100
+            assert found["union"] >= expected - 3 * (expected * (1 - expected) / 32) ** 0.5
+        plain = training.validate(models.load("mnist-d"), x, y, threats, steps=20)
+        assert plain["union"] == 0
+
+    @pytest.mark.parametrize("name", ROBUST)
+    def test_cards_of_robust_networks(self, name):
+        card = models.card(name)
+        for suite, found in card.robust.items():
+            if suite != "threats":
+                norms = [text.partition(":")[0] for text in card.robust["threats"]]
+                assert set(found) == {"images", "clean", "union", *norms}
+                assert found["union"] <= min(found[norm] for norm in norms)
+                assert found["images"] >= 100
+        x, y = data.sample(card.data)
+        accuracy = models.measure(models.load(name), x, y, eps=card.fgsm_eps)
+        error = 3 * (card.accuracy / 100 * (1 - card.accuracy / 100) / len(y)) ** 0.5
+        assert accuracy.clean == pytest.approx(card.accuracy / 100, abs=error)
+        assert Path(str(loading._folder() / f"{name}.safetensors")).stat().st_size < 1_000_000
 
     @pytest.mark.parametrize("name", LEAST_ACCURACY)
     def test_the_command_of_the_card_is_this_recipe(self, name):
