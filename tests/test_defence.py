@@ -147,7 +147,7 @@ class TestWork:
         assert ran == ["train", "evaluate", "train", "train", "evaluate"]
         assert main(words) == 0
         assert len(ran) == 5
-        stored = json.loads((tmp_path / "s.json").read_text())["networks"]["tiny/AMPGD/0"]
+        stored = json.loads((tmp_path / "s.json").read_text())["trainings"]["tiny/AMPGD/0"]
         folder = tmp_path / "runs" / "tiny" / "ampgd-0" / "train"
         assert stored["sha256"] == models.Card.from_json((folder / "model.json").read_text()).sha256
         x, y = data.sample("mnist", limit=8)

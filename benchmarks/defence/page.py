@@ -159,7 +159,7 @@ def sections(networks: Mapping[str, Any]) -> Iterator[str]:
 
 def document(content: Mapping[str, Any]) -> str:
     """All that stands between the marks of the page."""
-    return "\n".join([_INTRODUCTION, *sections(content["networks"])])
+    return "\n".join([_INTRODUCTION, *sections(content["trainings"])])
 
 
 def write(page: Path, content: Mapping[str, Any]) -> None:

@@ -26,7 +26,7 @@ class Store:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.content: dict[str, Any] = {"schema": SCHEMA, "networks": {}}
+        self.content: dict[str, Any] = {"schema": SCHEMA, "trainings": {}}
         if path.exists():
             self.content = json.loads(path.read_text(encoding="utf-8"))
             if self.content.get("schema") != SCHEMA:
@@ -36,7 +36,7 @@ class Store:
 
     @property
     def networks(self) -> dict[str, Any]:
-        found: dict[str, Any] = self.content["networks"]
+        found: dict[str, Any] = self.content["trainings"]
         return found
 
     def has(self, training: Training, suite: str, images: int) -> bool:
@@ -50,7 +50,7 @@ class Store:
         old = self.networks.get(training.key, {})
         suites = old["suites"] if old.get("sha256") == about["sha256"] else {}
         self.networks[training.key] = {**about, "suites": {**suites, suite: judged}}
-        self.content["networks"] = dict(sorted(self.networks.items()))
+        self.content["trainings"] = dict(sorted(self.networks.items()))
         self.path.parent.mkdir(parents=True, exist_ok=True)
         beside = self.path.with_suffix(".part")
         beside.write_text(json.dumps(self.content, indent=1) + "\n", encoding="utf-8")
