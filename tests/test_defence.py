@@ -283,6 +283,17 @@ class TestPage:
         assert "Highest mean union: AMPGD, 35.0." in text
         assert "are there" not in text  # all of them are
 
+    def test_weights_over_seeds(self) -> None:
+        table = replace(TINY, rows={"l2 1": {"method": "ampgd"}}, seeds=2, more={}, weights=True)
+        right = {name: torch.ones(30, dtype=torch.bool) for name in ("clean", "linf", "l2")}
+        networks = {
+            each.key: network(each, right, weights={"linf": 0.6 - each.seed / 10, "l2": 0.4})
+            for each in table.trainings()
+        }
+        text = page.rendered(table, "quick", networks)
+        assert "| l2 1 | 2 | 0.55 [0.50, 0.60] | 0.40 [0.40, 0.40] |" in text
+        assert "2 of 2 trainings" in text
+
     def test_nothing_is_said_of_tables_without_networks(self) -> None:
         assert page.rendered(TINY, "quick", {}) == ""
         assert list(page.sections({})) == []

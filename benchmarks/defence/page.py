@@ -46,12 +46,14 @@ class Line:
         seeds: Those that were judged.
         right: Who was right under each threat, and under all ("union"), seed by seed: (seeds, images).
         clean: Accuracy on all test images, by seed.
+        weights: Mean weights of the threats in the last epoch, by seed.
     """
 
     row: str
     seeds: tuple[int, ...]
     right: Mapping[str, Tensor]
     clean: tuple[float, ...]
+    weights: tuple[Mapping[str, float], ...] = ()
 
     def share(self, name: str) -> float:
         """Mean accuracy in percent over the seeds."""
@@ -101,6 +103,7 @@ def line_of(row: str, judged: list[tuple[int, Any]], suite: str, images: int) ->
         tuple(seed for seed, _ in judged),
         {name: torch.stack(each) for name, each in by_threat.items()},
         tuple(network["accuracy"] for _, network in judged),
+        tuple(network.get("weights", {}) for _, network in judged),
     )
 
 
@@ -109,6 +112,8 @@ def rendered(table: Table, suite: str, networks: Mapping[str, Any]) -> str:
     rows = lines(table, suite, networks)
     if not rows:
         return ""
+    if table.weights:
+        return _weights(table, rows)
     names = [name for name in rows[0].right if name not in ("clean", "union")]
     head = ["Method", "seeds", "clean", *names, "**union**", f"{rows[0].row} minus it"]
     cells = [
@@ -119,6 +124,19 @@ def rendered(table: Table, suite: str, networks: Mapping[str, Any]) -> str:
     ]
     images = table.suites[suite]
     return f"{SUITES[suite]}, {images:,} images:\n\n{markdown(head, cells)}\n{_said(table, rows)}\n"
+
+
+def _weights(table: Table, rows: list[Line]) -> str:
+    """Mean weights of the last epoch: over seeds, the smallest and the largest in brackets."""
+    names = list(rows[0].weights[0])
+    cells = []
+    for row in rows:
+        found = [[each[name] for each in row.weights] for name in names]
+        shown = [f"{mean(one):.2f} [{min(one):.2f}, {max(one):.2f}]" for one in found]
+        cells.append([row.row, str(len(row.seeds)), *shown])
+    head = ["Method", "seeds", *(f"weight of {name}" for name in names)]
+    done, wanted = sum(len(row.seeds) for row in rows), sum(1 for _ in table.trainings())
+    return f"{markdown(head, cells)}\n{done} of {wanted} trainings of this table are there.\n"
 
 
 def _union(row: Line) -> str:

@@ -56,6 +56,8 @@ class Table:
         seeds: How many of each row.
         more: Other numbers of seeds, by row.
         suites: Images that each suite judges.
+        weights: Whether it is about the mean weights of the last epoch, and not about accuracy: rows may then
+            have threats of their own.
     """
 
     name: str
@@ -65,6 +67,7 @@ class Table:
     seeds: int = 3
     more: Mapping[str, int] = field(default_factory=dict)
     suites: Mapping[str, int] = field(default_factory=lambda: {"quick": 1000, "autoattack": 500})
+    weights: bool = False
 
     def trainings(self) -> Iterator[Training]:
         """Seed by seed, so that what is there after a stop can be compared."""
@@ -145,6 +148,17 @@ TABLES = {
             },
             seeds=2,
             suites={"quick": 1000},
+        ),
+        Table(
+            "weights",
+            "mean weights of AMPGD in the last epoch, linf 0.2, over the radius of l2",
+            {
+                **{"data": "mnist", "model": "mnist_cnn_small", "method": "ampgd", "steps": 8},
+                **{"limit": 6500, "held_out": 500, "test_steps": 10},
+            },
+            {f"l2 {eps}": {"threat": ["linf:0.2", f"l2:{eps}.0"]} for eps in (1, 2, 3, 4)},
+            suites={"quick": 100},
+            weights=True,
         ),
         Table(
             "full",
