@@ -25,6 +25,8 @@ LEVELS = {
     "calls": -1,
     "precision": -2,  # what calls are made in
     "extras": -3,  # what to install
+    "counts": -3,  # whole numbers
+    "behind": -3,  # networks behind callables
     "display": -2,  # how things print
     "bars": -2,
     "plots": -2,
@@ -51,6 +53,8 @@ LEVELS = {
     "cli": 7,
 }
 MATHEMATICS = [
+    "counts",
+    "behind",
     "display",
     "precision",
     "calls",

@@ -14,7 +14,8 @@ import torch
 from torch import Tensor, nn
 
 import saddlepoint as sp
-from saddlepoint.calls import call, check_eval_mode, full_precision, logits_of, modules_behind
+from saddlepoint.behind import modules_behind
+from saddlepoint.calls import call, check_eval_mode, full_precision, logits_of
 from saddlepoint.solver.search import random_search
 
 BALL = sp.LpBall(math.inf, 0.1)

@@ -2,21 +2,20 @@
 
 A model maps images in [0, 1] to logits. It gets a tensor of its own, on its device and in its dtype, in full
 precision whatever autocast is around, unless `saddlepoint.precision` says otherwise for it. What it returns is
-taken apart, and the logits come back on the device and in the dtype of the images. Whoever asks a model, asks
-it here.
+taken apart, and the logits come back on the device of the images, and in their dtype or a finer one that the
+model answers in. Whoever asks a model, asks it here.
 """
 
 from __future__ import annotations
 
-import functools
-import types
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from itertools import chain, islice
+from itertools import chain
 
 import torch
 from torch import Tensor, nn
 
+from saddlepoint.behind import modules_behind, parts_in_training
 from saddlepoint.precision import how_of
 
 __all__ = [
@@ -27,8 +26,6 @@ __all__ = [
     "full_precision",
     "home",
     "logits_of",
-    "modules_behind",
-    "parts_in_training",
 ]
 
 Model = Callable[[Tensor], Tensor]
@@ -42,24 +39,10 @@ Example:
 """
 
 _DEVICES = ("cpu", "cuda", "mps", "xpu")  # that autocast may be on for
-# How far, and among how many things, networks behind a function are looked for.
-_REACH, _MANY = 6, 10_000
-_OWN = frozenset(vars(nn.Module()))  # what every module has: registered parts, hooks
-_LEAVES = (
-    Tensor,
-    str,
-    bytes,
-    int,
-    float,
-    complex,
-    type,
-    types.ModuleType,
-    types.BuiltinFunctionType,
-)
 
 
 def call(model: Model, images: Tensor, *, fresh: bool = False) -> Tensor:
-    """The logits of a model, as a tensor of the device and dtype of the images.
+    """The logits of a model, as a tensor on the device of the images.
 
     Args:
         model: A callable from images to logits.
@@ -68,7 +51,8 @@ def call(model: Model, images: Tensor, *, fresh: bool = False) -> Tensor:
         fresh: Whether nobody else uses this tensor, so that it need not be copied.
 
     Returns:
-        (n, C), in the dtype of the images.
+        (n, C), in the dtype of the images, or in that of the model if it is finer: which class has the largest
+        score is for the model to say, not for rounding.
 
     Raises:
         TypeError: The model returned something that holds no logits.
@@ -107,7 +91,7 @@ def call(model: Model, images: Tensor, *, fresh: bool = False) -> Tensor:
             f"models must return logits (B, C), one row for each of {len(images)} images, "
             f"got {tuple(logits.shape)}."
         )
-    return logits.to(images)
+    return logits.to(images.device, torch.promote_types(logits.dtype, images.dtype))
 
 
 def logits_of(output: object) -> Tensor:
@@ -177,106 +161,6 @@ def check_eval_mode(models: Sequence[Model]) -> None:
                     f"models[{index}] ({what}) is in training mode, which makes its answers depend on the "
                     "batch and on chance; call model.eval() first."
                 )
-
-
-def parts_in_training(module: nn.Module) -> list[nn.Module]:
-    """The parts of a network that are in training mode.
-
-    Shells have no mode, although they say otherwise: those of exported programs, and the bare modules that
-    only hold parameters. What a traced network calls has one: its batch norm and dropout are modules as ever.
-
-    Example:
-        >>> parts_in_training(torch.fx.symbolic_trace(nn.Sequential(nn.Linear(2, 2), nn.Dropout())))
-        [Linear(in_features=2, out_features=2, bias=True), Dropout(p=0.5, inplace=False)]
-    """
-    return [part for part in module.modules() if part.training and not _is_shell(part)]
-
-
-def _is_shell(part: nn.Module) -> bool:
-    kind = type(part)
-    graph = isinstance(part, torch.fx.GraphModule) or kind.__module__.startswith("torch.export.")
-    return graph or kind is nn.Module
-
-
-def modules_behind(model: object) -> list[nn.Module]:
-    """The networks that a model is or calls, as far as that can be seen from outside.
-
-    Looks into closures, defaults, the global names a function uses, partial functions, bound methods,
-    attributes and slots of objects, also inside modules, and lists, tuples, sets and dictionaries of these.
-
-    Example:
-        >>> network = nn.Linear(2, 2)
-        >>> modules_behind(functools.partial(lambda net, images: net(images), network)) == [network]
-        True
-    """
-    found: list[nn.Module] = []
-    seen: set[int] = set()
-    todo: list[tuple[object, int]] = [(model, 0)]
-    while todo and len(seen) < _MANY:
-        thing, depth = todo.pop()
-        if id(thing) in seen or isinstance(thing, _LEAVES) or depth > _REACH:
-            continue
-        seen.add(id(thing))
-        if isinstance(thing, nn.Module):
-            found.append(thing)
-            seen.update(map(id, thing.modules()))
-        todo += [(part, depth + 1) for part in islice(_parts(thing), _MANY)]
-    return found
-
-
-def _parts(thing: object) -> Iterator[object]:
-    """What a thing refers to in a way that it might call it."""
-    if isinstance(thing, nn.Module):
-        # Registered parts are known; a network kept in a list, an object or a function is not.
-        for part in thing.modules():
-            if not isinstance(part, torch.fx.GraphModule):  # a graph calls registered parts only
-                yield from (value for name, value in vars(part).items() if name not in _OWN)
-    elif isinstance(thing, functools.partial):
-        yield from (thing.func, *thing.args, *thing.keywords.values())
-    elif isinstance(thing, types.MethodType):
-        yield from (thing.__self__, thing.__func__)
-    elif isinstance(thing, types.FunctionType):
-        yield from _captured(thing)
-        yield from vars(thing).values()
-    elif isinstance(thing, dict):
-        yield from thing.values()
-    elif isinstance(thing, list | tuple | set | frozenset):
-        yield from thing
-    else:
-        yield from getattr(thing, "__dict__", {}).values()
-        yield from _slots(thing)
-
-
-def _slots(thing: object) -> Iterator[object]:
-    """What an object keeps in `__slots__`."""
-    for kind in type(thing).__mro__:
-        for slot in vars(kind).values():
-            if isinstance(slot, types.MemberDescriptorType):
-                try:
-                    yield slot.__get__(thing)
-                except AttributeError:  # not filled yet
-                    continue
-
-
-def _captured(function: types.FunctionType) -> Iterator[object]:
-    """What a function takes from outside: closure, defaults and the globals that its code names."""
-    for cell in function.__closure__ or ():
-        try:
-            yield cell.cell_contents
-        except ValueError:  # not filled yet
-            continue
-    yield from function.__defaults__ or ()
-    yield from (function.__kwdefaults__ or {}).values()
-    # Functions of libraries name nothing of the user's.
-    if function.__module__ is None or function.__module__.split(".")[0] in ("torch", "saddlepoint"):
-        return
-    codes = [function.__code__]
-    while codes:
-        code = codes.pop()
-        codes += [part for part in code.co_consts if isinstance(part, types.CodeType)]
-        for name in code.co_names:
-            if name in function.__globals__:
-                yield function.__globals__[name]
 
 
 def home(model: Model, images: Tensor) -> tuple[torch.device, torch.dtype]:

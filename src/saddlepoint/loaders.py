@@ -125,6 +125,8 @@ def items(source: Any) -> Iterable[Any]:
     Raises:
         TypeError: It is neither.
     """
+    if isinstance(source, DataLoader):
+        return _apart(source)
     if isinstance(source, Iterable):
         return source
     if hasattr(source, "__getitem__") and hasattr(source, "__len__"):
@@ -133,6 +135,24 @@ def items(source: Any) -> Iterable[Any]:
     raise TypeError(
         f"`x` must be images, or a DataLoader or data set of images with labels, got {type(source).__name__}."
     )
+
+
+def _apart(loader: DataLoader[Any]) -> Iterator[Any]:
+    """What a loader gives; the numbers it draws (order, augmentation) do not move the global generator."""
+    state, user = torch.get_rng_state(), torch.get_rng_state()
+    batches: Iterator[Any] | None = None
+    while True:
+        torch.set_rng_state(state)
+        try:
+            batches = iter(loader) if batches is None else batches
+            batch = next(batches)
+        except StopIteration:
+            return
+        finally:
+            state = torch.get_rng_state()
+            torch.set_rng_state(user)
+        yield batch
+        user = torch.get_rng_state()
 
 
 def _tensor(name: str, value: Any) -> Tensor:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 
 import torch
 
+from saddlepoint.behind import keeping_buffers
 from saddlepoint.doctor import behaviour, strength
 from saddlepoint.doctor.subject import Finding, Findings, Status, Subject, evaluation_mode, worst
 from saddlepoint.evaluation.failures import reason
@@ -84,7 +85,7 @@ def examine(
             callback(finding)
 
     note(behaviour.mode(model))
-    with torch.random.fork_rng(devices=[]), evaluation_mode(model):
+    with torch.random.fork_rng(devices=[]), evaluation_mode(model), keeping_buffers([model]):
         torch.manual_seed(seed)
         first = behaviour.inputs(model, x, y)
         note(first)

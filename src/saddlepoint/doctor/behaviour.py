@@ -8,7 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from saddlepoint.calls import call, parts_in_training
+from saddlepoint.behind import parts_in_training
+from saddlepoint.calls import call
 from saddlepoint.doctor.subject import Finding, Subject, input_gradient
 from saddlepoint.evaluation.failures import reason
 from saddlepoint.losses import fooled

@@ -15,7 +15,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from saddlepoint.calls import call, modules_behind
+from saddlepoint.behind import keeping_buffers, modules_behind
+from saddlepoint.calls import call
 from saddlepoint.display import Brief
 from saddlepoint.precision import FULL, Precisions
 from saddlepoint.problems import Model
@@ -66,7 +67,7 @@ class Watched(nn.Module):
         if self.deadline is not None and time.monotonic() > self.deadline:
             raise OutOfTimeError(self.queries)
         self.queries += len(images)
-        return call(self._model[0], images)
+        return call(self._model[0], images).to(images.dtype)  # as other libraries expect
 
 
 @final
@@ -131,14 +132,13 @@ def sealed(model: Model, seed: int) -> Iterator[None]:
     networks = modules_behind(model)
     modules = [module for network in networks for module in network.modules()]
     parameters = [parameter for network in networks for parameter in network.parameters()]
-    buffers = [(buffer, buffer.clone()) for network in networks for buffer in network.buffers()]
     modes = [module.training for module in modules]
     gradients = [(parameter.grad, parameter.requires_grad) for parameter in parameters]
     states = random.getstate(), np.random.get_state()
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # other libraries', about what they import and call
-            with torch.random.fork_rng(), gradients_enabled():
+            with torch.random.fork_rng(), gradients_enabled(), keeping_buffers([model]):
                 for parameter in parameters:
                     parameter.grad = None  # so that nothing is added to what was there
                 torch.manual_seed(seed)
@@ -150,9 +150,6 @@ def sealed(model: Model, seed: int) -> Iterator[None]:
         np.random.set_state(states[1])
         for module, mode in zip(modules, modes, strict=True):
             module.training = mode
-        with torch.no_grad():
-            for buffer, before in buffers:
-                buffer.copy_(before)
         for parameter, (gradient, wanted) in zip(parameters, gradients, strict=True):
             if parameter.requires_grad != wanted:
                 parameter.requires_grad_(wanted)

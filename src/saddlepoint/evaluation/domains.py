@@ -10,7 +10,9 @@ from urllib.parse import quote
 
 from torch import Tensor, nn
 
+from saddlepoint.behind import keeping_buffers
 from saddlepoint.calls import call, full_precision
+from saddlepoint.counts import check_seed
 from saddlepoint.evaluation.domain_results import DomainAccuracy
 from saddlepoint.evaluation.failures import AttackFailedError, OnFailure, check_on_failure
 from saddlepoint.evaluation.given import ThreatLike, as_balls, check_limits
@@ -113,11 +115,12 @@ def robust_domains(
     views = _checked(problem)
     check_on_failure(on_failure)
     check_limits(batch_size, budget)
+    seed = check_seed(seed)
     for name, value in (("steps", steps), ("searches", searches)):
         if value < 0:
             raise ValueError(f"`{name}` must be >= 0, got {value}.")
     balls = as_balls(threats, views.x.shape[1:], stacklevel=4)  # above `streaming_problems`
-    with full_precision(), gradients_enabled():
+    with full_precision(), gradients_enabled(), keeping_buffers(views.models):
         right = clean_answers(views, batch_size).cpu()
         looks = [
             inspect_model(model, views.x, views.truth[:, k], right[:, k], balls, suite)
@@ -174,7 +177,7 @@ def domains_unchecked(
     alone = sum(len(attacks_for(suite, ball.p)) for ball in balls.values())
     before, per_domain = alone * views.num_domains, dict[str, RobustAccuracy]()
     stages = before + 2 * len(balls)
-    with full_precision(), gradients_enabled():
+    with full_precision(), gradients_enabled(), keeping_buffers(views.models):
         for number, (name, model) in enumerate(domain_models(views).items()):
             try:
                 per_domain[name] = accuracy_unchecked(

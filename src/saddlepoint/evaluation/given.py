@@ -7,7 +7,8 @@ from typing import Protocol
 
 from torch import Tensor
 
-from saddlepoint.projections import LpBall
+from saddlepoint.counts import check_count
+from saddlepoint.projections import AbstractSet, LpBall
 
 __all__ = ["HasBall", "ThreatLike", "as_balls", "check_limits"]
 
@@ -52,10 +53,18 @@ def as_balls(
         )
     found: dict[str, LpBall] = {}
     for name, threat in threats.items():
-        ball = threat if isinstance(threat, LpBall) else getattr(threat, "ball", None)
+        if isinstance(
+            threat, AbstractSet
+        ):  # also sets whose ball is only a part of what they demand
+            ball = threat if isinstance(threat, LpBall) else None
+        else:
+            ball = getattr(threat, "ball", None)
         if not isinstance(ball, LpBall):
+            patch = (
+                "; `saddlepoint.attack` takes patches" if isinstance(threat, AbstractSet) else ""
+            )
             raise TypeError(
-                f"`threats[{name!r}]` must be an LpBall or a Threat, as in {example}, got {threat!r}."
+                f"`threats[{name!r}]` must be an LpBall or a Threat, as in {example}, got {threat!r}{patch}."
             )
         if isinstance(ball.eps, Tensor) and ball.eps.dim() > 0:
             raise ValueError(
@@ -70,7 +79,8 @@ def as_balls(
 
 def check_limits(batch_size: int, budget: float | None) -> None:
     """Refuse batches without images, and budgets without time."""
-    if batch_size < 1:
-        raise ValueError(f"`batch_size` must be >= 1, got {batch_size}.")
+    check_count("batch_size", batch_size, 1)
+    if isinstance(budget, str):
+        raise TypeError(f"`budget` must be a number of seconds, or None, got {budget!r}.")
     if budget is not None and not budget > 0:
         raise ValueError(f"`budget` must be positive seconds, or None, got {budget}.")

@@ -8,13 +8,13 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from saddlepoint.counts import check_count
 from saddlepoint.evaluation.verdicts import clean_answers, judge_domains
 from saddlepoint.losses import cw_margin
 from saddlepoint.precision import FULL, Precisions
 from saddlepoint.problems import AbstractProblem
 from saddlepoint.projections import LpBall
 from saddlepoint.solver import attack_unchecked
-from saddlepoint.solver.checks import check_count
 from saddlepoint.solver.evaluate import gradients_enabled
 from saddlepoint.solver.inspection import inspect
 from saddlepoint.solver.result import Callback

@@ -10,13 +10,14 @@ from typing import final
 import torch
 from torch import Tensor
 
+from saddlepoint.behind import keeping_buffers
 from saddlepoint.calls import full_precision
+from saddlepoint.counts import check_count
 from saddlepoint.display import counted, hardest, html_table, percent, percents
 from saddlepoint.losses import cw_margin, finite
 from saddlepoint.losses import fooled as is_fooled
 from saddlepoint.problems import AbstractProblem, check_targets
 from saddlepoint.problems.inputs import Array
-from saddlepoint.solver.checks import check_count
 from saddlepoint.solver.inspection import first_answers
 from saddlepoint.solver.result import AttackResult
 from saddlepoint.solver.watch import Watch
@@ -179,7 +180,7 @@ def success_rates(
         )
     tables: list[tuple[Tensor, Tensor]] = []
     watch = Watch(cw_margin, targeted=targeted)
-    with torch.no_grad(), full_precision():
+    with torch.no_grad(), full_precision(), keeping_buffers(problem.models):
         first_answers(problem, targeted=targeted)
         for rows in torch.arange(len(problem), device=delta.device).split(batch_size):
             part = problem.take(rows)

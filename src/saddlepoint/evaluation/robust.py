@@ -11,7 +11,9 @@ from typing import final
 import torch
 from torch import Tensor
 
+from saddlepoint.behind import keeping_buffers
 from saddlepoint.calls import full_precision
+from saddlepoint.counts import check_seed
 from saddlepoint.evaluation.attacks import AbstractAttack, Target, Watched, sealed
 from saddlepoint.evaluation.failures import AttackFailedError, OnFailure, check_on_failure
 from saddlepoint.evaluation.given import ThreatLike, as_balls, check_limits
@@ -111,10 +113,11 @@ def robust_accuracy(
     check_eval_mode([model])
     check_on_failure(on_failure)
     check_limits(batch_size, budget)
+    seed = check_seed(seed)
     balls = as_balls(threats, x.shape[1:], stacklevel=4)  # above `streaming`
     for name, ball in balls.items():
         _attacks(suite, name, ball, x)
-    with full_precision(), gradients_enabled():
+    with full_precision(), gradients_enabled(), keeping_buffers([model]):
         x = plain(x)
         problem = Ensemble([model], x, y)
         correct = clean_answers(problem, batch_size)[:, 0].cpu()
@@ -166,7 +169,7 @@ def accuracy_unchecked(
     `precisions`, from `choose_precisions`.
     """
     plan = {name: _attacks(suite, name, ball, x) for name, ball in balls.items()}
-    with full_precision(), gradients_enabled():
+    with full_precision(), gradients_enabled(), keeping_buffers([model]):
         numbers = torch.arange(len(x)) if rows is None else rows
         evaluation = _Evaluation(
             model, x, y, numbers, on_failure, seed, batch_size, budget, precisions, ledger, callback

@@ -17,11 +17,12 @@ from torch import Tensor
 from saddlepoint.data.classes import CLASSES
 from saddlepoint.data.pixels import encode_png, read_picture, unit
 from saddlepoint.evaluation.origins import Origin
+from saddlepoint.evaluation.shifts import difference_of, distances, forbidden
 from saddlepoint.extras import install
 from saddlepoint.files import write_atomically
 from saddlepoint.losses import fooled as is_fooled
 from saddlepoint.problems import AbstractProblem
-from saddlepoint.projections import LpBall
+from saddlepoint.projections import AbstractSet, LpBall
 from saddlepoint.solver import AttackResult
 from saddlepoint.solver.grid import Grid
 from saddlepoint.solver.result import asked_of
@@ -121,7 +122,7 @@ def save_images(
     saved = save_perturbed(
         asked.problem,
         result.delta,
-        asked.ball.ball,
+        asked.ball,
         Path(folder),
         targeted=asked.targeted,
         origin=Origin(classes),
@@ -234,7 +235,7 @@ def _lengthened(problem: AbstractProblem, delta: Tensor, ball: LpBall) -> Tensor
 def save_perturbed(
     problem: AbstractProblem,
     delta: Tensor,
-    ball: LpBall,
+    region: AbstractSet,
     folder: Path,
     *,
     targeted: bool = False,
@@ -264,9 +265,10 @@ def save_perturbed(
     files = _write(folder, images if grouped else images[:, None], truth, problem.rows, names)
     write_atomically(folder / CLASSES, "".join(f"{name}\n" for name in names).encode())
     _check_read_back(files, images if grouped else images[:, None])
-    distance = _distances(images, clean, ball)
+    ball, difference = region.ball, difference_of(images, clean)
+    distance = distances(difference, ball)
     radius = torch.as_tensor(ball.eps, dtype=torch.float64, device=distance.device)
-    outside = distance > radius * (1 + _ROUNDING)
+    outside = (distance > radius * (1 + _ROUNDING)) | forbidden(problem, region, difference)
     goal = problem.labels if targeted else truth
     fooled = is_fooled(now, goal, targeted=targeted)
     verdicts = fooled & ~outside[:, None]
@@ -310,16 +312,6 @@ def _check_read_back(files: tuple[tuple[Path, ...], ...], images: Tensor) -> Non
             read = unit(read_picture(path))
             if read.shape != image.shape or float((read - image).abs().max()) > 1e-6:
                 raise OSError(f"`{path}` must hold what was written, got other pixels read back.")
-
-
-def _distances(images: Tensor, clean: Tensor, ball: LpBall) -> Tensor:
-    """How far the saved images of every row are from the clean ones, the furthest of a group, (B,)."""
-    difference = images - clean
-    # Values of both are multiples of a level: what is smaller is rounding.
-    difference = torch.where(difference.abs() < 1e-6, 0.0, difference)
-    if difference.dim() == 5:
-        return ball.norm(difference.flatten(0, 1)).reshape(difference.shape[:2]).amax(dim=1)
-    return ball.norm(difference)
 
 
 def _verdicts(

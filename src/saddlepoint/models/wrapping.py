@@ -12,7 +12,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from saddlepoint.calls import dtypes_of, logits_of, modules_behind
+from saddlepoint.behind import modules_behind
+from saddlepoint.calls import dtypes_of, logits_of
 
 __all__ = ["NORMALISATIONS", "Normalisation", "Wrapped", "normalisation", "wrap"]
 

@@ -163,6 +163,10 @@ def domain_names(names: Sequence[str] | None, default: list[str]) -> tuple[str, 
         raise ValueError(
             f"`names` must have one entry per domain, {len(default)}, got {len(names)}."
         )
+    if odd := [name for name in names if not isinstance(name, str)]:
+        raise TypeError(
+            f"`names` must be strings, got {type(odd[0]).__name__} {odd[0]!r}; write str(name)."
+        )
     return tuple(names)
 
 

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from saddlepoint import streams
 from saddlepoint.calls import Model, call
+from saddlepoint.counts import check_count, check_seed
 from saddlepoint.problems.abstract import AbstractProblem
 from saddlepoint.problems.inputs import (
     Numbers,
@@ -101,8 +102,7 @@ class Patched(AbstractProblem):
             )
         if len(views) > _VIEWS:
             raise ValueError(f"`views` must be at most {_VIEWS}, got {len(views)}.")
-        if samples < 1:
-            raise ValueError(f"`samples` must be >= 1, got {samples}.")
+        check_count("samples", samples, 1)
         self._models = as_models(models)
         self.views = tuple(views)
         self.patch = patch
@@ -116,7 +116,7 @@ class Patched(AbstractProblem):
         self.rows = torch.arange(groups.shape[0], device=groups.device)
         self.random = any(view.num_draws for view in self.views)
         self.samples = samples if self.random else 1
-        self.seed = seed
+        self.seed = check_seed(seed)
         self.names = domain_names(names, self._default_names())
 
     def domain_logits(self, delta: Tensor, domain: int, stream: int = 0) -> Tensor:

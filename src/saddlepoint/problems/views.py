@@ -10,6 +10,7 @@ from torch import Tensor
 
 from saddlepoint import streams
 from saddlepoint.calls import Model, call
+from saddlepoint.counts import check_count, check_seed
 from saddlepoint.problems.abstract import AbstractProblem
 from saddlepoint.problems.inputs import (
     Data,
@@ -48,6 +49,10 @@ class _Views(AbstractProblem):
         x, y = images_and_labels(x, y, 2)
         check_labels_kind(labels)
         self._models = as_models(models)
+        if isinstance(transforms, Transform) or callable(transforms):
+            raise TypeError(
+                "`transforms` must be a sequence of transforms, got a single one; write [transform]."
+            )
         self.transforms = tuple(
             t if isinstance(t, Transform) else from_callable(t) for t in transforms
         )
@@ -55,8 +60,7 @@ class _Views(AbstractProblem):
             raise ValueError(
                 "`transforms` must name at least one transform, got an empty sequence."
             )
-        if samples < 1:
-            raise ValueError(f"`samples` must be >= 1, got {samples}.")
+        check_count("samples", samples, 1)
         self.x = plain(x)
         self.pairs = [(m, t) for m in range(len(self._models)) for t in range(len(self.transforms))]
         self.labels = y.to(x.device).unsqueeze(1).expand(-1, len(self.pairs))
@@ -64,7 +68,7 @@ class _Views(AbstractProblem):
         self.rows = torch.arange(x.shape[0], device=x.device)
         self.random = any(t.num_draws > 0 for t in self.transforms)
         self.samples = samples if self.random else 1
-        self.seed = seed
+        self.seed = check_seed(seed)
         self.names = domain_names(names, self._default_names())
         if labels == "predicted":
             self._truth, self.labels = self.labels, predictions(self._without_chance())

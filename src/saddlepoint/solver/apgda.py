@@ -9,6 +9,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
+from saddlepoint.behind import keeping_buffers
 from saddlepoint.calls import full_precision
 from saddlepoint.directions import Direction, raw
 from saddlepoint.losses import Loss, cw_margin
@@ -112,26 +113,27 @@ def apgda(
     if keep not in ("last", "best"):
         raise ValueError(f"`keep` must be 'last' or 'best', got {keep!r}.")
     check_arguments(problem, ball, rule, loss, steps, start, targeted, batch_size)
-    batch_size, accumulate = inspect(problem, loss, targeted, batch_size, accumulate)
-    precisions = choose_precisions(problem, precision)
-    with telling(progress, callback) as told:
-        return apgda_unchecked(
-            problem,
-            ball,
-            rule=rule,
-            loss=loss,
-            steps=steps,
-            step_size=step_size,
-            direction=direction,
-            momentum=momentum,
-            keep=keep,
-            start=start,
-            targeted=targeted,
-            batch_size=batch_size,
-            accumulate=accumulate,
-            precisions=precisions,
-            callback=told,
-        )
+    with keeping_buffers(problem.models):
+        batch_size, accumulate = inspect(problem, loss, targeted, batch_size, accumulate)
+        precisions = choose_precisions(problem, precision)
+        with telling(progress, callback) as told:
+            return apgda_unchecked(
+                problem,
+                ball,
+                rule=rule,
+                loss=loss,
+                steps=steps,
+                step_size=step_size,
+                direction=direction,
+                momentum=momentum,
+                keep=keep,
+                start=start,
+                targeted=targeted,
+                batch_size=batch_size,
+                accumulate=accumulate,
+                precisions=precisions,
+                callback=told,
+            )
 
 
 def apgda_unchecked(

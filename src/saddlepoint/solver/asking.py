@@ -59,7 +59,7 @@ def ask(
         >>> answers.losses.flatten().tolist(), answers.fooled.flatten().tolist()
         ([0.5, 0.0, -0.25], [False, False, True])
     """
-    function = typed_loss(loss, targeted=targeted)
+    function = typed_loss(loss, targeted=targeted, dtype=points.dtype)
     rows, count = points.shape[:2]
     whose = torch.arange(rows, device=points.device).repeat_interleave(count)
     flat = points.flatten(0, 1)

@@ -8,7 +8,9 @@ import torch
 from torch import Tensor
 
 from saddlepoint import streams
+from saddlepoint.behind import keeping_buffers
 from saddlepoint.calls import full_precision
+from saddlepoint.counts import check_count, check_seed
 from saddlepoint.losses import Loss, cw_margin, soft_margin
 from saddlepoint.precision import Precision, Precisions
 from saddlepoint.problems import AbstractProblem
@@ -16,7 +18,7 @@ from saddlepoint.projections import AbstractSet, LpBall
 from saddlepoint.rules import AbstractWeightRule, MinMax
 from saddlepoint.solver.batching import Plan, Report, in_batches
 from saddlepoint.solver.best import Best
-from saddlepoint.solver.checks import check_arguments, check_budget, check_count
+from saddlepoint.solver.checks import check_arguments, check_budget
 from saddlepoint.solver.evaluate import gradients_enabled
 from saddlepoint.solver.gradients import Gradient, check_gradient, exact_phases, phases_of
 from saddlepoint.solver.grid import Grid
@@ -119,6 +121,7 @@ def attack(
         >>> bool((attack(problem, LpBall(p=2, eps=0.3), evaluations=20).num_forwards <= 20).all())
         True
     """
+    seed = check_seed(seed)
     check_budget(steps, restarts, evaluations)
     given = {"steps": steps, "restarts": restarts, "evaluations": evaluations}
     given["keep_going"] = keep_going or None
@@ -131,33 +134,35 @@ def attack(
     loss = (soft_margin if single else cw_margin) if loss is None else loss
     steps, restarts = _defaults(steps, restarts, short=single and not keep_going)
     if quantize is not None:
+        check_count("quantize", quantize, 2)
         Grid(quantize).check(problem.unperturbed())
         Grid(quantize).check_ball(ball.ball)
-    batch_size, accumulate = inspect(problem, loss, targeted, batch_size, accumulate)
-    precisions = choose_precisions(problem, precision)
-    if evaluations is not None:
-        length, low = restart_length(problem), precisions.low
-        steps, restarts = divided(evaluations, problem.samples, length=length, confirmed=low)
-    with telling(progress, callback) as told:
-        return attack_unchecked(
-            problem,
-            ball,
-            rule=rule,
-            loss=loss,
-            steps=steps,
-            restarts=restarts,
-            evaluations=evaluations,
-            batch_size=batch_size,
-            seed=seed,
-            targeted=targeted,
-            quantize=quantize,
-            start=start,
-            keep_going=keep_going,
-            accumulate=accumulate,
-            precisions=precisions,
-            gradient=gradient,
-            callback=told,
-        )
+    with keeping_buffers(problem.models):
+        batch_size, accumulate = inspect(problem, loss, targeted, batch_size, accumulate)
+        precisions = choose_precisions(problem, precision)
+        if evaluations is not None:
+            length, low = restart_length(problem), precisions.low
+            steps, restarts = divided(evaluations, problem.samples, length=length, confirmed=low)
+        with telling(progress, callback) as told:
+            return attack_unchecked(
+                problem,
+                ball,
+                rule=rule,
+                loss=loss,
+                steps=steps,
+                restarts=restarts,
+                evaluations=evaluations,
+                batch_size=batch_size,
+                seed=seed,
+                targeted=targeted,
+                quantize=quantize,
+                start=start,
+                keep_going=keep_going,
+                accumulate=accumulate,
+                precisions=precisions,
+                gradient=gradient,
+                callback=told,
+            )
 
 
 def _defaults(steps: int | None, restarts: int | None, *, short: bool) -> tuple[int, int]:

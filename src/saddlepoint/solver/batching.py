@@ -136,7 +136,8 @@ def _judge(problem: AbstractProblem, result: AttackResult, loss: Loss, setup: Pl
     targeted = setup.targeted
     with torch.no_grad():
         logits = problem.logits(result.delta, JUDGE if problem.random else 0)
-        losses = typed_loss(loss, targeted=targeted)(logits, problem.labels)
+        function = typed_loss(loss, targeted=targeted, dtype=result.delta.dtype)
+        losses = function(logits, problem.labels)
     watch = Watch(loss, targeted=targeted)
     numbers = finite(logits) & losses.isfinite()
     watch.values(problem, result.delta, numbers, step=len(result.history.losses) - 1)

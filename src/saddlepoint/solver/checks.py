@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from numbers import Integral
-
 import torch
 from torch import Tensor
 
+from saddlepoint.counts import check_count
 from saddlepoint.losses import Loss
 from saddlepoint.problems import AbstractProblem, check_targets
 from saddlepoint.projections import AbstractSet
 from saddlepoint.rules import AbstractWeightRule
 
-__all__ = ["check_arguments", "check_budget", "check_count", "check_differentiable"]
+__all__ = ["check_arguments", "check_budget", "check_differentiable"]
 
 
 def check_arguments(
@@ -37,6 +36,10 @@ def check_arguments(
         check_count("batch_size", batch_size, 1)
     check_targets(problem, targeted)
     shape = tuple(problem.lower.shape)
+    if start is not None and not hasattr(start, "shape"):
+        raise TypeError(
+            f"`start` must be a tensor of the shape of delta, {shape}, got {type(start).__name__}."
+        )
     if start is not None and tuple(start.shape) != shape:
         raise ValueError(
             f"`start` must have the shape of delta, {shape}, got {tuple(start.shape)}."
@@ -85,16 +88,6 @@ def check_differentiable(problem: object) -> None:
             f"`gradient` must say how to do without gradients, which {named} does not have; write "
             "attack(..., gradient=saddlepoint.estimated(queries=5000)), or searched(queries=5000)."
         )
-
-
-def check_count(name: str, value: object, least: int) -> None:
-    """Refuse what is no whole number, or too small a one."""
-    if not isinstance(value, Integral):  # also NumPy's
-        raise TypeError(
-            f"`{name}` must be a whole number, got {type(value).__name__} {value!r}; write int({name})."
-        )
-    if int(value) < least:
-        raise ValueError(f"`{name}` must be >= {least}, got {value}.")
 
 
 def _check_kinds(problem: object, ball: object, rule: object, loss: object) -> None:

@@ -29,6 +29,8 @@ class Evaluation:
         gradient: Maps weights (B, K) to the gradient of sum_i w_i F_i at delta, (B, ...). Call it once.
         spent: How often the K domains were asked, one number or (B,).
         without: Domains that let no gradient through, as far as they were looked at one by one.
+        steep: Whether the gradient of a domain differs from zero in a row, (B, K), boolean, if they were looked
+            at one by one.
     """
 
     losses: Tensor
@@ -37,6 +39,7 @@ class Evaluation:
     gradient: Callable[[Tensor], Tensor]
     spent: int | Tensor
     without: tuple[int, ...] = ()
+    steep: Tensor | None = None
 
 
 @contextmanager
@@ -46,11 +49,22 @@ def gradients_enabled() -> Iterator[None]:
         yield
 
 
-def typed_loss(loss: Loss, *, targeted: bool) -> Callable[[Tensor, Tensor], Tensor]:
-    """The loss as a function of two arguments; untargeted losses need not know the word."""
-    if not targeted:
-        return loss
-    return lambda logits, labels: loss(logits, labels, targeted=True)
+def typed_loss(
+    loss: Loss, *, targeted: bool, dtype: torch.dtype | None = None
+) -> Callable[[Tensor, Tensor], Tensor]:
+    """The loss as a function of two arguments; untargeted losses need not know the word.
+
+    Args:
+        loss: Small = fooled.
+        targeted: Whether labels are classes to reach.
+        dtype: Of the losses, where logits may be finer than perturbations; what the loss returns if None.
+    """
+
+    def function(logits: Tensor, labels: Tensor) -> Tensor:
+        values = loss(logits, labels, targeted=True) if targeted else loss(logits, labels)
+        return values if dtype is None else values.to(dtype)
+
+    return function
 
 
 def evaluate(
@@ -81,7 +95,7 @@ def evaluate(
         precisions: What the models compute in.
         confirm: Whether rows that look fooled in every domain in fewer bits are asked again in all of them.
     """
-    function = typed_loss(loss, targeted=targeted)
+    function = typed_loss(loss, targeted=targeted, dtype=delta.dtype)
     leaf = delta.detach().requires_grad_()
     draws = range(stream * problem.samples, (stream + 1) * problem.samples)
     with precisions.applied(), torch.set_grad_enabled(differentiate):
@@ -180,14 +194,17 @@ def _by_domain(
         return total
 
     known = numbers & losses.isfinite()
-    return Evaluation(losses, hit, known, combined, len(draws), tuple(without))
+    steep = None
+    if differentiate:
+        steep = torch.stack([gradient.flatten(1).any(dim=1) for gradient in gradients], dim=1)
+    return Evaluation(losses, hit, known, combined, len(draws), tuple(without), steep)
 
 
 def broken_gradients(
     problem: AbstractProblem, delta: Tensor, loss: Loss, *, stream: int, targeted: bool
 ) -> list[int]:
     """The domains whose own gradient at delta, (B, ...), is not finite."""
-    function = typed_loss(loss, targeted=targeted)
+    function = typed_loss(loss, targeted=targeted, dtype=delta.dtype)
     leaf = delta.detach().requires_grad_()
     draws = range(stream * problem.samples, (stream + 1) * problem.samples)
     return [

@@ -9,9 +9,10 @@ from typing import Literal, final
 
 import torch
 
+from saddlepoint.counts import check_count
 from saddlepoint.problems import AbstractProblem
 from saddlepoint.projections import AbstractSet
-from saddlepoint.solver.checks import check_count, check_differentiable
+from saddlepoint.solver.checks import check_differentiable
 from saddlepoint.solver.estimates import Directions, blocks
 from saddlepoint.solver.proposals import frame
 from saddlepoint.solver.search import Objective

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from saddlepoint.calls import full_precision
 from saddlepoint.losses import Loss, cw_margin, finite
 from saddlepoint.problems import AbstractProblem, check_eval_mode
-from saddlepoint.solver.evaluate import evaluate, gradients_enabled, typed_loss
+from saddlepoint.solver.evaluate import Evaluation, evaluate, gradients_enabled, typed_loss
 from saddlepoint.solver.watch import Watch, check_answers
 
 __all__ = ["Look", "first_answers", "inspect", "look"]
@@ -96,7 +96,14 @@ def look(problem: AbstractProblem, loss: Loss = cw_margin, targeted: bool = Fals
     delta = few.zeros()
     watch = Watch(loss, targeted=targeted)
     faults = list(_probabilities(few, logits))
-    values = typed_loss(loss, targeted=targeted)(logits, few.labels)
+    try:
+        values = typed_loss(loss, targeted=targeted)(logits, few.labels)
+    except (TypeError, ValueError, RuntimeError, IndexError) as error:
+        word = ", and the word `targeted`" if targeted else ""
+        raise ValueError(
+            f"`loss` must take logits (B, K, C) and labels (B, K){word}, and return (B, K), as "
+            f"saddlepoint.cw_margin does, got {type(error).__name__}: {error}"
+        ) from error
     if not values.dtype.is_floating_point or values.shape != few.labels.shape:
         raise ValueError(
             f"`loss` must return one number per row and domain, {tuple(few.labels.shape)}, "
@@ -113,7 +120,7 @@ def look(problem: AbstractProblem, loss: Loss = cw_margin, targeted: bool = Fals
         left = (~point.fooled.all(dim=1)).nonzero().flatten()
         watch.gradient(few.take(left), delta[left], gradient[left])
         watch.check()
-        faults += _blind(few, point.without) or _zero_gradients(few, gradient)
+        faults += _blind(few, point.without) + _flat(few, point)
     return Look(few.num_domains, saved.total / len(few), tuple(faults), len(problem))
 
 
@@ -227,10 +234,17 @@ def _blind(problem: AbstractProblem, without: Sequence[int]) -> list[str]:
     ]
 
 
-def _zero_gradients(problem: AbstractProblem, gradient: Tensor) -> Iterator[str]:
-    declared = len(problem.without_gradient) == problem.num_domains
-    if not declared and not bool(gradient.any()):
-        yield (
-            f"the gradient is zero in all of the first {len(problem)} rows: the model may mask it "
-            "(quantisation, argmax, saturation), and this attack then says nothing about robustness."
-        )
+def _flat(problem: AbstractProblem, point: Evaluation) -> list[str]:
+    """A word about every other domain whose gradient is zero wherever it is not fooled yet."""
+    assert point.steep is not None
+    left = ~point.fooled  # a loss may be flat on purpose where its domain is fooled
+    flat = left.any(dim=0) & ~(left & point.steep).any(dim=0)
+    known = {*point.without, *problem.without_gradient}
+    whose = [f" of domain {k} ({name})" for k, name in enumerate(problem.names)]
+    return [
+        f"the gradient{whose[k] if len(whose) > 1 else ''} is zero in all of the first {len(problem)} rows: the "
+        "model may mask it (quantisation, argmax, saturation), and this attack then says nothing about its "
+        "robustness."
+        for k in flat.nonzero().flatten().tolist()
+        if k not in known
+    ]

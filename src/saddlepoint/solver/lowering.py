@@ -10,7 +10,8 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import nn
 
-from saddlepoint.calls import dtypes_of, full_precision, home, modules_behind
+from saddlepoint.behind import modules_behind
+from saddlepoint.calls import dtypes_of, full_precision, home
 from saddlepoint.precision import Precision, Precisions, check_precision, is_native
 from saddlepoint.problems import AbstractProblem
 from saddlepoint.solver.evaluate import gradients_enabled

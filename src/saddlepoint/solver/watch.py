@@ -9,7 +9,7 @@ from typing import final
 import torch
 from torch import Tensor
 
-from saddlepoint.calls import modules_behind
+from saddlepoint.behind import modules_behind
 from saddlepoint.losses import Loss
 from saddlepoint.problems import AbstractProblem, Model
 from saddlepoint.solver.evaluate import Evaluation, broken_gradients
@@ -23,7 +23,10 @@ _MOST = 16
 # batch sizes are rounded differently: a little in float32, more where accelerators shorten it, most in 16 bits.
 TWICE = 1e-3
 _ALONE, _ALONE_SHORT, _ALONE_HALF = 1e-3, 1e-2, 0.05
-_REMEDY = "put random transforms into saddlepoint.Transformed, and dropout into evaluation mode"
+_REMEDY = (
+    "let random transforms be those of saddlepoint.transforms, inside saddlepoint.Transformed, and put dropout "
+    "into evaluation mode"
+)
 _HIDDEN = 1e3  # a gap between logits that makes a probability zero, in float64 too
 _HALF = (torch.float16, torch.bfloat16)
 

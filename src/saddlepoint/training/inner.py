@@ -178,6 +178,15 @@ def step_on(loss: Tensor, optimizer: torch.optim.Optimizer) -> None:
         )
     optimizer.zero_grad()
     loss.backward()
+    moved = (each for group in optimizer.param_groups for each in group["params"])
+    gradients = [each.grad for each in moved if each.grad is not None]
+    if gradients and not bool(torch.stack([each.isfinite().all() for each in gradients]).all()):
+        optimizer.zero_grad()
+        raise FloatingPointError(
+            f"gradients of parameters must be finite, got NaN or inf at a loss of {loss.item():.6g}; the "
+            "parameters are unchanged. Look for a root, norm, logarithm or division that meets zero in the "
+            "model, and keep it away from there, as with clamp_min(1e-12)."
+        )
     optimizer.step()
 
 
@@ -199,8 +208,14 @@ def check_model(model: object) -> None:
         raise TypeError(
             f"`model` must be an nn.Module, got {type(model).__name__}; training moves its parameters."
         )
+    parameters = list(model.parameters())
+    if parameters and not any(each.requires_grad for each in parameters):
+        raise ValueError(
+            "`model` must have parameters that may move, got only frozen ones; write "
+            "model.requires_grad_(True), or leave the last layers free."
+        )
     # The 1e-8 that Adam adds to its denominator is zero in float16, as is the gradient of many a weight.
-    if any(each.dtype == torch.float16 for each in model.parameters()):
+    if any(each.dtype == torch.float16 for each in parameters):
         raise TypeError(
             "`model` must not have parameters of float16, which become NaN in training, got some; train in "
             "float32, with model.float(), and convert afterwards."
@@ -255,7 +270,9 @@ def check_batch(x: Tensor, y: Tensor, mix: float = 1.0) -> tuple[Tensor, Tensor]
     x = plain(as_images("x", x, 2))
     if not 0 <= mix <= 1:
         raise ValueError(f"`mix` must be in [0, 1], got {mix}.")
-    return x, as_labels("y", y, (len(x),)).to(x.device)
+    y = as_labels("y", y, (len(x),)).to(x.device)
+    with torch.inference_mode(False):  # a loader that is read in inference mode gives such labels
+        return x, y.clone()
 
 
 def _gradients(
@@ -306,7 +323,7 @@ def _losses(
     blocks, rows = images.shape[:2]
     labels = y.repeat(blocks)
     logits = ask(module, images.flatten(0, 1), labels, fresh=True)
-    losses = loss(logits, labels)
+    losses = loss(logits, labels).to(images.dtype)  # logits may be finer
     if losses.shape != labels.shape:
         raise ValueError(
             f"`loss` must return one number per row, ({len(labels)},), got shape {tuple(losses.shape)}; "

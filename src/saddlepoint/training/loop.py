@@ -14,10 +14,13 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.data import Dataset
 
+from saddlepoint.calls import full_precision
+from saddlepoint.counts import check_seed
 from saddlepoint.directions import raw
 from saddlepoint.loaders import collected
 from saddlepoint.losses import fooled
 from saddlepoint.precision import Precision
+from saddlepoint.solver.evaluate import gradients_enabled
 
 from .abstract_method import AbstractMethod, Plain, Step
 from .batches import Batches, Loader, TrainingProgress, as_batch, as_loader
@@ -65,7 +68,7 @@ def clean_step(
 
     Raises:
         ValueError: An argument is wrong.
-        FloatingPointError: The loss is not finite. The parameters are as before.
+        FloatingPointError: The loss or a gradient is not finite. The parameters are as before.
 
     Example:
         >>> model = nn.Linear(2, 3)
@@ -75,10 +78,11 @@ def clean_step(
     """
     check_model(model)
     x, y = check_batch(x, y)
-    with precisions_of_step(model, x, y, precision).applied():
-        logits = ask(model, x, y, fresh=True)
-    loss = F.cross_entropy(logits, y)
-    step_on(loss, optimizer)
+    with full_precision(), gradients_enabled():
+        with precisions_of_step(model, x, y, precision).applied():
+            logits = ask(model, x, y, fresh=True)
+        loss = F.cross_entropy(logits, y)
+        step_on(loss, optimizer)
     right = ~fooled(logits.detach(), y)
     return {"loss": loss.item(), "accuracy": right.float().mean().item()}
 
@@ -159,6 +163,7 @@ def train(
         >>> [progress.epoch for progress in history], sorted(history[0].stats)[:3]
         ([1, 2, 3], ['accuracy', 'accuracy/l2', 'accuracy/linf'])
     """
+    seed = check_seed(seed)
     recipe = recipe or Recipe("default", "adamw", 0.001, 10, weight_decay=0.01)
     recipe = replace(recipe, epochs=epochs) if epochs is not None else recipe
     loader = as_loader(loader, recipe.batch_size)

@@ -13,6 +13,8 @@ from typing import Literal, final
 import torch
 from torch import nn
 
+from saddlepoint.counts import check_count
+
 __all__ = ["Recipe", "recipe_for"]
 
 
@@ -56,8 +58,7 @@ class Recipe:
     ((0, 16), (0.5, 32)): small images first take a fraction of the time. Empty leaves images as they are."""
 
     def __post_init__(self) -> None:
-        if self.epochs < 1:
-            raise ValueError(f"`epochs` must be at least 1, got {self.epochs}.")
+        check_count("epochs", self.epochs, 1)
         if self.batch_size < 1:
             raise ValueError(f"`batch_size` must be at least 1, got {self.batch_size}.")
         if not (math.isfinite(self.learning_rate) and self.learning_rate > 0):

@@ -16,6 +16,7 @@ from typing import final
 import torch
 from torch import Tensor
 
+from saddlepoint.counts import check_seed
 from saddlepoint.directions import Direction, raw
 from saddlepoint.display import Brief
 from saddlepoint.projections import LpBall
@@ -220,6 +221,9 @@ class RandomStart(Brief, AbstractStart):
 
     seed: int
     rows: Tensor | None = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "seed", check_seed(self.seed))
 
     def delta(self, threats: Sequence[Threat], lower: Tensor, upper: Tensor) -> Tensor:
         """Random points."""

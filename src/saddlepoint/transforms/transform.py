@@ -167,6 +167,10 @@ def from_callable(fn: Callable[[Tensor], Tensor], *, name: str | None = None) ->
         >>> from_callable(lambda images: 1 - images, name="neg")(torch.tensor([[[[0.25]]]]))
         tensor([[[[0.7500]]]])
     """
+    if not callable(fn):
+        raise TypeError(
+            f"transforms must be functions from images to images, got {type(fn).__name__} {fn!r}."
+        )
     return Wrapped(fn, name or str(getattr(fn, "__name__", type(fn).__name__)))
 
 

@@ -1,0 +1,46 @@
+"""Whole numbers as users give them, checked: NumPy's and those of a tensor are welcome."""
+
+from __future__ import annotations
+
+from numbers import Integral
+from operator import index
+from typing import SupportsIndex
+
+__all__ = ["check_count", "check_seed"]
+
+
+def check_count(name: str, value: object, least: int) -> None:
+    """Refuse what is no whole number, or too small a one.
+
+    Args:
+        name: Of the argument, for the message.
+        value: What was given.
+        least: The smallest number that is allowed.
+
+    Example:
+        >>> check_count("steps", 50, 0)
+    """
+    if not isinstance(value, Integral):  # also NumPy's
+        raise TypeError(
+            f"`{name}` must be a whole number, got {type(value).__name__} {value!r}; write int({name})."
+        )
+    if int(value) < least:
+        raise ValueError(f"`{name}` must be >= {least}, got {value}.")
+
+
+def check_seed(seed: SupportsIndex) -> int:
+    """A seed as a whole number of Python's: those of NumPy are too short for hashes.
+
+    Raises:
+        TypeError: It is no whole number.
+
+    Example:
+        >>> import numpy
+        >>> check_seed(numpy.int64(3))
+        3
+    """
+    try:
+        return index(seed)
+    except TypeError:
+        got = f"{type(seed).__name__} {seed!r}"
+        raise TypeError(f"`seed` must be a whole number, got {got}; the default is 0.") from None
