@@ -240,11 +240,11 @@ def _flat(problem: AbstractProblem, point: Evaluation) -> list[str]:
     left = ~point.fooled  # a loss may be flat on purpose where its domain is fooled
     flat = left.any(dim=0) & ~(left & point.steep).any(dim=0)
     known = {*point.without, *problem.without_gradient}
-    whose = [f" of domain {k} ({name})" for k, name in enumerate(problem.names)]
+    several = problem.num_domains > 1
+    whose = [f" of domain {k} ({name})" if several else "" for k, name in enumerate(problem.names)]
     return [
-        f"the gradient{whose[k] if len(whose) > 1 else ''} is zero in all of the first {len(problem)} rows: the "
-        "model may mask it (quantisation, argmax, saturation), and this attack then says nothing about its "
-        "robustness."
+        f"the gradient{whose[k]} is zero in all of the first {len(problem)} rows: the model may mask it "
+        "(quantisation, argmax, saturation), and this attack then says nothing about its robustness."
         for k in flat.nonzero().flatten().tolist()
         if k not in known
     ]
