@@ -504,7 +504,7 @@ def test_quantisation_reaches_the_edge_of_a_ball_on_the_grid() -> None:
 def test_quantisation_refuses_images_off_the_grid_and_too_few_levels(problem: sp.Ensemble) -> None:
     with pytest.raises(ValueError, match="multiples of 1/255"):
         sp.attack(problem, sp.LpBall(INF, 0.1), quantize=256)
-    with pytest.raises(ValueError, match="at least 2 levels"):
+    with pytest.raises(ValueError, match="`quantize` must be >= 2, got 1"):
         sp.attack(problem, sp.LpBall(INF, 0.1), quantize=1)
     with pytest.raises(ValueError, match="`restarts` must be >= 1"):
         sp.attack(problem, sp.LpBall(INF, 0.1), restarts=0)

@@ -125,7 +125,7 @@ class TestRecipes:
     @pytest.mark.parametrize(
         ("change", "message"),
         [
-            ({"epochs": 0}, "`epochs` must be at least 1"),
+            ({"epochs": 0}, "`epochs` must be >= 1"),
             ({"batch_size": 0}, "`batch_size` must be at least 1"),
             ({"learning_rate": 0.0}, "`learning_rate` must be positive"),
             ({"learning_rate": float("nan")}, "`learning_rate` must be positive"),
@@ -288,7 +288,7 @@ class TestTrain:
             ({"method": "magic"}, "`method` must be one of ampgd, .*clean"),
             ({"method": "clean", "threats": {"l2": LpBall(2, 1.0)}}, "`threats` must be None"),
             ({"seed": -1}, "`seed` must be in"),
-            ({"epochs": 0}, "`epochs` must be at least 1"),
+            ({"epochs": 0}, "`epochs` must be >= 1"),
             ({"resume": True}, "`out` must be given to resume"),
         ],
     )
