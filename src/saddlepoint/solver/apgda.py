@@ -113,27 +113,26 @@ def apgda(
     if keep not in ("last", "best"):
         raise ValueError(f"`keep` must be 'last' or 'best', got {keep!r}.")
     check_arguments(problem, ball, rule, loss, steps, start, targeted, batch_size)
-    with keeping_buffers(problem.models):
+    with keeping_buffers(problem.models), telling(progress, callback) as told:
         batch_size, accumulate = inspect(problem, loss, targeted, batch_size, accumulate)
         precisions = choose_precisions(problem, precision)
-        with telling(progress, callback) as told:
-            return apgda_unchecked(
-                problem,
-                ball,
-                rule=rule,
-                loss=loss,
-                steps=steps,
-                step_size=step_size,
-                direction=direction,
-                momentum=momentum,
-                keep=keep,
-                start=start,
-                targeted=targeted,
-                batch_size=batch_size,
-                accumulate=accumulate,
-                precisions=precisions,
-                callback=told,
-            )
+        return apgda_unchecked(
+            problem,
+            ball,
+            rule=rule,
+            loss=loss,
+            steps=steps,
+            step_size=step_size,
+            direction=direction,
+            momentum=momentum,
+            keep=keep,
+            start=start,
+            targeted=targeted,
+            batch_size=batch_size,
+            accumulate=accumulate,
+            precisions=precisions,
+            callback=told,
+        )
 
 
 def apgda_unchecked(

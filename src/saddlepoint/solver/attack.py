@@ -121,12 +121,11 @@ def attack(
         >>> bool((attack(problem, LpBall(p=2, eps=0.3), evaluations=20).num_forwards <= 20).all())
         True
     """
-    seed = check_seed(seed)
     check_budget(steps, restarts, evaluations)
     given = {"steps": steps, "restarts": restarts, "evaluations": evaluations}
     given["keep_going"] = keep_going or None
     check_gradient(gradient, problem, given, precision, rule)
-    rule = MinMax() if rule is None else rule
+    rule, seed = MinMax() if rule is None else rule, check_seed(seed)
     check_count("restarts", 1 if restarts is None else restarts, 1)
     asked = (50 if steps is None else steps, start, targeted, batch_size)
     check_arguments(problem, ball, rule, cw_margin if loss is None else loss, *asked)
@@ -134,35 +133,33 @@ def attack(
     loss = (soft_margin if single else cw_margin) if loss is None else loss
     steps, restarts = _defaults(steps, restarts, short=single and not keep_going)
     if quantize is not None:
-        check_count("quantize", quantize, 2)
         Grid(quantize).check(problem.unperturbed())
         Grid(quantize).check_ball(ball.ball)
-    with keeping_buffers(problem.models):
+    with keeping_buffers(problem.models), telling(progress, callback) as told:
         batch_size, accumulate = inspect(problem, loss, targeted, batch_size, accumulate)
         precisions = choose_precisions(problem, precision)
         if evaluations is not None:
             length, low = restart_length(problem), precisions.low
             steps, restarts = divided(evaluations, problem.samples, length=length, confirmed=low)
-        with telling(progress, callback) as told:
-            return attack_unchecked(
-                problem,
-                ball,
-                rule=rule,
-                loss=loss,
-                steps=steps,
-                restarts=restarts,
-                evaluations=evaluations,
-                batch_size=batch_size,
-                seed=seed,
-                targeted=targeted,
-                quantize=quantize,
-                start=start,
-                keep_going=keep_going,
-                accumulate=accumulate,
-                precisions=precisions,
-                gradient=gradient,
-                callback=told,
-            )
+        return attack_unchecked(
+            problem,
+            ball,
+            rule=rule,
+            loss=loss,
+            steps=steps,
+            restarts=restarts,
+            evaluations=evaluations,
+            batch_size=batch_size,
+            seed=seed,
+            targeted=targeted,
+            quantize=quantize,
+            start=start,
+            keep_going=keep_going,
+            accumulate=accumulate,
+            precisions=precisions,
+            gradient=gradient,
+            callback=told,
+        )
 
 
 def _defaults(steps: int | None, restarts: int | None, *, short: bool) -> tuple[int, int]:

@@ -9,6 +9,7 @@ from typing import final
 import torch
 from torch import Tensor
 
+from saddlepoint.counts import check_count
 from saddlepoint.projections import LpBall
 
 __all__ = ["Grid"]
@@ -35,8 +36,7 @@ class Grid:
     levels: int
 
     def __post_init__(self) -> None:
-        if self.levels < 2:
-            raise ValueError(f"`quantize` must be at least 2 levels, got {self.levels}.")
+        check_count("quantize", self.levels, 2)
 
     def check(self, images: Tensor) -> None:
         """Refuse images that are not on the grid: no perturbation could bring them onto it for sure."""
