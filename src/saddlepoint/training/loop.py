@@ -163,7 +163,6 @@ def train(
         >>> [progress.epoch for progress in history], sorted(history[0].stats)[:3]
         ([1, 2, 3], ['accuracy', 'accuracy/l2', 'accuracy/linf'])
     """
-    seed = check_seed(seed)
     recipe = recipe or Recipe("default", "adamw", 0.001, 10, weight_decay=0.01)
     recipe = replace(recipe, epochs=epochs) if epochs is not None else recipe
     loader = as_loader(loader, recipe.batch_size)
@@ -173,7 +172,7 @@ def train(
     method = ("ampgd" if threats else "clean") if method is None else method
     named = check_threats(threats) if threats else {}
     check_training_precision(precision)
-    _check(model, seed, loader, held_out, checkpoint_every)
+    seed = _checked_seed(model, seed, loader, held_out, checkpoint_every)
     folder = Path(out) if out is not None else None
     path = folder / CHECKPOINT if folder is not None else None
     if precision == "auto":
@@ -263,13 +262,15 @@ def _judges(threats: Mapping[str, Threat]) -> dict[str, Threat]:
     }
 
 
-def _check(
+def _checked_seed(
     model: nn.Module,
     seed: int,
     loader: Loader,
     validation: tuple[Tensor, Tensor] | None,
     checkpoint_every: int | None,
-) -> None:
+) -> int:
+    """The seed as a whole number, once everything else is found to be usable too."""
+    seed = check_seed(seed)
     if not 0 <= seed < 2**32:
         raise ValueError(f"`seed` must be in [0, 2**32), got {seed}.")
     check_model(model)
@@ -291,6 +292,7 @@ def _check(
             "`validation` must be images and labels of equal length > 0, "
             f"got {len(validation[0])} and {len(validation[1])}."
         )
+    return seed
 
 
 def _config(
