@@ -66,7 +66,7 @@ for _name, _where, _help in (
         "A table or figure of the paper, with our numbers beside its.",
     ),
     ("train", "train:train", "Train a network."),
-    ("models", "models:app", "Networks with parameters: list, check."),
+    ("models", "models:app", "Networks with parameters: list, check, pack."),
     ("data", "data:app", "Data sets: list, fetch."),
 ):
     _lines = [f"- `saddlepoint {words}`" for words in _EXAMPLES.get(_name, ())]

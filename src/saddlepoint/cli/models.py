@@ -1,6 +1,13 @@
 """`saddlepoint models`: the networks that are shipped, and whether they are as good as they say."""
 
-from cyclopts import App
+from dataclasses import replace
+from hashlib import sha256
+from pathlib import Path
+from typing import Annotated, Literal
+
+from cyclopts import App, Parameter
+
+from .errors import UsageError
 
 __all__ = ["app"]
 
@@ -18,12 +25,12 @@ def show() -> int:
     """
     from saddlepoint import models
 
-    print(f"{'name':<12}{'network':>17}{'accuracy':>10}{'FGSM':>8}{'union':>8}  command")
+    print(f"{'name':<15}{'network':>17}{'accuracy':>10}{'FGSM':>8}{'union':>8}  command")
     for name in models.shipped():
         card = models.card(name)
         union = "-" if card.robust is None else f"{card.robust['quick']['union']:.1f}%"
         figures = f"{card.accuracy:>9.2f}%{card.fgsm_accuracy:>7.2f}%{union:>8}"
-        print(f"{name:<12}{card.architecture:>17}{figures}  {card.command}")
+        print(f"{name:<15}{card.architecture:>17}{figures}  {card.command}")
     return 0
 
 
@@ -39,7 +46,7 @@ def check(*names: str, limit: int | None = None) -> int:
 
     from . import progress
 
-    print(f"{'name':<12}{'accuracy':>10}{'card':>9}{'FGSM':>10}{'card':>9}")
+    print(f"{'name':<15}{'accuracy':>10}{'card':>9}{'FGSM':>10}{'card':>9}")
     wrong = 0
     for name in names or models.shipped():
         card, model = models.card(name), models.load(name)
@@ -51,5 +58,55 @@ def check(*names: str, limit: int | None = None) -> int:
         verdict = "" if limit is not None else "agrees" if gap <= TOLERANCE else "DIFFERS"
         wrong += verdict == "DIFFERS"
         figures = f"{clean:>9.2f}%{card.accuracy:>8.2f}%{fgsm:>9.2f}%{card.fgsm_accuracy:>8.2f}%"
-        print(f"{name:<12}{figures}  {verdict}", flush=True)
+        print(f"{name:<15}{figures}  {verdict}", flush=True)
     return 1 if wrong else 0
+
+
+@app.command
+def pack(
+    run: Path,
+    name: str,
+    *,
+    out: Path = Path("weights"),
+    bits: Annotated[Literal[16, 8], Parameter(negative=())] = 16,
+    limit: int | None = None,
+) -> int:
+    """Keep a trained network with 16 or 8 bits per entry, and measure what is kept.
+
+    Args:
+        run: Folder of a training, with model.safetensors and model.json.
+        name: What `sp.models.load` and --models call it, such as cifar10-e.
+        out: Folder for NAME.safetensors and NAME.json; looked through are `weights` of a checkout and the one
+            that SADDLEPOINT_WEIGHTS names.
+        bits: 16 is float16; 8 has a scale for every channel besides.
+        limit: Measure on the first so many test images. [default: all]
+    """
+    from safetensors.torch import load_file, save
+
+    from saddlepoint import data, models
+    from saddlepoint.files import write_atomically
+    from saddlepoint.models import packed
+
+    from . import progress
+
+    old = run / "model.safetensors"
+    if not old.is_file() or not old.with_suffix(".json").is_file():
+        raise UsageError(f"`RUN` must hold model.safetensors and model.json, got {str(run)!r}.")
+    card = models.Card.from_json(old.with_suffix(".json").read_text(encoding="utf-8"), str(old))
+    models.load(old)  # refuses what is damaged
+    content = save(packed.pack(load_file(old), bits))
+    out.mkdir(parents=True, exist_ok=True)
+    new = out / f"{name}.safetensors"
+    write_atomically(new, content)
+    card = replace(card, sha256=sha256(content).hexdigest())
+    write_atomically(new.with_suffix(".json"), card.to_json().encode())
+    with progress.downloads() as report:
+        x, y = data.load(card.data, "test", limit, progress=report)
+    found = models.measure(models.load(new), x, y, eps=card.fgsm_eps)
+    clean, fgsm = round(100 * found.clean, 2), round(100 * found.fgsm, 2)
+    print(
+        f"{new}: {len(content) / 1e6:.1f} MB, {clean:.2f} % right as it is kept, {card.accuracy:.2f} % before"
+    )
+    card = replace(card, accuracy=clean, fgsm_accuracy=fgsm, test_images=len(y))
+    write_atomically(new.with_suffix(".json"), card.to_json().encode())
+    return 0

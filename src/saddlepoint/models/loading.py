@@ -5,6 +5,7 @@ Parameters are read as safetensors, or as a state dict with `weights_only=True`.
 
 import hashlib
 import pickle
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import resources
@@ -19,6 +20,7 @@ from torch import Tensor, nn
 
 from .architectures import build
 from .cards import Card
+from .packed import how_to_get, packed_files, unpack
 from .programs import is_torchscript, load_exported, load_torchscript
 
 __all__ = ["card", "channels_last", "load", "shipped"]
@@ -27,20 +29,23 @@ __all__ = ["card", "channels_last", "load", "shipped"]
 _CHECKPOINT_KEYS = ("state_dict", "model_state_dict", "model", "net", "network")
 _PREFIXES = ("module.", "_orig_mod.", "model.", "network.")
 _TORCHSCRIPT = (".ts", ".torchscript")
+_OF_THE_PAPER = re.compile(r"(mnist|cifar10)-([a-h])")
 _SUFFIXES = (".safetensors", ".pt", ".pth", ".pt2", *_TORCHSCRIPT)
 
 
 def shipped() -> tuple[str, ...]:
-    """Names of the networks whose parameters come with the package.
+    """Names of the networks whose parameters come with the package, or lie in `weights` of a checkout.
 
-    `mnist-a` is by our fast recipe, `mnist-paper-a` by the paper's: 50 epochs of Adam.
+    `mnist-a` is by our fast recipe, `mnist-paper-a` by the paper's: 50 epochs of Adam. Large networks are
+    outside the wheel: in the folder `weights` of a checkout, or in the one that SADDLEPOINT_WEIGHTS names.
 
     Example:
         >>> shipped()[0], "mnist-d" in shipped()
         ('cifar10-a', True)
     """
     files = (file.name for file in _folder().iterdir())
-    return tuple(sorted(name.removesuffix(".json") for name in files if name.endswith(".json")))
+    inside = {name.removesuffix(".json") for name in files if name.endswith(".json")}
+    return tuple(sorted(inside | set(packed_files())))
 
 
 def card(name: str) -> Card:
@@ -52,7 +57,7 @@ def card(name: str) -> Card:
     """
     if name not in shipped():
         raise ValueError(f"`name` must be one of {', '.join(shipped())}, got {name!r}.")
-    return _card(_folder() / f"{name}.json")
+    return _card(_shipped_file(name, ".json"))
 
 
 def load(
@@ -89,9 +94,15 @@ def load(
     if str(source) in shipped():
         if given != _Shape():
             raise ValueError(f"`architecture` and shape must not be given for {source!r}.")
-        file = _folder() / f"{source}.safetensors"
+        file = _shipped_file(str(source), ".safetensors")
         return _from_safetensors(str(source), file, card(str(source)), given)
     path = Path(source)
+    if (known_name := _OF_THE_PAPER.fullmatch(str(source))) is not None:
+        data, letter = known_name.groups()
+        raise ValueError(
+            f"`source` must have parameters, got {str(source)!r}, which has none here: "
+            f"{how_to_get(data, letter.upper())}."
+        )
     if path.suffix not in _SUFFIXES:
         raise ValueError(
             f"`source` must be one of {', '.join(shipped())}, or a file ending in "
@@ -172,6 +183,11 @@ def _folder() -> Traversable:
     return resources.files("saddlepoint.models") / "parameters"
 
 
+def _shipped_file(name: str, suffix: str) -> Traversable | Path:
+    inside = _folder() / f"{name}{suffix}"
+    return inside if inside.is_file() else packed_files()[name].with_suffix(suffix)
+
+
 def _card(file: Traversable | Path) -> Card:
     return Card.from_json(file.read_bytes().decode("utf-8", errors="replace"), str(file))
 
@@ -198,7 +214,7 @@ def _from_safetensors(
 
 def _parsed(name: str, content: bytes) -> Mapping[str, Tensor]:
     try:
-        return parse_safetensors(content)
+        return unpack(parse_safetensors(content))
     except safetensors.SafetensorError as error:
         raise ValueError(
             f"`{name}` must be a safetensors file, got {error}: it is damaged or another kind of file; save or "

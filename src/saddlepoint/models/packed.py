@@ -1,0 +1,94 @@
+"""Networks that are too large for the wheel: where their parameters lie, and how they are made small.
+
+They lie as NAME.safetensors and NAME.json in the folder that `SADDLEPOINT_WEIGHTS` names, or in `weights` of a
+checkout. Filters are kept with 16 bits per entry, or with 8 and a scale per channel; all else stays as it is.
+"""
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+__all__ = ["how_to_get", "pack", "packed_files", "unpack"]
+
+VARIABLE = "SADDLEPOINT_WEIGHTS"
+_SCALE = ".scale"
+
+
+def packed_files() -> dict[str, Path]:
+    """Name -> file of parameters of all networks outside the package, where a card lies beside it."""
+    found: dict[str, Path] = {}
+    for folder in _folders():
+        for file in sorted(folder.glob("*.safetensors")):
+            if file.with_suffix(".json").is_file():
+                found.setdefault(file.stem, file)
+    return found
+
+
+def _folders() -> list[Path]:
+    named = os.environ.get(VARIABLE)
+    checkout = Path(__file__).resolve().parents[3]
+    own = [checkout / "weights"] if (checkout / "pyproject.toml").is_file() else []
+    return [folder for folder in ([Path(named)] if named else []) + own if folder.is_dir()]
+
+
+def how_to_get(data: str, letter: str) -> str:
+    """What to do about a network of the paper that has no parameters here.
+
+    Example:
+        >>> how_to_get("cifar10", "E").split("`")[1]
+        'saddlepoint train --data cifar10 --model E --precision auto --out DIR'
+    """
+    return (
+        f"train it with `saddlepoint train --data {data} --model {letter} --precision auto --out DIR`, keep it "
+        f"with `saddlepoint models pack DIR {data}-{letter.lower()} --out FOLDER`, and set {VARIABLE} to that "
+        "folder, or take `weights` of a checkout"
+    )
+
+
+def pack(tensors: Mapping[str, Tensor], bits: Literal[8, 16]) -> dict[str, Tensor]:
+    """Parameters with fewer bits per entry.
+
+    Vectors, such as biases and the numbers of normalisations, stay as they are: they are few, and errors in
+    them count for whole channels.
+
+    Args:
+        tensors: By name.
+        bits: 16 is float16; 8 are whole numbers from -127 to 127 times a scale for every output channel.
+
+    Example:
+        >>> small = pack({"a": torch.tensor([[1.0, -2.0], [0.0, 0.0]])}, 8)
+        >>> small["a"].tolist(), unpack(small)["a"].tolist()
+        ([[64, -127], [0, 0]], [[1.0078740119934082, -2.0], [0.0, 0.0]])
+    """
+    found: dict[str, Tensor] = {}
+    for name, tensor in tensors.items():
+        if not tensor.is_floating_point() or tensor.ndim < 2:
+            found[name] = tensor
+        elif bits == 16:
+            found[name] = tensor.half()
+        else:
+            scale = tensor.float().abs().flatten(1).amax(dim=1) / 127
+            found[name + _SCALE] = scale
+            steps = tensor.float() / _beside(scale.where(scale > 0, 1.0), tensor)
+            found[name] = steps.round().to(torch.int8)
+    return found
+
+
+def unpack(tensors: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+    """What `pack` was given, as near as its bits allow, in float32; other parameters are left alone."""
+    packed = {n for n, t in tensors.items() if t.dtype == torch.int8 and n + _SCALE in tensors}
+    if not packed:
+        return tensors
+    return {
+        name: tensor.float() * _beside(tensors[name + _SCALE], tensor) if name in packed else tensor
+        for name, tensor in tensors.items()
+        if name.removesuffix(_SCALE) not in packed or name in packed
+    }
+
+
+def _beside(scale: Tensor, tensor: Tensor) -> Tensor:
+    return scale.reshape(-1, *(1 for _ in range(tensor.ndim - 1)))
