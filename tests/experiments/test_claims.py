@@ -96,6 +96,19 @@ def test_gamma_and_static_weights_follow_the_numbers(tmp_path: Path) -> None:
     assert checks.static_weights(summaries).verdict == "does not hold"
 
 
+@pytest.mark.parametrize(("ratio", "verdict"), [(1.03, "holds"), (1.5, "does not hold")])
+def test_the_cost_of_training_is_that_of_the_benchmarks(
+    ratio: float, verdict: str, tmp_path: Path
+) -> None:
+    assert measures.training_cost(Summaries(tmp_path)).verdict == "not measured"
+    figure = {"name": "AMPGD step over AVG step, K = 3", "value": ratio}
+    room = {"figures": [figure], "begun_and_ended_with_load": [0.5, 1], "cores": 2}
+    (tmp_path / "figures.json").write_text(json.dumps({"training": room}))
+    found = measures.training_cost(Summaries(tmp_path))
+    assert (found.verdict, found.ours) == (verdict, f"{ratio:.2f} over the average")
+    assert "a load of 0.5 and 1 on 2 cores" in found.why
+
+
 def test_the_step_at_which_weights_settle_is_stored(tmp_path: Path) -> None:
     experiment = pair(limit=6, steps=5)
     experiments.reproduce(experiment, tmp_path / "runs", QUIET)
