@@ -20,7 +20,10 @@ from saddlepoint.solver.inspection import look
 __all__ = ["forecast"]
 
 _SECONDS = 0.8  # that an attack on the images of a pilot is to take, about
-_ROWS = 128  # at most; as many are attacked together in a run
+_LEAST, _ROWS = (
+    8,
+    128,
+)  # at least, because few rows are slow; at most as many as a run attacks together
 _OVERHEAD = 0.2  # seconds per row of a table for hashing and writing, and
 _PAGE = 1.0  # for drawing its page
 
@@ -77,7 +80,7 @@ def _block(
     whole = building.build_problem(block, settings, images, networks)
     each = sum(seconds_per_gradient(block.settings.data, letter) for letter in block.letters)
     each *= building.gradient_count(block) * len(images.x) / len(whole)
-    count = min(len(whole), _ROWS, max(2, round(_SECONDS / each)))
+    count = min(len(whole), _ROWS, max(_LEAST, round(_SECONDS / each)))
     part = whole.take(torch.arange(count))
     tried = [_seconds(block, row, setup, part, clock) for row in {rows[0], rows[-1]}]
     share = len(whole) / count
