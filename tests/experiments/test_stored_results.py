@@ -12,6 +12,7 @@ import torch
 import saddlepoint as sp
 from commands import inside
 from folders import ROOT
+from run_factory import make_run
 from saddlepoint import experiments
 from saddlepoint.experiments import building
 from saddlepoint.experiments.document import overview
@@ -168,6 +169,26 @@ def test_files_of_others_are_not_written_over(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"would write over, got 'table.csv'"):
         experiments.reproduce(pair(), tmp_path, QUIET)
     assert [path.name for path in tmp_path.iterdir()] == ["table.csv"]
+
+
+def test_a_run_of_somebody_else_below_does_not_make_files_ours(tmp_path: Path) -> None:
+    for place in (tmp_path / "mine" / "today" / "run", tmp_path / "true" / "apgda" / "mine"):
+        make_run(place, rows=2)
+    (tmp_path / "table.csv").write_text("mine")
+    with pytest.raises(ValueError, match=r"would write over, got 'table.csv'"):
+        experiments.reproduce(pair(), tmp_path, QUIET, resume=True)
+    assert (tmp_path / "table.csv").read_text() == "mine"
+
+
+def test_two_experiments_do_not_share_a_folder(tmp_path: Path) -> None:
+    experiments.reproduce(pair(limit=2), tmp_path, QUIET)
+    other = replace(pair(limit=2), name="ensemble-mnist")
+    with pytest.raises(
+        ValueError, match=r"results of ensemble-mnist only, .* got those of ensemble-cifar10"
+    ):
+        experiments.reproduce(other, tmp_path, QUIET, resume=True)
+    with pytest.raises(ValueError, match="got those of ensemble-cifar10"):
+        experiments.reproduce(other, tmp_path, replace(QUIET, method="attack"))
 
 
 def test_experiments_about_more_than_success_have_true_labels_only(tmp_path: Path) -> None:

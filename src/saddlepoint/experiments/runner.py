@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from saddlepoint import report, runs
 from saddlepoint.experiments import building
 from saddlepoint.experiments.measurements import measure
+from saddlepoint.experiments.places import check_place
 from saddlepoint.experiments.plan import (
     LABELS,
     METHODS,
@@ -131,23 +132,8 @@ def reproduce(
             f"{building.explain_missing(names)}."
         )
     target = folder / setup.labels / setup.method
-
-    def check() -> None:
-        if not resume and any(target.glob("**/*.json")):
-            raise ValueError(
-                f"`{target}` must not hold results yet; add --resume to continue them, or choose another "
-                "folder."
-            )
-        ours = any(folder.glob("*/*/**/run.json"))
-        there = [path.name for path in folder.glob("*") if path.is_file()]
-        foreign = [n for n in there if n.startswith(("table", experiment.name))]
-        if foreign and not ours:
-            raise ValueError(
-                f"`--out` must not hold files that an experiment would write over, got {foreign[0]!r} in "
-                f"{str(folder)!r} and no results; choose another folder."
-            )
-
-    World.current().agree(check)  # before any process writes there
+    # Before any process writes there.
+    World.current().agree(lambda: check_place(experiment, folder, target, resume=resume))
     _Runner(experiment, folder, setup, callback or (lambda _: None)).run(blocks, measurements)
 
 
