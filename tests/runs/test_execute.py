@@ -19,6 +19,7 @@ from saddlepoint.runs.hashing import hash_settings
 from saddlepoint.runs.reading import read_results
 from saddlepoint.runs.record import RECORD, SCHEMA_VERSION, TENSORS, Hashes, Run, _digest
 from saddlepoint.runs.refusals import check_free
+from saddlepoint.runs.signals import stop_on_signals
 from saddlepoint.runs.store import LOCK, PAGES, Store, locked
 
 ROWS, SIZE = 10, 4
@@ -157,6 +158,18 @@ def test_foreign_files_are_refused_and_kept(tmp_path: Path) -> None:
     assert (tmp_path / "notes.txt").read_text() == "mine"
 
 
+@pytest.mark.parametrize("how", ["resume", "overwrite"])
+def test_a_run_that_was_not_finished_has_drawn_nothing(tmp_path: Path, how: str) -> None:
+    with pytest.raises(RunInterrupted):
+        go(tmp_path, Work(stop_at=4))
+    (tmp_path / "report.html").write_text("mine")
+    with pytest.raises(ValueError, match=r"report\.html"):
+        go(tmp_path, Work(), **{how: True})
+    assert (tmp_path / "report.html").read_text() == "mine"
+    (tmp_path / "report.html").unlink()
+    assert go(tmp_path, Work(), **{how: True}).status == "complete"
+
+
 def test_overwriting_removes_what_the_old_run_wrote(tmp_path: Path) -> None:
     go(tmp_path, Work())
     (tmp_path / "report.html").write_text("of the old run")
@@ -275,6 +288,19 @@ def test_whatever_stops_the_process_the_run_can_be_continued(
     go(tmp_path, work, resume=True)
     assert work.computed == 1
     assert torch.equal(squares(tmp_path), 0.1 * torch.arange(10) ** 2)
+
+
+def test_a_signal_that_is_ignored_stays_ignored() -> None:
+    # As nohup starts a program.
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with stop_on_signals():
+            signal.raise_signal(signal.SIGHUP)
+            with pytest.raises(KeyboardInterrupt, match="SIGTERM"):
+                signal.raise_signal(signal.SIGTERM)
+        assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGHUP, before)
 
 
 def test_a_second_signal_does_not_interrupt_the_writing_of_the_record(

@@ -284,6 +284,7 @@ def _open(run: Run, folder: Path, resume: bool, overwrite: bool) -> Execution:
             finished(folder)
             store.clear()  # a process that was killed after its last word may have left some
             return Execution(old, folder, store, resumed=True)
+        check_foreign(old.drawn, folder)  # only what is complete is drawn
         same = run.but(
             created=old.created,
             done=old.done,
@@ -294,6 +295,8 @@ def _open(run: Run, folder: Path, resume: bool, overwrite: bool) -> Execution:
         return Execution(same, folder, store, resumed=True)
     check_free(folder, overwrite=overwrite)
     old = Run.read(folder)
+    if old.status != "complete":
+        check_foreign(old.drawn, folder)
     check_foreign([name for name in run.files if name not in old.files], folder)
     old.remove(folder)
     store.clear()

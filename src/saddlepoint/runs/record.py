@@ -67,7 +67,7 @@ _RESULTS: dict[str, tuple[str, ...]] = {
 }
 _TABLES = ("table.md", "table.csv", "table.tex")
 _DRAWN: dict[str, tuple[str, ...]] = {
-    "train": ("report.html", BOARD),
+    "train": ("report.html",),
     "patch": ("report.html", "patch.png", "patch-true-size.png"),
     "evaluate": ("report.html", *_TABLES),
     "measure": (),
@@ -190,8 +190,14 @@ class Run:
     @property
     def files(self) -> tuple[str, ...]:
         """Names of everything a run of this kind may write into its folder, pages aside."""
+        board = (BOARD,) if self.kind == "train" else ()
+        return (RECORD, *self.results, *self.drawn, *board)
+
+    @property
+    def drawn(self) -> tuple[str, ...]:
+        """Names of the files that are drawn of the results when the run is complete."""
         tables = _TABLES if self.hashes.victims else ()
-        return (RECORD, *self.results, *_DRAWN.get(self.kind, ("report.html", *tables)))
+        return _DRAWN.get(self.kind, ("report.html", *tables))
 
     @property
     def results(self) -> tuple[str, ...]:

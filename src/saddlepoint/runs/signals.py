@@ -18,13 +18,15 @@ _active = False
 def stop_on_signals() -> Iterator[None]:
     """Within, SIGTERM and SIGHUP raise KeyboardInterrupt, so that the work ends as after Ctrl-C.
 
+    A signal that the process was started to ignore, as SIGHUP under nohup, stays ignored.
     Once is enough: further ones are ignored until the outermost of these blocks has been left.
     """
     global _active
     if _active or threading.current_thread() is not threading.main_thread():
         yield
         return
-    numbers = [getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)]
+    known = [getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)]
+    numbers = [number for number in known if signal.getsignal(number) is not signal.SIG_IGN]
 
     def stop(number: int, frame: FrameType | None) -> None:
         del frame
