@@ -25,6 +25,7 @@ from saddlepoint import evaluation, report, runs
 from saddlepoint.evaluation import RobustAccuracy
 from saddlepoint.report import charts
 from saddlepoint.runs import texts
+from saddlepoint.runs.evaluating import examine_models
 from saddlepoint.runs.evaluations import evaluation_metrics
 from saddlepoint.solver.inspection import look
 
@@ -208,6 +209,25 @@ class TestCommand:
             "use --loss dlr",
         ):
             assert part in head
+
+    def test_the_doctor_sees_all_classes_of_images_sorted_by_class(self):
+        network = torch.nn.Linear(16, 2)
+        network.bias.data += torch.tensor([9.0, 0.0])
+        model = torch.nn.Sequential(
+            torch.nn.Flatten(), network
+        ).eval()  # says 0, whatever it is shown
+        problem = sp.Ensemble([model], torch.rand(100, 1, 4, 4), torch.arange(100) // 50)
+        found = examine_models({"zero": model}, problem, "own", {}, lambda *_: None)
+        (finding,) = [each for each in found["zero"] if each.name == "normalisation"]
+        assert (finding.status, finding.saw) == ("warn", "accuracy is 50%, chance is 50%.")
+
+    def test_a_model_at_chance_is_warned_of(self, tmp_path, capsys):
+        (tmp_path / "slow.py").write_text(SLOW_MODEL)
+        words = ("--threat", "linf:0.2", "--limit", 20, "--data", "mnist", "--out", "r")
+        assert inside("evaluate", "slow.py:untrained", *words, "--no-doctor") == 0
+        assert "guessing among 10 classes 10 %" in capsys.readouterr().err
+        assert inside("evaluate", "mnist-a", *words[:-1], "s", "--no-doctor") == 0
+        assert "guessing" not in capsys.readouterr().err
 
     def test_the_command_repeats_the_run(self, tmp_path):
         words = ("A", *QUICK, "--seed", 3, "--every-attack", "--budget", "2m")

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, final
+
+from torch import Tensor
 
 from saddlepoint import doctor
 from saddlepoint.doctor import Finding
@@ -24,6 +27,7 @@ from saddlepoint.runs.evaluations import Result, evaluation_metrics, evaluation_
 from saddlepoint.runs.execute import Execution
 from saddlepoint.runs.metrics import examined
 from saddlepoint.runs.record import RECORD, Run
+from saddlepoint.runs.rows import class_count, no_better_than_chance
 from saddlepoint.runs.settings import EvaluateSettings
 from saddlepoint.solver.inspection import look
 from saddlepoint.training.distributed import World
@@ -139,7 +143,7 @@ def examine_models(
     balls: Mapping[str, LpBall],
     tell: Callable[[str, tuple[Finding, ...] | None], None],
 ) -> Findings:
-    """What the doctor finds on the first images, at the linf radius of the threats if there is one.
+    """What the doctor finds on a few images of all classes, at the linf radius of the threats if there is one.
 
     Args:
         models: By name.
@@ -148,7 +152,8 @@ def examine_models(
         balls: The threats.
         tell: Called with a name before a model is examined, and with what was found after it.
     """
-    x, y = problem.x[:_EXAMINED], problem.labels[:_EXAMINED, 0]
+    chosen = _spread(problem.labels[:, 0], _EXAMINED)
+    x, y = problem.x[chosen], problem.labels[chosen, 0]
     eps = float(balls["linf"].eps) if "linf" in balls else default_radius(family)
     found: dict[str, tuple[Finding, ...]] = {}
     for name, model in models.items():
@@ -157,6 +162,15 @@ def examine_models(
         found[name] = tuple(doctor.examine(model, x, y, eps=eps, references=others))
         tell(name, found[name])
     return found
+
+
+def _spread(labels: Tensor, limit: int) -> list[int]:
+    """The first `limit` rows taking one class after the other in turn: folders are sorted by class."""
+    seen, turns = Counter[int](), list[tuple[int, int]]()
+    for row, label in enumerate(labels.tolist()):
+        turns.append((seen[label], row))
+        seen[label] += 1
+    return sorted(row for _, row in sorted(turns)[:limit])
 
 
 def unfit(findings: Findings) -> str:
@@ -194,6 +208,8 @@ def finish_evaluation(
     """
     result = evaluate(execution.store)
     metrics = evaluation_metrics(result, problem.names)
+    clean = {name: each.clean for name, each in metrics.domains.items()}
+    execution.notes.extend(no_better_than_chance(clean, problem, class_count(problem)))
     return execution.finish(
         evaluation_tensors(result, problem),
         done=execution.run.rows,

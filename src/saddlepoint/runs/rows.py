@@ -24,7 +24,17 @@ from saddlepoint.solver import AttackResult, Progress
 from saddlepoint.solver.inspection import first_answers
 from saddlepoint.streams import JUDGE
 
-__all__ = ["CLEAN", "Job", "RunProgress", "Solve", "attack_rows", "fooled_rows", "judged_rows"]
+__all__ = [
+    "CLEAN",
+    "Job",
+    "RunProgress",
+    "Solve",
+    "attack_rows",
+    "class_count",
+    "fooled_rows",
+    "judged_rows",
+    "no_better_than_chance",
+]
 
 CLEAN = ("clean_predictions", "clean_fooled")
 """Tensors of a run about its images before the attack."""
@@ -100,7 +110,7 @@ def attack_rows(
 
     execution.notes.extend(job.notes)
     tensors, seconds = in_pages(execution, total, job.chunk, compute, tell)
-    classes = _class_count(job.problem)  # before the victims, which come after all else
+    classes = class_count(job.problem)  # before the victims, which come after all else
     if job.victims:
         judged, more = _ask_victims(job, execution, tensors)
         tensors, seconds = {**tensors, **judged}, seconds + more
@@ -110,7 +120,7 @@ def attack_rows(
         baseline=job.baseline is not None,
         victims=tuple(execution.run.hashes.victims),
     )
-    execution.notes.extend(_no_better_than_chance(metrics.clean_accuracy, job.problem, classes))
+    execution.notes.extend(no_better_than_chance(metrics.clean_accuracy, job.problem, classes))
     if job.test is None:
         tensors |= keep_for_gallery(job.problem, tensors)
     else:
@@ -119,14 +129,14 @@ def attack_rows(
     return execution.finish(tensors, done=total, seconds=round(seconds, 3), metrics=metrics.plain())
 
 
-def _class_count(problem: AbstractProblem) -> int:
+def class_count(problem: AbstractProblem) -> int:
     """C, which nobody but the models knows."""
     few = problem.take(torch.arange(1, device=problem.lower.device))
     with torch.no_grad():
         return few.logits(few.zeros()).shape[-1]
 
 
-def _no_better_than_chance(
+def no_better_than_chance(
     accuracy: Mapping[str, float], problem: AbstractProblem, classes: int
 ) -> list[str]:
     """A warning of every model that seems to guess, of which an attack says nothing."""
