@@ -453,7 +453,7 @@ class TestModelsAndData:
             (("--data", "mnist-sample", "--classes", "a,b"), "`--classes` must be left out"),
             (("--data", "none.py:digits"), "got FileNotFoundError: there is no file none.py"),
             (("--data", "nowhere/"), "file.py:dataset or package.module:dataset, got 'nowhere/'"),
-            (("--data", "two"), "give `--size`"),
+            (("--data", "two"), "as many channels as the model takes, got images of 3 (colour)"),
         ],
     )
     def test_data_that_cannot_be_read_rightly(self, tmp_path, capsys, words, message):

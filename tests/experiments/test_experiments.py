@@ -40,6 +40,11 @@ def tiny_block(block: Block) -> Block:
     return replace(block.but(steps=2), limit=None)
 
 
+def group_size_of(block: Block) -> int:
+    assert isinstance(block.settings, UniversalSettings)
+    return block.settings.group_size
+
+
 def tiny(experiment: Experiment, limit: int = 3) -> Experiment:
     """The experiment with two steps on a few images; everything else is as published."""
     limit = 30 if experiment.name == "image-robustness" else limit
@@ -49,7 +54,7 @@ def tiny(experiment: Experiment, limit: int = 3) -> Experiment:
         block
         for block in experiment.blocks
         # Of groups the smallest and the largest; those between go the same way.
-        if not isinstance(block.settings, UniversalSettings) or block.settings.group_size in (2, 10)
+        if not experiment.name.startswith("universal") or group_size_of(block) in (2, 10)
     ]
     return replace(
         experiment,

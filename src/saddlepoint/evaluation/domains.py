@@ -119,7 +119,7 @@ def robust_domains(
     for name, value in (("steps", steps), ("searches", searches)):
         if value < 0:
             raise ValueError(f"`{name}` must be >= 0, got {value}.")
-    balls = as_balls(threats, views.x.shape[1:], stacklevel=4)  # above `streaming_problems`
+    balls = as_balls(threats, views.x.shape[1:], stacklevel=5)  # above `streaming_problems`
     with full_precision(), gradients_enabled(), keeping_buffers(views.models):
         right = clean_answers(views, batch_size).cpu()
         looks = [
@@ -129,7 +129,7 @@ def robust_domains(
         precisions = choose_precisions(views, precision, gather_of(ledger))
     for name, seen in zip(views.names, looks, strict=True):
         for fault in seen.faults:
-            warnings.warn(f"{name}: {fault}", stacklevel=3)
+            warnings.warn(f"{name}: {fault}", stacklevel=4)
     every = Look(views.num_domains, sum(seen.row_bytes for seen in looks), ())
     found = domains_unchecked(
         views,

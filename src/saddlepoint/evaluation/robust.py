@@ -114,7 +114,7 @@ def robust_accuracy(
     check_on_failure(on_failure)
     check_limits(batch_size, budget)
     seed = check_seed(seed)
-    balls = as_balls(threats, x.shape[1:], stacklevel=4)  # above `streaming`
+    balls = as_balls(threats, x.shape[1:], stacklevel=5)  # above `streaming`
     for name, ball in balls.items():
         _attacks(suite, name, ball, x)
     with full_precision(), gradients_enabled(), keeping_buffers([model]):
@@ -124,7 +124,7 @@ def robust_accuracy(
         seen = inspect_model(model, x, y, correct, balls, suite)
         precisions = choose_precisions(problem, precision, gather_of(ledger))
     for fault in seen.faults:
-        warnings.warn(fault, stacklevel=3)
+        warnings.warn(fault, stacklevel=4)
     found = accuracy_unchecked(
         model,
         x,

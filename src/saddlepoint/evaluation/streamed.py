@@ -265,4 +265,4 @@ def _said_once(said: set[str]) -> Iterator[None]:
     for each in caught:
         if str(each.message) not in said:
             said.add(str(each.message))
-            warnings.warn(each.message, stacklevel=4)
+            warnings.warn(each.message, stacklevel=5)

@@ -150,7 +150,8 @@ def frame(problem: AbstractProblem) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         [0, 2, 4, 3]
     """
     movable = problem.upper > problem.lower
-    plane = movable.flatten(1, -3).any(dim=1) if movable.dim() > 2 else movable.unsqueeze(1)
+    lines = movable if movable.dim() > 2 else movable.unsqueeze(1)  # a vector is one line
+    plane = lines.reshape(len(lines), -1, *lines.shape[-2:]).any(dim=1)
     found = []
     for line in (plane.any(dim=2), plane.any(dim=1)):
         first = line.int().argmax(dim=1, keepdim=True)
