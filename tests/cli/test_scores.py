@@ -126,6 +126,10 @@ def test_onnx_runtime_is_named_where_it_is_missing(
             "`--baseline` must be left out with --gradient searched, got average; random search",
         ),
         (
+            ("--models", "A", "--gradient", "searched", "--rule", "minmax"),
+            "`--rule` must be left out with --gradient searched, got minmax; random search follows no weights",
+        ),
+        (
             ("--models", "A", "--gradient", "searched", "--method", "apgda"),
             "must be left out with --method",
         ),
@@ -146,3 +150,66 @@ def test_the_line_that_repeats_a_run_has_the_gradient() -> None:
     flags = {"models": "scores:A", "eps": 0.1, "gradient": "estimated:queries=700,search=1/4"}
     settings = EnsembleSettings.load(flags)
     assert "--gradient estimated:queries=700,search=1/4" in settings.command()
+
+
+SEARCHED = {
+    "ensemble": (*LINE, "--models", "scores:A,scores:C"),
+    "universal": (
+        *("attack", "universal", "--data", "mnist-sample", "--limit", "6", "--eps", "0.15"),
+        *("--models", "scores:A", "--group-size", "3"),
+    ),
+    "patch": (
+        *("attack", "patch", "--data", "mnist-sample", "--limit", "8", "--models", "scores:A"),
+        *("--patch", "9", "--views", "here,at:0/1", "--images-per-patch", "4", "--held-out", "4"),
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", SEARCHED)
+def test_random_search_is_called_so_and_shows_no_weights(
+    kind: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It follows none: what is in the tensors was never used."""
+    line = (*SEARCHED[kind], "--gradient", "searched:queries=20")
+    assert inside(*line, "--out", tmp_path / "run") == 0
+    page, said = (tmp_path / "run" / "report.html").read_text(), capsys.readouterr().out
+    record = json.loads((tmp_path / "run" / "run.json").read_text())
+    assert "--rule" not in record["command"]
+    body = re.sub(r"<(script|style)\b.*?</\1>", "", page, flags=re.DOTALL).partition("<footer>")[0]
+    for text in (said, body):
+        assert "random search" in text
+        assert "min-max" not in text
+        assert "minmax" not in text
+        assert not re.search("weight", text, flags=re.IGNORECASE)
+    words = record["command"].split()[1:]
+    assert inside(*words, "--out", tmp_path / "again", "--quiet") == 0  # the line repeats it
+    one, two = (load_file(tmp_path / n / "tensors.safetensors") for n in ("run", "again"))
+    assert torch.equal(one["delta"], two["delta"])
+
+
+def test_a_leaderboard_calls_random_search_by_its_name(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    line = SEARCHED["ensemble"]
+    for name, how in (("one", "searched:queries=20"), ("two", "estimated:queries=40")):
+        assert inside(*line, "--gradient", how, "--out", tmp_path / name, "--quiet") == 0
+    capsys.readouterr()
+    assert inside("report", tmp_path) == 0
+    for shown in (capsys.readouterr().out, (tmp_path / "leaderboard.html").read_text()):
+        assert shown.count("random search") == 1
+        assert shown.count("min-max (") == 1  # the estimate follows weights
+
+
+def test_a_file_of_settings_for_random_search_may_name_the_default_rule_only(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    line = (*SEARCHED["ensemble"], "--gradient", "searched:queries=20")
+    assert inside(*line, "--print-config") == 0
+    text = capsys.readouterr().out
+    assert re.search("^rule: minmax", text, flags=re.MULTILINE)
+    (tmp_path / "same.yaml").write_text(text)
+    (tmp_path / "other.yaml").write_text(re.sub("(?m)^rule: .*$", "rule: average", text))
+    again = ("attack", "ensemble", "--print-config", "--trust", "--config")
+    assert inside(*again, tmp_path / "same.yaml") == 0
+    assert inside(*again, tmp_path / "other.yaml") == 2
+    assert "`--rule` must be left out with --gradient searched" in capsys.readouterr().err

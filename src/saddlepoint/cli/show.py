@@ -118,12 +118,13 @@ def summary(run: "Run") -> None:
         return
     from saddlepoint.report import words
     from saddlepoint.runs import AttackMetrics, settings_of
+    from saddlepoint.runs.attack_words import weighted
     from saddlepoint.runs.settings import AttackSettings
 
     console = Console(width=None if sys.stdout.isatty() else 100, highlight=False)
     metrics = AttackMetrics.of(run)
     settings = settings_of(run, AttackSettings)
-    names = [words.rule_name(settings.rule)]
+    names = [words.method_name(settings)]
     shown: list[Rates] = [metrics]
     if metrics.baseline is not None:
         names.insert(0, words.rule_name(settings.baseline))
@@ -131,7 +132,8 @@ def summary(run: "Run") -> None:
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     grouped = run.kind == "universal"  # the place of an image in its group means nothing
     reached = [f"answers {words.target_text(run)}"] if metrics.reached else []
-    ends = [*reached, *(["mean weight"] if len(run.domains) > 1 and not grouped else [])]
+    told = len(run.domains) > 1 and not grouped and weighted(settings.gradient)
+    ends = [*reached, *(["mean weight"] if told else [])]
     for heading in ("" if grouped else words.NOUNS[run.kind].domain, "clean", *names, *ends):
         table.add_column(_shown(heading), justify="left" if not table.columns else "right")
     tables = [metrics.clean_accuracy, *(part.accuracy for part in shown)]

@@ -121,7 +121,7 @@ def ranking_about(ranking: Ranking) -> str:
         parts.append(f"models {', '.join(first.run.hashes.models)}")
     elif ranking.question.models is False:
         settings = settings_of(first.run, AttackSettings)
-        parts.append(f"{words.rule_text(settings.rule)}, {settings.steps} steps")
+        parts.append(f"{words.method_text(settings)}, {settings.steps} steps")
     return " · ".join(parts)
 
 
@@ -238,9 +238,9 @@ def _own(ranking: Ranking, entry: Entry, names: Sequence[str]) -> str:
     """What the runs of a ranking differ in."""
     run, base = entry.run, ", ".join(entry.run.hashes.models)
     if ranking.question.models:
-        base = words.rule_text(settings_of(run, AttackSettings).rule)
+        base = words.method_text(settings_of(run, AttackSettings))
     elif ranking.question.transfer:
-        base = f"{base}, {words.rule_text(settings_of(run, AttackSettings).rule)}"
+        base = f"{base}, {words.method_text(settings_of(run, AttackSettings))}"
     elif run.kind == "train":
         trained = settings_of(run, TrainSettings)
         base = f"{trained.method}, network {trained.model}"

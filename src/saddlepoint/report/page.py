@@ -20,6 +20,7 @@ from saddlepoint.report.training_page import render_training
 from saddlepoint.report.transfer_part import attack_table, transfer_part
 from saddlepoint.report.universal_page import spread_of
 from saddlepoint.runs import EVALUATE, AttackMetrics, Run, metrics_of, read_results, settings_of
+from saddlepoint.runs.attack_words import weighted
 from saddlepoint.runs.settings import AttackSettings
 
 __all__ = ["MAX_BYTES", "render", "write_report"]
@@ -103,7 +104,8 @@ def render(run: Run, tensors: Mapping[str, Tensor], *, max_bytes: int = MAX_BYTE
         figure=words.figure(run, metrics),
         title=f"{nouns.title} on {settings.data}",
         ball=words.ball_text(settings.norm, settings.eps),
-        rule=words.rule_name(settings.rule),
+        rule=words.method_name(settings),
+        weighted=weighted(settings.gradient),
         baseline=words.rule_name(settings.baseline),
         hardest=words.hardest_name(run, metrics),
         target=words.target_text(run),
@@ -136,10 +138,10 @@ def _rows(run: Run, tensors: Mapping[str, Tensor], max_bytes: int) -> list[dict[
 
 def _bars(run: Run, metrics: AttackMetrics) -> Markup | None:
     settings = settings_of(run, AttackSettings)
-    shown = [(settings.rule, metrics.rate)]
+    shown = [(words.method_name(settings), metrics.rate)]
     if metrics.baseline is not None:
-        shown.append((settings.baseline or "", metrics.baseline.rate))
-    rows = [(words.rule_name(rule), *rate) for rule, rate in shown if rate is not None]
+        shown.append((words.rule_name(settings.baseline), metrics.baseline.rate))
+    rows = [(name, *rate) for name, rate in shown if rate is not None]
     return charts.interval_bars(rows, ["", "other"][: len(rows)]) if rows else None
 
 

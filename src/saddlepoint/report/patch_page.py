@@ -14,6 +14,7 @@ from saddlepoint.report.pictures import data_uri, encode_png, picture
 from saddlepoint.report.template import render_template
 from saddlepoint.report.weight_charts import weights_moved
 from saddlepoint.runs import AttackMetrics, HeldOut, Run, settings_of
+from saddlepoint.runs.attack_words import weighted
 from saddlepoint.runs.settings import PatchSettings
 
 __all__ = ["patch_files", "patch_headline", "render_patch", "view_table"]
@@ -53,7 +54,8 @@ def render_patch(run: Run, tensors: Mapping[str, Tensor]) -> str:
         headings=headings,
         table=lines,
         views=views,
-        weighted="view" in settings.parts,
+        weighted=weighted(settings.gradient),
+        by_view="view" in settings.parts,
         moved=weights_moved(history, views),
         examples=_examples(run, tensors, views, names),
         clean=[picture(each) for each in tensors["examples.clean"]],
@@ -91,7 +93,7 @@ def patch_headline(run: Run, metrics: AttackMetrics) -> list[str]:
     ]
     if metrics.baseline is not None:
         other = _held_out(metrics.baseline)
-        name = _short(settings.baseline)
+        name = words.rule_name(settings.baseline)
         low, high = other.worst_interval
         lines.append(
             f"With {name} weights the hardest view is {other.worst_view} with {other.worst:.1f} % "
@@ -104,13 +106,14 @@ def view_table(run: Run, metrics: AttackMetrics) -> tuple[list[str], list[list[s
     """Headings and one line per view, then the mean: success in percent."""
     held_out = _held_out(metrics)
     settings = settings_of(run, PatchSettings)
-    headings = ["view", "plain grey", _short(settings.rule), "95 %"]
+    headings = ["view", "plain grey", words.method_name(settings), "95 %"]
     other = metrics.baseline and metrics.baseline.held_out
     if other:
-        headings.insert(2, _short(settings.baseline))
+        headings.insert(2, words.rule_name(settings.baseline))
     alone = next(iter(held_out.views.values())).models
     headings += [f"{name} alone" for name in alone] if len(alone) > 1 else []
-    headings += ["mean weight"]
+    told = weighted(settings.gradient)
+    headings += ["mean weight"] if told else []
     weights, lines = _view_weights(held_out, metrics), []
     for name, view in held_out.views.items():
         low, high = view.interval
@@ -118,7 +121,7 @@ def view_table(run: Run, metrics: AttackMetrics) -> tuple[list[str], list[list[s
         if other:
             line.insert(2, f"{other.views[name].success:.1f}")
         line += [f"{share:.1f}" for share in view.models.values()] if len(alone) > 1 else []
-        lines.append([*line, f"{weights[name]:.2f}"])
+        lines.append([*line, *([f"{weights[name]:.2f}"] if told else [])])
     plain = sum(view.plain for view in held_out.views.values()) / len(held_out.views)
     mean = ["mean", f"{plain:.1f}", f"{held_out.mean:.1f}"]
     if other:
@@ -175,11 +178,6 @@ def _pixels(canvas: Tensor, mask: Tensor) -> Tensor:
     if bool(inside.all()):
         return pixels
     return torch.cat([pixels.expand(3, -1, -1), inside[None].to(torch.uint8) * 255])
-
-
-def _short(rule: str | None) -> str:
-    """A weight rule in words, without its numbers."""
-    return words.rule_text(rule or "").partition(" (")[0]
 
 
 def _models(held_out: HeldOut) -> int:

@@ -54,7 +54,7 @@ def attack_table(run: Run) -> Table:
     metrics = AttackMetrics.of(run)
     assert metrics.transfer is not None  # only such runs have a table
     settings = settings_of(run, AttackSettings)
-    ours = words.rule_name(settings.rule)
+    ours = words.method_name(settings)
     parts: list[tuple[str, Rates, Transfer]] = [(ours, metrics, metrics.transfer)]
     if metrics.baseline is not None and metrics.baseline.transfer is not None:
         other = words.rule_name(settings.baseline)

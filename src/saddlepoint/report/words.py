@@ -9,6 +9,7 @@ from typing import final
 from saddlepoint.display import hardest, radius_text
 from saddlepoint.evaluation import wilson
 from saddlepoint.runs import AttackMetrics, Run, TrainingMetrics, settings_of
+from saddlepoint.runs.attack_words import weighted
 from saddlepoint.runs.settings import AttackSettings, TrainSettings
 
 __all__ = [
@@ -21,6 +22,8 @@ __all__ = [
     "figure",
     "hardest_name",
     "headline",
+    "method_name",
+    "method_text",
     "rule_name",
     "rule_text",
     "target_text",
@@ -74,6 +77,16 @@ def rule_text(rule: str) -> str:
     """
     name, _, rest = rule.partition(":")
     return _RULES.get(name, name) + (f" ({', '.join(rest.split(','))})" if rest else "")
+
+
+def method_text(settings: AttackSettings) -> str:
+    """What the perturbations were found by, in words: the weight rule, or random search, which follows none."""
+    return rule_text(settings.rule) if weighted(settings.gradient) else "random search"
+
+
+def method_name(settings: AttackSettings) -> str:
+    """The same without numbers."""
+    return method_text(settings).partition(" (")[0]
 
 
 def rule_name(rule: str | None) -> str:
@@ -195,9 +208,10 @@ def headline(run: Run, metrics: AttackMetrics) -> list[str]:
     name, domains = hardest_name(run, metrics), len(run.domains)
     if name is not None:
         kept, weight = metrics.accuracy[name], metrics.weights[name]
+        held = f" and held a mean weight of {weight:.2f}, where equal shares would be {1 / domains:.2f}"
         lines.append(
             f"The hardest {nouns.domain} is {name}: it still classifies {kept:.1f} % correctly under attack"
-            f" and held a mean weight of {weight:.2f}, where equal shares would be {1 / domains:.2f}."
+            f"{held if weighted(settings.gradient) else ''}."
         )
     return lines
 

@@ -30,6 +30,7 @@ __all__ = [
     "view",
     "view_names",
     "views",
+    "weighted",
 ]
 
 HELP = (
@@ -106,17 +107,32 @@ def check_alone(settings: Mapping[str, Any], given: Mapping[str, Any]) -> None:
 _FILES = (".png", ".bmp", ".gif", ".tif", ".tiff")  # what keeps black and white as they are
 
 
-def check_unweighted(gradient: str | None, baseline: str | None) -> None:
-    """Refuse to compare weight rules by random search, which would find the same with any of them.
+def weighted(gradient: str | None) -> bool:
+    """Whether an attack follows weights; random search does not.
+
+    Example:
+        >>> weighted(None), weighted("estimated"), weighted("searched:queries=800")
+        (True, True, False)
+    """
+    return (gradient or "").partition(":")[0] != "searched"
+
+
+def check_unweighted(gradient: str | None, **rules: str | None) -> None:
+    """Refuse weight rules for random search, which would find the same with any of them.
+
+    Args:
+        gradient: As settings have it.
+        rules: Those that somebody has chosen, by the name of the flag.
 
     Raises:
         ValueError: Somebody asks for it.
     """
-    if baseline is not None and (gradient or "").partition(":")[0] == "searched":
-        raise ValueError(
-            f"`--baseline` must be left out with --gradient searched, got {baseline}; random search follows no "
-            "weights, and estimated does."
-        )
+    for name, rule in rules.items():
+        if rule is not None and not weighted(gradient):
+            raise ValueError(
+                f"`--{name}` must be left out with --gradient searched, got {rule}; random search follows no "
+                "weights, and estimated does."
+            )
 
 
 def size_of(text: str) -> tuple[int, int] | None:

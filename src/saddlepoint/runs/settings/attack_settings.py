@@ -13,7 +13,7 @@ from pydantic import BeforeValidator, Field, field_validator, model_validator
 from saddlepoint import paper
 from saddlepoint.runs import texts
 from saddlepoint.runs.attack_words import HELP as GRADIENTS
-from saddlepoint.runs.attack_words import check_alone, check_unweighted, gradient
+from saddlepoint.runs.attack_words import check_alone, check_unweighted, gradient, weighted
 from saddlepoint.runs.model_words import HELP
 from saddlepoint.runs.settings.common import (
     Classes,
@@ -225,10 +225,8 @@ class AttackSettings(Settings):
                 "--method apgda."
             )
         fields = type(self).model_fields
-        names = ("steps", "restarts", "evaluations", "precision", "keep_going")
-        changed = {n: getattr(self, n) for n in names if getattr(self, n) != fields[n].default}
-        check_alone(vars(self), changed)
-        check_unweighted(self.gradient, self.baseline)
+        check_alone(vars(self), {n: v for n, v in self if v != fields[n].default})
+        check_unweighted(self.gradient, baseline=self.baseline)
         if self.method == "apgda" and self.step_size is None:
             raise ValueError(
                 f"`--step-size` must be given with --method apgda, such as --step-size 1/4: "
@@ -245,7 +243,16 @@ class AttackSettings(Settings):
             check_alone(flags, flags)
         if file is None and cls.words[-1] != "patch":  # which may have any values
             check_radius_given(cls.words[-1], flags, cls.model_fields["norm"].default)
-        return super().load(flags, file, trust=trust)
+        settings = super().load(flags, file, trust=trust)
+        if "kind" not in flags:  # a file may say the default, which --print-config writes
+            usual = texts.full_rule(cls.model_fields["rule"].default, {})
+            own = None if settings.rule == usual else settings.rule
+            check_unweighted(settings.gradient, rule=flags.get("rule") or own)
+        return settings
+
+    def _line(self) -> tuple[list[str], dict[str, object]]:
+        words, flags = super()._line()
+        return words, flags if weighted(self.gradient) else {**flags, "rule": None}
 
     @classmethod
     def _merged(cls, read: dict[str, Any], given: dict[str, Any], file: Path) -> dict[str, Any]:
