@@ -76,6 +76,40 @@ class TestNormalisation:
         (tmp_path / "o" / "model.json").write_text('{"mine": 1}')
         assert load_models(["o/model.safetensors:photonets.py:small"], load_images("photos"))
 
+    @pytest.mark.parametrize(
+        ("damage", "told"),
+        [
+            (lambda text: text[: len(text) // 2], r"`o/model\.json` must be a model card, got"),
+            (lambda text: "", r"`o/model\.json` must be a model card, got"),
+            (
+                lambda text: text.replace('"seed"', '"sead"'),
+                r"`o/model\.json` must be a model card",
+            ),
+            (
+                lambda text: text.replace('"mean": "half"', '"mean": 5'),
+                "a text or null as mean, got 5",
+            ),
+            (
+                lambda text: text.replace('"size": 32', f'"size": {10**30}'),
+                r"a number in \[1, 65536\] as size, got 10000",
+            ),
+            (
+                lambda text: json.dumps({**json.loads(text), "accuracy": "9"}),
+                r"a number in \[0, 100\] as accuracy, got '9'",
+            ),
+        ],
+    )
+    def test_a_damaged_card_is_refused_since_nobody_else_knows_the_normalisation(
+        self, damage, told
+    ):
+        assert inside(*TRAIN.split(), "--mean", "half", "--out", "o", "--quiet") == 0
+        card = Path("o/model.json")
+        text = damage(card.read_text())
+        assert text != card.read_text()
+        card.write_text(text)
+        with pytest.raises(ValueError, match=told):
+            load_models(["o/model.safetensors:photonets.py:small"], load_images("photos"))
+
 
 class TestFgsm:
     @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ images, and under FGSM in the linf ball of radius 0.2.
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Literal, NamedTuple, final
 
@@ -158,14 +158,42 @@ class Card:
             found = cls(**json.loads(text))
         except (TypeError, ValueError, RecursionError) as error:
             raise ValueError(f"`{name}` must be a model card, got {error}; {remedy}.") from error
-        counts = {each: getattr(found, each) for each in ("channels", "size", "classes")}
-        texts = {each: getattr(found, each) for each in ("architecture", "sha256")}
-        wrong = [n for n, value in counts.items() if type(value) is not int or value < 1]
-        wrong += [n for n, value in texts.items() if not isinstance(value, str)]
-        if wrong:
-            what = "a number >= 1" if wrong[0] in counts else "a text"
-            got = repr((counts | texts)[wrong[0]])[:100]
-            raise ValueError(
-                f"`{name}` must be a model card with {what} as {wrong[0]}, got {got}; {remedy}."
-            )
+        for field, what, fits in _FIELDS:
+            value = getattr(found, field)
+            if not fits(value):
+                got = repr(value)[:100]
+                raise ValueError(
+                    f"`{name}` must be a model card with {what} as {field}, got {got}; {remedy}."
+                )
         return found
+
+
+_MOST = 65536  # channels, pixels of a side, classes
+
+
+def _is_count(value: object) -> bool:
+    return type(value) is int and 1 <= value <= _MOST
+
+
+def _is_number(value: object) -> bool:
+    return type(value) in (int, float) and 0 <= value <= 100  # type: ignore[operator]
+
+
+def _is_text(value: object) -> bool:
+    return isinstance(value, str)
+
+
+def _is_text_or_none(value: object) -> bool:
+    return value is None or isinstance(value, str)
+
+
+# What a card is used for: the field, what it must be, and whether it is.
+_FIELDS: tuple[tuple[str, str, Callable[[object], bool]], ...] = (
+    *((name, f"a number in [1, {_MOST}]", _is_count) for name in ("channels", "size", "classes")),
+    *((name, "a text", _is_text) for name in ("architecture", "data", "command", "sha256")),
+    *((name, "a text or null", _is_text_or_none) for name in ("mean", "std")),
+    *(
+        (name, "a number in [0, 100]", _is_number)
+        for name in ("accuracy", "fgsm_accuracy", "fgsm_eps")
+    ),
+)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Sequence
+from dataclasses import fields
 from pathlib import Path
 
 from saddlepoint.models import ARCHITECTURES, NORMALISATIONS, Card
@@ -98,21 +100,31 @@ def card_of(parameters: Path) -> Card | None:
     """The card beside a file of parameters, as `saddlepoint train` writes it; None where there is none.
 
     Raises:
-        ValueError: It is the card of other parameters.
+        ValueError: It is the card of other parameters, or damaged; a normalisation is not guessed.
     """
     beside = parameters.with_suffix(".json")
     if parameters.suffix != ".safetensors" or not beside.is_file():
         return None
-    try:
-        found = Card.from_json(beside.read_text(encoding="utf-8"))
-    except ValueError:  # somebody else's file
+    text = beside.read_bytes().decode("utf-8", errors="replace")
+    if _of_somebody_else(text):
         return None
+    found = Card.from_json(text, str(beside))
     if hashlib.sha256(parameters.read_bytes()).hexdigest() != found.sha256:
         raise ValueError(
             f"`{beside}` must be the card of {parameters}, got that of parameters with another SHA-256; "
             "take it away if it belongs to others."
         )
     return found
+
+
+def _of_somebody_else(text: str) -> bool:
+    """Whether a file is JSON without any field of a card."""
+    try:
+        values = json.loads(text)
+    except (ValueError, RecursionError):
+        return False
+    known = {field.name for field in fields(Card)}
+    return not isinstance(values, dict) or known.isdisjoint(values)
 
 
 def _each(flag: str, text: str | None, count: int) -> list[str | None]:
