@@ -82,6 +82,18 @@ def test_data_that_was_not_named_is(words, capsys):
     assert ".;" not in line
 
 
+@pytest.mark.parametrize(
+    "words", ["evaluate A --threat linf:0.1 --no-doctor", "attack ensemble --eps 0.1 --models A"]
+)
+def test_a_folder_in_the_way_has_nothing_to_do_with_the_data(words, capsys):
+    Path("o").mkdir()
+    Path("o/report.html").write_text("mine")
+    assert inside(*words.split(), "--limit", "2", "--out", "o") == 2
+    told = capsys.readouterr().err
+    assert "report.html" in told
+    assert "was taken" not in told
+
+
 def test_the_sample_of_the_models_own_data_set_is_the_default():
     assert (
         runs.settings.EvaluateSettings.load({"models": "cifar10-a", "threat": ["linf:8/255"]}).data

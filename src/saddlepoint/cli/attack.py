@@ -19,7 +19,8 @@ from .flags import ImagesRunning, check_models, given, takes
 if TYPE_CHECKING:
     from saddlepoint.evaluation.origins import Origin
     from saddlepoint.problems import AbstractProblem
-    from saddlepoint.runs import Run
+    from saddlepoint.runs import Job, Run
+    from saddlepoint.runs.preparing import Prepared
     from saddlepoint.runs.settings import AttackSettings
 
 __all__ = ["app", "run_attack"]
@@ -101,12 +102,17 @@ def _go(kind: str, flags: Any, running: ImagesRunning | None) -> int:
     if running.out is None and processes() > 1:
         raise UsageError("`--out` must be given where several processes share the work, got none.")
     named = running.config is not None or given(flags).get("data") is not None
-    with joined() as rank, data_taken(settings.data, given=named):
-        return run_attack(settings, running, rank=rank)
+    with joined() as rank:
+        return run_attack(settings, running, rank=rank, named=named)
 
 
 def run_attack(
-    settings: "AttackSettings", running: ImagesRunning, *, rank: int = 0, command: str | None = None
+    settings: "AttackSettings",
+    running: ImagesRunning,
+    *,
+    rank: int = 0,
+    command: str | None = None,
+    named: bool = True,
 ) -> int:
     """Run an attack and leave `run.json`, `tensors.safetensors` and `report.html` in a folder.
 
@@ -115,12 +121,11 @@ def run_attack(
         running: Where things go and how much is said.
         rank: Number of this process, where several share the work; all call this, and the first one writes.
         command: The line that repeats the run, if it is not the one of the settings.
+        named: Whether the user has named the images.
     """
     from saddlepoint import runs
     from saddlepoint.evaluation.origins import Origin
-    from saddlepoint.runs import build, patching, targets
-    from saddlepoint.runs import victims as victim_room
-    from saddlepoint.runs.preparing import prepared, with_precisions
+    from saddlepoint.runs import build
 
     from . import folders, progress, show
     from .errors import library, usage
@@ -129,25 +134,8 @@ def run_attack(
     name = f"{settings.kind}-{Path(settings.data).stem}-{settings.norm}"
     folder = folders.run_folder(name, running)
     folders.check_images(running, folder)
-    with usage(), show.warnings_as_notes(quiet=quiet):
-        with progress.downloads() as downloading:
-            ready = prepared(settings, trust=running.trust, progress=downloading)
-        show.size_used(settings.size, ready.settings.size, ready.settings.crop, quiet=quiet)
-        show.limit_used(settings.limit, len(ready.images.x), quiet=quiet)
-        settings, classes = ready.settings, ready.images.classes
-        x, y = targets.without(settings, ready.x, ready.y, classes)
-        problem = build.problem_of(settings, x, y, ready.models)
-        test = patching.test_of(settings, problem, x, y, ready.models)
-        if settings.targeted is not None:
-            problem = targets.aimed(problem, settings.targeted, classes)
-            test = test and test.aimed(settings.targeted, classes)
-        victims = victim_room.victims_of(settings, problem, x, y, ready.victims)
-        asked = settings.precision
-        settings, _ = with_precisions(settings, problem, folder, resume=running.resume)
-        show.precision_used(asked, settings.precision, quiet=quiet)
-        build.rules_of(settings, problem)  # weights for other domains are the user's to mend
-    with library():
-        job = build.job_of(settings, problem, victims, test)
+    with data_taken(settings.data, given=named):
+        ready, settings, job = _prepared(settings, running, folder, quiet=quiet)
     command = command or settings.command(trust=running.trust)
     with usage():
         run = build.record_of(
@@ -170,9 +158,41 @@ def run_attack(
     if rank:
         return 0
     if running.save_images is not None:
-        origin = Origin(classes, build.files_of_rows(settings, ready.images))
+        origin = Origin(ready.images.classes, build.files_of_rows(settings, ready.images))
         _save_images(settings, job.problem, folder, running.save_images, origin, quiet=quiet)
     return _finish(run, folder, quiet=quiet, as_json=running.json)
+
+
+def _prepared(
+    settings: "AttackSettings", running: ImagesRunning, folder: Path, *, quiet: bool
+) -> "tuple[Prepared[AttackSettings], AttackSettings, Job]":
+    """Load images and models, and make the problem: the settings are those that the run has in the end."""
+    from saddlepoint.runs import build, patching, targets
+    from saddlepoint.runs import victims as victim_room
+    from saddlepoint.runs.preparing import prepared, with_precisions
+
+    from . import progress, show
+    from .errors import library, usage
+
+    with usage(), show.warnings_as_notes(quiet=quiet):
+        with progress.downloads() as downloading:
+            ready = prepared(settings, trust=running.trust, progress=downloading)
+        show.size_used(settings.size, ready.settings.size, ready.settings.crop, quiet=quiet)
+        show.limit_used(settings.limit, len(ready.images.x), quiet=quiet)
+        settings, classes = ready.settings, ready.images.classes
+        x, y = targets.without(settings, ready.x, ready.y, classes)
+        problem = build.problem_of(settings, x, y, ready.models)
+        test = patching.test_of(settings, problem, x, y, ready.models)
+        if settings.targeted is not None:
+            problem = targets.aimed(problem, settings.targeted, classes)
+            test = test and test.aimed(settings.targeted, classes)
+        victims = victim_room.victims_of(settings, problem, x, y, ready.victims)
+        asked = settings.precision
+        settings, _ = with_precisions(settings, problem, folder, resume=running.resume)
+        show.precision_used(asked, settings.precision, quiet=quiet)
+        build.rules_of(settings, problem)  # weights for other domains are the user's to mend
+    with library():
+        return ready, settings, build.job_of(settings, problem, victims, test)
 
 
 def _save_images(

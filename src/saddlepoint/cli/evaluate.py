@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -71,11 +72,14 @@ def evaluate(
     if running.out is None and processes() > 1:
         raise UsageError("`--out` must be given where several processes share the work, got none.")
     named = running.config is not None or given(settings).get("data") is not None
-    with joined() as rank, data_taken(loaded.data, given=named):
-        return _prepared(loaded, replace(running, quiet=running.quiet or rank != 0), rank)
+    with joined() as rank:
+        running = replace(running, quiet=running.quiet or rank != 0)
+        return _prepared(loaded, running, rank, named=named)
 
 
-def _prepared(loaded: EvaluateSettings, running: "EvaluateRunning", rank: int) -> int:
+def _prepared(
+    loaded: EvaluateSettings, running: "EvaluateRunning", rank: int, *, named: bool
+) -> int:
     """Load images and models, look at them, and evaluate."""
     from saddlepoint.runs import Examined, build, evaluating
     from saddlepoint.runs.preparing import prepared, with_precisions
@@ -85,7 +89,8 @@ def _prepared(loaded: EvaluateSettings, running: "EvaluateRunning", rank: int) -
 
     folder = folders.run_folder(f"evaluate-{Path(loaded.data).stem}", running)
     folders.check_images(running, folder)
-    with usage(), show.warnings_as_notes(quiet=running.quiet):
+    taken = partial(data_taken, loaded.data, given=named)
+    with taken(), usage(), show.warnings_as_notes(quiet=running.quiet):
         evaluating.threats_of(loaded)  # before anything is loaded
         with progress.downloads() as downloading:
             ready = prepared(loaded, trust=running.trust, progress=downloading)
@@ -95,7 +100,7 @@ def _prepared(loaded: EvaluateSettings, running: "EvaluateRunning", rank: int) -
         problem = build.evaluated_problem(ready.settings, ready.x, ready.y, models)
         loaded, low = with_precisions(ready.settings, problem, folder, resume=running.resume)
         show.precision_used(asked, loaded.precision, quiet=running.quiet)
-    with library():
+    with taken(), library():
         job = evaluating.evaluation_job(loaded, problem, low, running.on_failure)
     line = job.settings.command(**running.flags())
     notes = (*job.notes, *doubts(loaded.models, list(models), images.x))
@@ -105,11 +110,13 @@ def _prepared(loaded: EvaluateSettings, running: "EvaluateRunning", rank: int) -
         try:
             with usage():
                 findings = evaluating.earlier_findings(folder, resume=running.resume)
-            findings = findings or _examine(models, problem, images, job.balls, running)
+            with taken():
+                findings = findings or _examine(models, problem, images, job.balls, running)
         except KeyboardInterrupt:
             return folders.stopped("nothing is saved yet", run, folder, running)
         if refused := evaluating.unfit(findings):
-            raise LibraryError(refused)
+            with taken():
+                raise LibraryError(refused)
         run = run.but(metrics=Examined(doctor=findings).plain())
     return _run(job, run, folder, running, rank, images)
 
