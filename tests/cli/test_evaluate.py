@@ -459,6 +459,8 @@ class TestResume:
         words = ("A", *THREATS, "--limit", 6, "--out", "o", "--quiet")
         assert inside("evaluate", *words) == 0
         record = runs.Run.read(tmp_path / "o")
+        for name in record.drawn:
+            (tmp_path / "o" / name).unlink()
         record.but(status="interrupted", metrics={"doctor": record.metrics["doctor"]}).write(
             tmp_path / "o"
         )
