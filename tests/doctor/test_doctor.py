@@ -8,7 +8,8 @@ from torch import Tensor, nn
 
 from saddlepoint import data, models
 from saddlepoint.doctor import Finding, Findings, examine, worst
-from saddlepoint.doctor.behaviour import normalisation, randomness
+from saddlepoint.doctor.behaviour import randomness
+from saddlepoint.doctor.scalings import normalisation
 from saddlepoint.doctor.subject import Subject
 
 
@@ -285,3 +286,30 @@ def test_a_missing_mean_is_found_by_its_name(name):
     assert finding.status == "fail"
     assert f" with {name}." in finding.saw
     assert finding.do.startswith(f"add --mean {name} (in Python sp.models.wrap(network, mean=")
+
+
+def test_a_wrong_mean_is_replaced_and_not_stacked_upon():
+    network, constants = models.load("cifar10-a"), models.NORMALISATIONS["imagenet"]
+    mean, std = (torch.tensor(values).view(-1, 1, 1) for values in constants)
+    x, y = data.sample("cifar10", 64)
+
+    def wrapped(mean_given: object, std_given: object = None) -> nn.Module:
+        return models.wrap(lambda images: network(images * std + mean), mean_given, std_given)
+
+    finding = normalisation(Subject(wrapped(0, 1 / 255), x, y, 0.1, 1, 1, 0))
+    assert finding.status == "fail"
+    assert " with imagenet in place of its mean and std." in finding.saw
+    assert finding.do.startswith("take --mean imagenet (")
+    assert finding.do.endswith("or the numbers it was trained with: --mean a,b,c --std d,e,f.")
+    assert normalisation(Subject(wrapped("imagenet"), x, y, 0.1, 1, 1, 0)).status == "ok"
+    plain = normalisation(Subject(models.wrap(network, 0, 1 / 255), x, y, 0.1, 1, 1, 0))
+    assert plain.do.startswith("take --mean 0 --std 1 (")
+
+
+def test_the_place_in_the_users_own_code_is_named(images):
+    def model(x: Tensor) -> Tensor:
+        return x @ torch.zeros(3)
+
+    finding = look(model, images)[-1]
+    assert finding.status == "fail"
+    assert "test_doctor.py, line " in finding.saw

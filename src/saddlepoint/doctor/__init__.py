@@ -16,6 +16,7 @@ from saddlepoint.doctor import behaviour, strength
 from saddlepoint.doctor.subject import Finding, Findings, Status, Subject, evaluation_mode, worst
 from saddlepoint.evaluation.failures import reason
 from saddlepoint.loaders import batches
+from saddlepoint.models.own_code import place_of
 from saddlepoint.problems import Model
 from saddlepoint.problems.inputs import Data, Numbers
 
@@ -106,5 +107,6 @@ def examine(
                 "this model cannot be attacked as it is, and nothing is known of its robustness."
             )
             do = "mend what is named, and examine again."
-            note(Finding("attack", "fail", f"the attack ended in {reason(error)}", means, do))
+            saw = f"the attack ended in {reason(error)}{place_of(error)}"
+            note(Finding("attack", "fail", saw, means, do))
     return findings

@@ -10,17 +10,15 @@ from torch import Tensor, nn
 
 from saddlepoint.behind import parts_in_training
 from saddlepoint.calls import call
+from saddlepoint.doctor.scalings import normalisation
 from saddlepoint.doctor.subject import Finding, Subject, input_gradient
 from saddlepoint.evaluation.failures import reason
 from saddlepoint.losses import fooled
-from saddlepoint.models import NORMALISATIONS
+from saddlepoint.models.own_code import place_of
 from saddlepoint.problems import Model
 from saddlepoint.solver.watch import TWICE, alone_tolerance, moved
 
 __all__ = ["CHECKS", "inputs", "mode"]
-
-# Values 0 to 255, as a mean and a standard deviation.
-_BYTES = "values 0 to 255", "--mean 0 --std 1/255", "mean=0, std=1 / 255"
 
 
 def mode(model: Model) -> Finding:
@@ -60,7 +58,7 @@ def inputs(model: Model, x: Tensor, y: Tensor) -> Finding:
         return Finding(
             "inputs",
             "fail",
-            f"asking the model ended in {reason(error)}",
+            f"asking the model ended in {reason(error)}{place_of(error)}",
             f"it does not take images of shape {tuple(x.shape[1:])}, or does not return logits.",
             "check channels, size, data type and outputs, or give other images with --data.",
         )
@@ -80,42 +78,6 @@ def inputs(model: Model, x: Tensor, y: Tensor) -> Finding:
         "ok",
         f"{len(x)} images {shape} in [{low:.2g}, {high:.2g}], {logits.shape[1]} finite logits each.",
         "images, labels and outputs fit together.",
-    )
-
-
-def normalisation(subject: Subject) -> Finding:
-    """Whether the model does better on images that are scaled differently."""
-    share, chance = _share(subject.correct), 1 / subject.logits.shape[1]
-    tried = _tried(subject)
-    best = max(accuracy for _, accuracy, _ in tried)
-    gain, slack = best - share, max(2.5 / len(subject.x), 0.03)
-    if gain > slack and best > 2 * chance:
-        # Several do about as well where they are nearly the same: the likeliest first.
-        near = (each for each in tried if best - each[1] <= slack)
-        alike = sorted(near, key=lambda each: (-each[1], each[2]))
-        (how, shell, python), *others = (scaling for scaling, _, _ in alike)
-        more = ", ".join(name for name, _, _ in others)
-        which = f"; {more} would do about as well: take what it was trained with" if more else ""
-        return Finding(
-            "normalisation",
-            "fail" if gain > 0.1 else "warn",
-            f"accuracy is {share:.0%} on images in [0, 1] and {best:.0%} with {how}.",
-            "the model was trained on normalised images and does not normalise itself.",
-            f"add {shell} (in Python sp.models.wrap(network, {python})){which}.",
-        )
-    if share <= max(1.5 * chance, 0.3):
-        return Finding(
-            "normalisation",
-            "warn",
-            f"accuracy is {share:.0%}, chance is {chance:.0%}.",
-            "the model is untrained, its parameters or the labels are wrong, or inputs are scaled differently.",
-            "compare with the accuracy the model is known for before attacking it; --mean and --std normalise.",
-        )
-    return Finding(
-        "normalisation",
-        "ok",
-        f"accuracy is {share:.0%} on images in [0, 1], and no usual rescaling does clearly better.",
-        "the model normalises its inputs itself.",
     )
 
 
@@ -308,31 +270,6 @@ CHECKS: tuple[Callable[[Subject], Finding], ...] = (
     saturation,
     dead_units,
 )
-
-
-Scaling = tuple[str, str, str]  # in words, in flags, in Python
-
-
-def _scalings(x: Tensor) -> dict[Scaling, Tensor]:
-    """Ways of feeding images that models are commonly trained with, other than [0, 1]."""
-    found: dict[Scaling, Tensor] = {_BYTES: x * 255}
-    for name, constants in NORMALISATIONS.items():
-        if len(constants.mean) == 1 or (x.dim() == 4 and x.shape[1] == len(constants.mean)):
-            mean, std = (
-                torch.tensor(v, dtype=x.dtype, device=x.device).view(-1, 1, 1) for v in constants
-            )
-            found[name, f"--mean {name}", f"mean={name!r}"] = (x - mean) / std
-    return found
-
-
-def _tried(subject: Subject) -> list[tuple[Scaling, float, float]]:
-    """Accuracy and mean cross-entropy of the model on images that are scaled differently."""
-    found = []
-    for scaling, images in _scalings(subject.x).items():
-        logits = subject.call(images)
-        loss = nn.functional.cross_entropy(logits.double(), subject.y).item()
-        found.append((scaling, _share(~fooled(logits, subject.y)), loss))
-    return found
 
 
 def _share(table: Tensor) -> float:
