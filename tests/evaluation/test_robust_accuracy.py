@@ -1058,6 +1058,7 @@ def test_the_batch_size_changes_nothing_of_our_attack(
         ({"budget": 0.0}, "`budget` must be positive seconds, or None, got 0.0"),
         ({"budget": math.nan}, "`budget` must be positive"),
         ({"threats": {}}, "`threats` must name at least one threat"),
+        ({"threats": [LpBall(2, 1.0)]}, "mapping from names to balls such as .*, got a list"),
         ({"threats": {"a": LpBall(2, torch.ones(4))}}, "must have one radius"),
         ({"threats": {"a": LpBall(2, 1.0)}}, "must have an attack for l2"),
     ],

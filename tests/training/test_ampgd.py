@@ -798,6 +798,11 @@ class TestWrongArguments:
         ("change", "error", "message"),
         [
             ({"threats": {}}, ValueError, "`threats` must name at least one threat"),
+            (
+                {"threats": [LpBall(2, 1.0)]},
+                ValueError,
+                "mapping from names to balls such as .* got a list",
+            ),
             ({"threats": {"a": 0.3}}, TypeError, r"`threats\['a'\]` must be an LpBall or a Threat"),
             ({"steps": 0}, ValueError, "`steps` must be a whole number >= 1, got 0"),
             ({"iteration": -1}, ValueError, "`iteration` must be a whole number >= 0, got -1"),

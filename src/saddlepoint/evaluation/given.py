@@ -46,10 +46,12 @@ def as_balls(
         >>> as_balls({"linf": LpBall(float("inf"), 0.3)}, (3, 32, 32))["linf"].eps
         0.3
     """
-    example = '{"linf": LpBall(math.inf, 0.3)}'
+    example = '{"linf": sp.linf(0.3)}'
     if not isinstance(threats, Mapping) or not threats:
+        got = f"a {type(threats).__name__}" if threats else repr(threats)
         raise ValueError(
-            f"`threats` must name at least one threat, such as {example}, got {threats!r}."
+            "`threats` must name at least one threat, in a mapping from names to balls such as "
+            f"{example}, got {got}."
         )
     found: dict[str, LpBall] = {}
     for name, threat in threats.items():

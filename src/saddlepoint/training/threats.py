@@ -315,10 +315,12 @@ def check_threats(
     """
     if isinstance(threats, Checked):
         return threats
-    example = '{"linf": LpBall(math.inf, 0.3), "l2": LpBall(2, 2.0)}'
+    example = '{"linf": sp.linf(0.3), "l2": sp.l2(2.0)}'
     if not isinstance(threats, Mapping) or not threats:
+        got = f"a {type(threats).__name__}" if threats else repr(threats)
         raise ValueError(
-            f"`threats` must name at least one threat, such as {example}, got {threats!r}."
+            "`threats` must name at least one threat, in a mapping from names to balls such as "
+            f"{example}, got {got}."
         )
     found: dict[str, Threat] = {} if shape is None else Checked()
     for name, threat in threats.items():
