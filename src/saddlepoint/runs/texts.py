@@ -76,14 +76,15 @@ def written(value: object) -> str:
     """A value as it is written on the command line, to the last bit: fractions where they are shorter.
 
     Example:
-        >>> written(8 / 255), written(1 / 150), written(0.2), written(3.0)
-        ('8/255', '1/150', '0.2', '3')
+        >>> written(8 / 255), written(100 / 255), written(1 / 150), written(0.2), written(3.0)
+        ('8/255', '100/255', '1/150', '0.2', '3')
     """
     if isinstance(value, float) and value.is_integer():
         return str(int(value))
     if isinstance(value, float) and 0 < value < 1 and len(repr(value)) > 6:
-        for above, below in ((round(value * 255), 255), (1, round(1 / value))):
-            if value == above / below and above < 50:
+        shares = (round(value * 255), 255), (1, round(1 / value))
+        for above, below in sorted(shares, key=lambda share: share[0] > 50):  # 1/3, not 85/255
+            if value == above / below:
                 return f"{above}/{below}"
     return str(value)
 
