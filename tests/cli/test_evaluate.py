@@ -260,6 +260,7 @@ class TestCommand:
             (("A",), "--threat linf:0.3"),
             ((*THREATS,), "one MODEL"),
             (("A", "--models", "B", *THREATS), "both"),
+            (("A,C", *THREATS), "one MODEL, got A and C; write --models A,C to"),
             (("--models", ",", *THREATS), "at least one model"),
             (("Z", *THREATS), "A, B, C, D"),
             (("none.safetensors:A", *THREATS), "none.safetensors"),

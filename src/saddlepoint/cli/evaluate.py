@@ -189,6 +189,7 @@ def _settings(
     models: tuple[str, ...], flags: dict[str, Any], running: EvaluateRunning
 ) -> EvaluateSettings:
     """The settings, with the one model that is named without a flag."""
+    models = tuple(name for word in models for name in word.split(",") if name.strip())
     if len(models) > 1:
         raise UsageError(
             f"`evaluate` must be given one MODEL, got {' and '.join(models)}; write --models "
