@@ -260,7 +260,9 @@ def _alone(lonely: Sequence[Entry], entries: Sequence[Entry]) -> list[Alone]:
     nearest: dict[Path, Entry] = {}
     for entry in lonely:
         near = _nearest(entry, entries)
-        if entry.score is None:
+        if not any(entry.run.kind in question.kinds for question in QUESTIONS):
+            reason = f"Runs of this kind ({entry.run.kind}) are not ranked."
+        elif entry.score is None:
             reason = "No row was right before the attack, so that there is no success rate."
         elif near is None:
             reason = f"There is no other run of this kind ({entry.run.kind})."
