@@ -1,4 +1,4 @@
-"""Kill -9 at any change to the disk, then --resume: the folder of an undisturbed run, to the bit."""
+"""Kill -9 at six changes to the disk, first and last among them, then --resume: the same folder, to the bit."""
 
 from __future__ import annotations
 

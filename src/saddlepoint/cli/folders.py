@@ -66,7 +66,8 @@ def opened(
         folder: Where it goes.
         running: Whether a run that is there is continued or replaced.
         quiet: Whether nothing is said.
-        problem: Whose models have to answer as they did when the run began; None for models of our own.
+        problem: Whose models have to answer as they did when the run began; None if they are not asked, as
+            the network of a training.
     """
     from saddlepoint import runs
     from saddlepoint.runs.execute import saved_text

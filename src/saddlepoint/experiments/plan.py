@@ -210,7 +210,7 @@ class Measurement:
     """Something measured besides success rates, on the setting of a block.
 
     Attributes:
-        key: Names the file of its results.
+        key: Names the folder of its results.
         label: In tables.
         what: Which measurement: see `saddlepoint.experiments.measurements`.
         block: The setting; its rows say with which strategies.
@@ -237,7 +237,7 @@ class Experiment:
         name: For the command line.
         title: One line.
         source: Where in the paper.
-        limit: Images by default: at most ten minutes on two cores with the paper's method.
+        limit: Images by default; what that takes is in `reproduce --list`.
         blocks: Attacks to run.
         measurements: Other things to measure.
         figure: Which figure is drawn, if any.

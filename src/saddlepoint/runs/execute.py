@@ -139,7 +139,7 @@ def opened(
         folder: Where it goes; made if it is not there.
         resume: Continue the run in the folder, if there is one.
         overwrite: Replace the run in the folder, if there is one.
-        ask: What the models say to some images (`answers.answers`); it must be what they said before, also
+        ask: What the models say to some images (`refusals.answers`); it must be what they said before, also
             where the run is complete.
 
     Yields:

@@ -81,7 +81,7 @@ def attack(
         evaluations: The most evaluations of the K domains that a row may take, in place of `steps` and
             `restarts`, which follow from it: one restart for each 50 of them, with one domain for each 25.
         batch_size: Rows at a time; chosen from the memory a row needs by default. It changes no result.
-        seed: Of the random starts. Each row has its own stream: its result does not depend on the others.
+        seed: Decides the random starts. Each row has its own stream: its result does not depend on the others.
         targeted: Whether the labels are classes to reach.
         quantize: Number of grey levels, 256 for 8-bit images: delta moves whole levels, and the models see what
             is read back after saving as PNG, `result.adversarial`. Images must be on the grid. x + delta is in
