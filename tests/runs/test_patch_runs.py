@@ -17,6 +17,7 @@ from saddlepoint.data.pixels import read_picture, unit
 from saddlepoint.report.pictures import encode_png
 from saddlepoint.runs import AttackMetrics, Run
 from saddlepoint.runs.attack_words import patch, view, views
+from saddlepoint.streams import JUDGE
 
 VIEWS = "anywhere,anywhere+rotate:-30..30"
 QUICK = (
@@ -101,19 +102,31 @@ def test_the_report_shows_the_patch_and_the_files_hold_it(finished) -> None:
 def test_pixels_that_the_patch_does_not_cover_are_the_images_bit_for_bit(
     finished, tmp_path
 ) -> None:
-    _, _, tensors = finished
+    """Which are covered is found out with two patches of one colour each, black and white."""
+    _, run, tensors = finished
+    x, y = sp.data.sample("mnist", 40)
+    models = [sp.models.load("mnist-a"), sp.models.load("mnist-c")]
+    groups, truth = sp.data.group(x[:20], y[:20], 8)
+    made = sp.Patched(models, sp.Patch(size=(9, 7)), groups, truth, views(VIEWS.split(",")))
+    best = AttackMetrics.of(run).held_out.best_patch
+    part = made.elsewhere(x[20:], y[20:]).on_grid(256).take(torch.tensor([best]))
     clean, seen = tensors["examples.clean"], tensors["examples.seen"]
+    which = tensors["held_out.right"][0].all(dim=0).nonzero().flatten()[: len(clean)]
+    assert torch.equal(clean, x[20:][which])
     for v in range(seen.shape[0]):
+        black, white = (
+            part.photographs(end, v, JUDGE)[0, which] for end in (part.lower, part.upper)
+        )
+        covered = black != white
         for e in range(seen.shape[1]):
             path = tmp_path / "photograph.png"
             path.write_bytes(encode_png((seen[v, e] * 255).round().to(torch.uint8)))
             read = unit(read_picture(path))[:1]
             torch.testing.assert_close(read, seen[v, e], rtol=0, atol=1e-6)
-            other = seen[v, e] != clean[e]
-            assert (
-                0 < int(other.sum()) <= 2 * 63
-            )  # no more than the patch, enlarged by its rotation
-            assert torch.equal(seen[v, e][~other], clean[e][~other])
+            there = covered[e]
+            assert 30 < int(there.sum()) < 2 * 63  # 9 x 7, or turned
+            assert torch.equal(seen[v, e][~there], clean[e][~there])
+            assert not torch.equal(seen[v, e][there], clean[e][there])
 
 
 def test_a_complete_run_is_not_repeated_and_its_line_repeats_it(finished, capsys) -> None:
