@@ -34,6 +34,8 @@ says how far a perturbation gets with other data or larger networks.
 * `momentum` is `apgda(momentum=1)`; `diverse` shows each surrogate a random crop of 80 to 100 % of the image in
   every step (`Product`); `8 bits` is `quantize=256`.
 * torchattacks {version}: MI-FGSM (decay 1) and DI-FGSM (its defaults), cross-entropy of the mean logits.
+  DI-FGSM differs from `diverse` in more than the loss: no momentum, and with probability 1/2 in each step
+  all images are resized and padded alike.
 """
 _PAIRS = """## Pair by pair
 
@@ -72,13 +74,13 @@ COMPARED: tuple[tuple[str, str, str], ...] = (
     ("keeps going instead of stops", "attack, min-max", "attack, min-max, stops"),
     ("8 bits instead of floats", "attack, min-max, 8 bits", "attack, min-max"),
     (
-        "average with momentum instead of MI-FGSM",
-        "signs, average, momentum",
+        "mean logits with momentum instead of MI-FGSM",
+        "signs, mean logits, momentum",
         "torchattacks MI-FGSM",
     ),
     (
-        "average, diverse, instead of DI-FGSM",
-        "signs, average, diverse, momentum",
+        "mean logits, diverse, instead of DI-FGSM",
+        "signs, mean logits, diverse, momentum",
         "torchattacks DI-FGSM",
     ),
 )

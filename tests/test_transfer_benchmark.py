@@ -119,6 +119,8 @@ def test_the_page_says_which_pairs_are_separable_and_which_are_not() -> None:
 def test_every_comparison_is_of_methods_that_are_measured() -> None:
     for _, one, other in COMPARED:
         assert {one, other} <= set(transfer.METHODS)
+        if other.startswith("torchattacks"):  # which descends the loss of the mean logits
+            assert "mean logits" in one
 
 
 def test_an_outcome_joins_its_parts() -> None:
