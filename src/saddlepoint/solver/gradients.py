@@ -93,8 +93,8 @@ def estimated(
             model is asked about the first four rows before, and about every row once for the verdict.
         search: Share of the queries for random search.
         directions: What moves: "squares", one square of pixels at a time, with what is known of each domain
-            kept from step to step; or "signs", all of them up or down at random and back. The former wins on
-            every problem measured, see docs/scores.md.
+            kept from step to step; or "signs", all of them up or down at random and back. On MNIST the former
+            fooled more at 5,000 queries, and the latter more within 500, see docs/scores.md.
         per_step: Queries for each estimate.
         distance: How far pixels move to see what it does; by default the radius for p = inf, and 0.25 for
             others. Models with steps, such as trees, need it long.
