@@ -178,7 +178,6 @@ def make_training(
     folder: Path,
     *,
     validation: Sequence[tuple[float, ...]] = ((0.5, 0.5, 0.75, 0.5), (0.55, 0.6, 0.8, 0.55)),
-    held_out: int | None = 40,
     command: str = "saddlepoint train --data toy",
     **settings: object,
 ) -> runs.Run:
@@ -199,7 +198,7 @@ def make_training(
         accuracy=80.0,
         fgsm_accuracy=60.5,
         robust_accuracy={"clean": 85.0, "linf": 55.0, "l2": 60.0, "union": 52.5},
-        rows_held_out=held_out,
+        rows_held_out=40,
         history=history,
     )
     run = runs.Run(

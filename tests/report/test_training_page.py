@@ -58,12 +58,6 @@ class TestNumbers:
         )
         assert table.count(">kept</text>") == 2
 
-    def test_records_from_before_counts_still_have_a_page(self, tmp_path):
-        make_training(tmp_path, held_out=None)
-        text = plain(drawn(tmp_path))
-        assert "the best on held-out images: linf 55.0" in text
-        assert "None" not in text
-
     def test_every_setting_is_told(self, tmp_path):
         make_training(tmp_path, mix=0.8, mean="cifar10")
         text = plain(drawn(tmp_path))

@@ -37,7 +37,7 @@ def render_training(run: Run, folder: Path) -> str:
     styles = [_STYLES.get(name, coloured(k, "")) for k, name in enumerate(shown)]
     weighted = [name for name in threats if f"weight/{name}" in epochs[0].stats]
     weighted = weighted if len(weighted) > 1 else []  # the only one has all the weight
-    best = _kept(epochs)
+    best, held_out = _kept(epochs), metrics.rows_held_out or 0
     return render_template(
         "training.html",
         run=run,
@@ -54,8 +54,8 @@ def render_training(run: Run, folder: Path) -> str:
         weights_chart=_weights(epochs, weighted, best),
         best=best,
         held_out=bool(shown),
-        kept=[_share(name, epochs[best - 1].validation[name], metrics) for name in shown],
-        rows=[_row(index, each, shown, weighted, metrics) for index, each in enumerate(epochs)],
+        kept=[_counted(name, epochs[best - 1].validation[name], held_out) for name in shown],
+        rows=[_row(index, each, shown, weighted, held_out) for index, each in enumerate(epochs)],
         network=str(folder / "model.safetensors"),
         evaluate=line_to_evaluate(settings, folder),
     )
@@ -108,24 +108,17 @@ def _counted(name: str, share: float, count: int) -> dict[str, Any]:
     return {"name": name, "percent": 100 * share, "right": right, "count": count, **ends}
 
 
-def _share(name: str, share: float, metrics: TrainingMetrics) -> dict[str, Any]:
-    """The same of held-out images; without counts where the record is older than they are."""
-    if metrics.rows_held_out is None:
-        return {"name": name, "percent": 100 * share, "count": None}
-    return _counted(name, share, metrics.rows_held_out)
-
-
 def _row(
     index: int,
     epoch: Epoch,
     shown: Sequence[str],
     weighted: Sequence[str],
-    metrics: TrainingMetrics,
+    held_out: int,
 ) -> dict[str, Any]:
     return {
         "epoch": index + 1,
         "loss": epoch.stats["loss"],
-        "accuracy": [_share(name, epoch.validation[name], metrics) for name in shown],
+        "accuracy": [_counted(name, epoch.validation[name], held_out) for name in shown],
         "weights": {name: 100 * epoch.stats[f"weight/{name}"] for name in weighted},
     }
 
@@ -135,12 +128,10 @@ def _accuracy(
 ) -> Markup | None:
     if not shown:
         return None
-    epochs, count, band = metrics.history, metrics.rows_held_out, None
+    epochs, count = metrics.history, metrics.rows_held_out or 0
     series = [torch.tensor([each.validation[name] for each in epochs]) for name in shown]
-    if count is not None:
-        ends = torch.tensor([wilson(round(v * count), count) for v in series[-1].tolist()])
-        band = ends[:, 0], ends[:, 1]
-    label = "Accuracy on held-out images"
+    ends = torch.tensor([wilson(round(v * count), count) for v in series[-1].tolist()])
+    label, band = "Accuracy on held-out images", (ends[:, 0], ends[:, 1])
     return epoch_chart(series, shown, label, styles=styles, kept=best, band=band)
 
 

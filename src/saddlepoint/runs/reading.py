@@ -47,8 +47,7 @@ _SETTINGS: Mapping[str, type[Settings]] = {
     EVALUATE: EvaluateSettings,
     "train": TrainSettings,
 }
-# Written only where there are images to validate on, and by newer releases.
-_OPTIONAL = frozenset({"best.safetensors", "seen.safetensors"})
+_OPTIONAL = frozenset({"best.safetensors"})  # written only where there are images to validate on
 
 Fact = tuple[str, object, object]  # what it is about, what there is, what there must be
 
@@ -246,6 +245,7 @@ def _training_facts(run: Run, metrics: TrainingMetrics) -> Iterator[Fact]:
     yield "attacked rows:", metrics.rows_attacked > 0, bool(robust)
     yield "test images:", metrics.rows > 0, True
     first = metrics.history[0]
+    yield "images to validate on:", bool(metrics.rows_held_out) or not first.validation, True
     for epoch in metrics.history:
         yield "a loss:", "loss" in epoch.stats, True
         yield "statistics", set(epoch.stats), set(first.stats)
