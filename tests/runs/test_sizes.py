@@ -11,9 +11,11 @@ from PIL import Image
 
 from commands import inside
 from saddlepoint import data, models
+from saddlepoint.data.image_files import files_of
 from saddlepoint.data.pixels import resized
 from saddlepoint.models.framing import Framing, _processor_framing
-from saddlepoint.runs.sizes import default_framing
+from saddlepoint.runs.settings import ATTACKS, EvaluateSettings, TrainSettings
+from saddlepoint.runs.sizes import default_framing, with_size
 
 
 @pytest.fixture
@@ -72,6 +74,24 @@ def test_pictures_that_fit_stay_as_they_are(tmp_path: Path) -> None:
     assert default_framing(["nets.py:f"], place) is None
     (tmp_path / "same" / "a" / "3.png").write_bytes(b"no picture")
     assert default_framing(["mnist-a"], place) is None  # said better where it is read
+
+
+def test_the_pictures_that_are_looked_at_are_those_of_the_split(tmp_path: Path) -> None:
+    for index in range(20):
+        place = tmp_path / "parts" / "ab"[index % 2]
+        place.mkdir(parents=True, exist_ok=True)
+        Image.new("L", (28, 28), "white").save(place / f"{index:02d}.png")
+    for file in files_of(tmp_path / "parts", split="test"):
+        Image.new("L", (56, 56), "white").save(file)
+    place = str(tmp_path / "parts")
+    assert default_framing(["mnist-a"], place, split="train") is None
+    assert default_framing(["mnist-a"], place, limit=1, split="test") == Framing(28)
+    wanted = {"models": ["mnist-a"], "data": place, "limit": 1}
+    test, train = {**wanted, "split": "test"}, {**wanted, "split": "train", "threat": ["linf:0.1"]}
+    assert with_size(ATTACKS["ensemble"].load({**test, "eps": 0.1})).size == 28
+    assert with_size(EvaluateSettings.load(train)).size is None
+    both = {"model": "mnist-a", "data": place, "limit": 1, "method": "clean"}
+    assert with_size(TrainSettings.load(both)).size == 28
 
 
 @pytest.mark.parametrize(

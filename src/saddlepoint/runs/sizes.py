@@ -25,13 +25,16 @@ def with_size(settings: S) -> S:
     if settings.size is not None:
         return settings
     words: Sequence[str]
-    if isinstance(settings, TrainSettings):
-        words = [] if settings.model.isidentifier() else [settings.model]
+    limit, split = settings.limit, None
+    if isinstance(settings, TrainSettings):  # whose images are of both parts
+        words, limit = [] if settings.model.isidentifier() else [settings.model], None
     else:
-        words = settings.models
+        words, split = settings.models, settings.split
     if isinstance(settings, AttackSettings):
         words = [*words, *settings.victims]
-    size, crop = framed(words, settings.data, settings.classes, settings.limit, None, settings.crop)
+    size, crop = framed(
+        words, settings.data, settings.classes, limit, None, settings.crop, split=split
+    )
     return settings.model_copy(update={"size": size, "crop": crop})
 
 
@@ -42,13 +45,15 @@ def framed(
     limit: int | None,
     size: int | None,
     crop: float,
+    *,
+    split: str | None = None,
 ) -> tuple[int | None, float]:
     """Size and crop: those that are given, else those that the models want, see `default_framing`.
 
     Raises:
         ValueError: There is a crop without a size.
     """
-    found = default_framing(words, data, classes, limit) if size is None else None
+    found = default_framing(words, data, classes, limit, split) if size is None else None
     if found is not None:
         return found.size, found.crop if crop == 1 else crop
     if size is None and crop != 1:
@@ -57,7 +62,11 @@ def framed(
 
 
 def default_framing(
-    words: Sequence[str], data: str, classes: str | None = None, limit: int | None = None
+    words: Sequence[str],
+    data: str,
+    classes: str | None = None,
+    limit: int | None = None,
+    split: str | None = None,
 ) -> Framing | None:
     """What the pictures of a folder are brought to for models; None where they can stay as they are.
 
@@ -69,6 +78,7 @@ def default_framing(
         data: As `--data` says it.
         classes: As `--classes` says it.
         limit: So many pictures are looked at.
+        split: Of this part of them; None for all.
     """
     if not Path(data).is_dir():
         return None
@@ -77,7 +87,7 @@ def default_framing(
     if found is None:
         return None
     try:
-        sides = sides_of(files_of(data, listed_classes(classes), limit=limit))
+        sides = sides_of(files_of(data, listed_classes(classes), limit=limit, split=split))
     except (OSError, ValueError):  # said better where they are read
         return None
     return None if len(sides) == 1 and max(max(sides)) <= found.size else found
