@@ -195,6 +195,27 @@ def test_an_attack_that_was_cut_short_cannot_be_forged_to_be_whole(tmp_path: Pat
         runs.finished(tmp_path / "run")
 
 
+@pytest.mark.parametrize(
+    ("kind", "place", "value", "told"),
+    [
+        ("ensemble", ("settings", "eps"), 0.01, "a hash of its settings"),
+        ("train", ("settings", "test_steps"), 1000, "a hash of its settings"),
+        ("train", ("seed",), 7, "`seed` 0, got 7"),
+        ("evaluate", ("metrics", "domains", 0, "attacks", 0, "status"), "zzz", "zzz"),
+    ],
+)
+def test_settings_of_another_hash_and_unknown_words_are_refused(
+    folders: dict[str, Path], kind: str, place: Path_, value: Any, told: str, tmp_path: Path
+) -> None:
+    folder = shutil.copytree(folders[kind], tmp_path / "run")
+    raw = json.loads((folder / RECORD).read_text())
+    if "domains" in place:
+        place = (*place[:2], next(iter(raw["metrics"]["domains"])), *place[3:])
+    _forge(folder, place, lambda holder, key: holder.__setitem__(key, value))
+    with pytest.raises(ValueError, match=told):
+        runs.finished(folder)
+
+
 @pytest.mark.parametrize("kind", ["ensemble", "evaluate", "evaluate-several"])
 @pytest.mark.parametrize("harm", ["lost", "short", "other"])
 def test_tables_that_are_none_of_such_a_run_are_refused_in_one_sentence(

@@ -8,6 +8,7 @@ from typing import Any, ClassVar, Self, TypeVar, final
 
 from saddlepoint.doctor import Finding
 from saddlepoint.evaluation import Failure
+from saddlepoint.evaluation.pages import Status
 from saddlepoint.runs.metric_parts import HeldOut, Interval, Part, Transfer, VictimMetrics
 from saddlepoint.runs.plain import read_plain
 from saddlepoint.runs.record import Run
@@ -223,7 +224,7 @@ class AttackOutcome(Part):
     accuracy: float | None
     seconds: float
     queries: int
-    status: str
+    status: Status
     minimal: bool
     notes: tuple[str, ...]
 

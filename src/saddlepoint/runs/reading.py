@@ -11,6 +11,7 @@ from torch import Tensor
 
 from saddlepoint.files import read_tensors
 from saddlepoint.runs import texts
+from saddlepoint.runs.hashing import hash_settings
 from saddlepoint.runs.metric_parts import HeldOut
 from saddlepoint.runs.metrics import (
     Accuracies,
@@ -164,6 +165,8 @@ def _check_settings(run: Run) -> None:
 
 
 def _facts(run: Run, metrics: Metrics) -> Iterator[Fact]:
+    yield "a hash of its settings", run.hashes.settings, hash_settings(run.settings)
+    yield "`seed`", run.seed, run.settings.get("seed", run.seed)
     yield "`done` of", run.done, run.rows
     yield "digests of", {*run.digests, *_OPTIONAL}, {*run.results, *_OPTIONAL}
     if isinstance(metrics, AttackMetrics):

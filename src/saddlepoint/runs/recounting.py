@@ -7,13 +7,12 @@ import math
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 from torch import Tensor
 
 from saddlepoint.evaluation import Outcome, RobustAccuracy
 from saddlepoint.evaluation.domain_results import DomainAccuracy
-from saddlepoint.evaluation.pages import Status
 from saddlepoint.projections import LpBall
 from saddlepoint.runs import texts
 from saddlepoint.runs.counting import summarise
@@ -118,12 +117,12 @@ def _alone(
     prefix, failed = prefix_of(name), {(f.threat, f.attack): f for f in told.failures}
     outcomes = []
     for each in told.attacks:
-        where, status = f"{prefix}{each.threat}/{each.attack}", cast(Status, each.status)
+        where = f"{prefix}{each.threat}/{each.attack}"
         attacked, broken, distance = (
             tensors[f"{where}/{table}"] for table in ("attacked", "broken", "distance")
         )
         failure = failed.get((each.threat, each.attack))
-        found = Outcome(each.threat, each.attack, attacked, broken, distance, status=status)
+        found = Outcome(each.threat, each.attack, attacked, broken, distance, status=each.status)
         outcomes.append(replace(found, failure=failure))
     return RobustAccuracy(balls, tensors[f"{prefix}correct"], tuple(outcomes))
 
