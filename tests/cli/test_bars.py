@@ -28,6 +28,12 @@ def evaluation(quiet: bool) -> None:
         report(EvaluationProgress(**state, attack="[pgd]", index=1, done=8, not_fooled=3))
 
 
+def patches(quiet: bool) -> None:
+    with progress.attacking("patch toy", "patches", quiet=quiet) as report:
+        report(RunProgress(2, 0, 0, 0.2))
+        report(RunProgress(2, 2, 0, 1.0))
+
+
 def reproduction(quiet: bool) -> None:
     with progress.reproducing("cost apgda", quiet=quiet) as (report, download):
         download("digits", 0, 10)
@@ -49,6 +55,7 @@ SAID = {
         "evaluate toy: A linf fgsm (1/2): 5/8 not fooled yet",
         "evaluate toy: A linf [pgd] (2/2): 3/8 not fooled yet",
     ],
+    patches: ["patch toy: 2/2 patches\n"],
     reproduction: ["downloading digits", "cost apgda [1/2] A, [avg]: ", "[2/2] A, min-max: "],
     training: ["toy A  epoch 1/1  loss 0.2500"],
 }
@@ -63,7 +70,8 @@ def test_plain_lines_off_a_terminal(
     assert out == ""
     assert all(line in err for line in SAID[work])
     assert "\033" not in err
-    assert len(err.splitlines()) == {attack: 11, evaluation: 2, reproduction: 3, training: 1}[work]
+    lines = {attack: 11, evaluation: 2, patches: 1, reproduction: 3, training: 1}
+    assert len(err.splitlines()) == lines[work]
 
 
 @pytest.mark.parametrize("work", SAID)

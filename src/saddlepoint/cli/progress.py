@@ -41,7 +41,9 @@ def attacking(title: str, noun: str, *, quiet: bool) -> "Iterator[Callable[[RunP
             # Rows that a run has on disk already are done without a step; they were told before.
             worked = worked or state.fraction > state.done / state.rows
             reached = max(reached, state.fraction)
-            share = f"{state.done}/{state.rows} {noun}, {state.fooled} fooled that were right"
+            share = f"{state.done}/{state.rows} {noun}"
+            if noun != "patches":  # those are judged on images that are held out, at the end
+                share += f", {state.fooled} fooled that were right"
             bar.move(reached, 1.0, share)
             tenth = 10 * state.done // state.rows
             if not bar.live and worked and state.done and tenth > said:
