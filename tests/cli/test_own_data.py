@@ -7,6 +7,7 @@ import torch
 
 import saddlepoint as sp
 from commands import inside
+from image_folders import digits
 from saddlepoint import runs
 from saddlepoint.runs import materials
 
@@ -138,3 +139,13 @@ def test_what_is_wrong_is_said_with_file_and_line(tmp_path, spec, message):
     (tmp_path / "code" / "odd.py").write_text("x = (\n")
     with pytest.raises(ValueError, match=message):
         loaded(spec)
+
+
+def test_a_letter_is_no_network_of_ones_own_data(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    digits(tmp_path / "photos")
+    words = ("--models", "A", "--data", "photos", "--eps", "0.1", "--limit", "4")
+    assert inside("attack", "ensemble", *words) == 2
+    said = capsys.readouterr().err
+    assert "write mnist-a or cifar10-a, or name your own, such as nets.py:factory" in said
+    assert "did you mean" not in said

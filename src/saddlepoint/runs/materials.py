@@ -272,9 +272,14 @@ def _letter(letter: str, images: Images) -> Model:
     if images.family and name in networks.shipped():
         return _shipped(name)
     own = [n for n in networks.shipped() if images.family and n[:-1] == f"{images.family}-"]
-    what = ", ".join(n.rpartition("-")[2].upper() for n in own) or "the name of a file"
-    where = f"--data {images.family}" if images.family else "your own data"
-    raise ValueError(f"`--models` must be, for {where}, {what}, got {letter!r}.")
+    if not own:
+        raise ValueError(
+            f"`--models` must name a network in full for your own data, got {letter}, a network of MNIST or "
+            f"CIFAR-10: write mnist-{letter.lower()} or cifar10-{letter.lower()}, or name your own, such as "
+            "nets.py:factory."
+        )
+    what = ", ".join(n.rpartition("-")[2].upper() for n in own)
+    raise ValueError(f"`--models` must be, for --data {images.family}, {what}, got {letter!r}.")
 
 
 def _shipped(name: str) -> Model:
