@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 __all__ = [
     "Brief",
+    "attack_text",
     "counted",
     "distance_text",
     "hardest",
@@ -135,6 +136,16 @@ def distance_text(value: float, radius: float) -> str:
     """
     steps = value > 0 and radius_text(radius).endswith("/255")
     return f"{255 * value:.2g}/255" if steps else f"{value:.3g}"
+
+
+def attack_text(name: str) -> str:
+    """What an attack is called in tables: ours by the loss that they descend.
+
+    Example:
+        >>> attack_text("attack-ce"), attack_text("attack"), attack_text("apgd-t")
+        ('ours, cross-entropy', 'ours, margin', 'apgd-t')
+    """
+    return {"attack": "ours, margin", "attack-ce": "ours, cross-entropy"}.get(name, name)
 
 
 def hardest(kept: Sequence[float]) -> int | None:

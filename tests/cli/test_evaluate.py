@@ -82,7 +82,7 @@ class TestCommand:
         assert (
             f"classifies {int(expected.still_right().sum())} of 10 images correctly" in done.stdout
         )
-        assert "linf attack-ce (1/5): " in done.stderr
+        assert "linf ours, cross-entropy (1/5): " in done.stderr
         assert "\x1b" not in done.stdout + done.stderr
 
     def test_everything_is_in_the_folder_and_can_be_drawn_again(self, tmp_path, capsys):

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from saddlepoint.bars import bar
+from saddlepoint.display import attack_text
 from saddlepoint.evaluation.work import EvaluationProgress
 
 __all__ = ["evaluation_bar", "telling_evaluation"]
@@ -24,7 +25,9 @@ def evaluation_bar(title: str, *, quiet: bool = False) -> Iterator[_Told]:
 
         def report(state: EvaluationProgress) -> None:
             nonlocal now
-            who = " ".join(part for part in (state.domain, state.threat, state.attack) if part)
+            who = " ".join(
+                part for part in (state.domain, state.threat, attack_text(state.attack)) if part
+            )
             where = f"{who} ({state.index + 1}/{state.attacks})"
             figures = f"{state.not_fooled}/{state.images} not fooled yet"
             left = max(state.total - state.done, 0)

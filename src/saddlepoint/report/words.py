@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import final
 
-from saddlepoint.display import hardest, radius_text
+from saddlepoint.display import attack_text, hardest, radius_text
 from saddlepoint.evaluation import wilson
 from saddlepoint.runs import AttackMetrics, Run, TrainingMetrics, settings_of
 from saddlepoint.runs.attack_words import weighted
@@ -113,16 +113,6 @@ def ball_text(norm: str, eps: float | str) -> str:
     if isinstance(eps, str):
         return _NORMS.get(norm, norm)
     return f"{_NORMS.get(norm, norm)} ≤ {radius_text(float(eps))}"
-
-
-def attack_text(name: str) -> str:
-    """What an attack is called in tables: ours by the loss that they descend.
-
-    Example:
-        >>> attack_text("attack-ce"), attack_text("attack"), attack_text("apgd-t")
-        ('ours, cross-entropy', 'ours, margin', 'apgd-t')
-    """
-    return {"attack": "ours, margin", "attack-ce": "ours, cross-entropy"}.get(name, name)
 
 
 def class_name(run: Run, index: int) -> str:
