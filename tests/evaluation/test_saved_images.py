@@ -99,6 +99,7 @@ def test_colour(tmp_path: Path) -> None:
     problem = sp.Ensemble([models.load("cifar10-c")], x, y)
     result = sp.attack(problem, sp.linf(4 / 255), steps=3, quantize=256)
     saved = sp.save_images(result, tmp_path)
+    assert "rows fool the domain when read back" in repr(saved)
     with Image.open(saved.files[0][0]) as image:
         assert image.mode == "RGB"
     assert torch.equal(saved.fooled, result.fooled)

@@ -82,9 +82,11 @@ class SavedImages:
         """What matters, in one line."""
         rows, images = len(self.files), sum(map(len, self.files))
         now, before = (int(table.all(dim=1).sum()) for table in (self.fooled, self.before))
+        domains = self.fooled.shape[1]
+        whom = "the domain" if domains == 1 else f"all {domains} domains"
         return (
-            f"SavedImages({images} images in {str(self.folder)!r}: {now} of {rows} rows fool all "
-            f"{self.fooled.shape[1]} domains when read back, {before} did before)"
+            f"SavedImages({images} images in {str(self.folder)!r}: {now} of {rows} rows fool {whom} "
+            f"when read back, {before} did before)"
         )
 
 
