@@ -49,6 +49,20 @@ def test_a_file_of_an_attack_is_refused_with_its_command(
     assert "use `saddlepoint attack ensemble`" in said
 
 
+@pytest.mark.parametrize("command", LINES)
+def test_broken_yaml_is_told_with_its_line(
+    command: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("yml").write_text("models: [A\nlimit: 3\n")
+    assert inside(command, "--config", "yml") == 2
+    assert "line 2, column" in (said := capsys.readouterr().err)
+    assert "did you mean" not in said
+
+
 @pytest.mark.parametrize(
     ("command", "name"), [("evaluate", "models"), ("train", "model"), ("train", "test_data")]
 )

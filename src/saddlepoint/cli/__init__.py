@@ -56,7 +56,7 @@ _EXAMPLES = {
 }
 for _name, _where, _help in (
     ("demo", "demo:demo", "Average against min-max on embedded images, with a report."),
-    ("attack", "attack:app", "Attack your models: ensemble, universal, transform."),
+    ("attack", "attack:app", "Attack your models: ensemble, universal, transform, patch."),
     ("evaluate", "evaluate:evaluate", "Accuracy that is left under every attack of a suite."),
     ("report", "report:report", "Draw the report of a run again, or compare runs."),
     ("doctor", "doctor:doctor", "Is a model fit to be evaluated?"),

@@ -51,7 +51,7 @@ def doctor(
         trust: As in `attack`.
         eps: An linf radius at which attacks should work, such as 8/255. [default: 0.2 for MNIST,
             else 8/255]
-        limit: Use the first so many images.
+        limit: Use the first so many images; of a folder, from the classes in turn.
         steps: Of every attack.
         seed: Of everything random.
         device: cpu, gpu, cuda, cuda:1, mps.

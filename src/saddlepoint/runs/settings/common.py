@@ -128,7 +128,8 @@ Split = Annotated[
         "has both, else all]"
     ),
 ]
-Limit = Annotated[int | None, Field(ge=1, description="Use the first so many images.")]
+_LIMIT = "Use the first so many images; of a folder, from the classes in turn."
+Limit = Annotated[int | None, Field(ge=1, description=_LIMIT)]
 Device = Annotated[str, Field(description="cpu, gpu, cuda, cuda:1, mps.")]
 Seed = Annotated[int, Field(description="Of everything random.")]
 Precisions = Annotated[
@@ -255,7 +256,7 @@ class Settings(BaseModel):
             values = yaml.load(file.read_text(encoding="utf-8"), UniqueKeys)
         except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
             reason = " ".join(str(error).split())[:300]
-            raise ValueError(f"`--config` must be YAML, got {str(file)!r}: {reason}.") from error
+            raise ValueError(f"`--config` {str(file)!r} must be YAML: {reason}.") from error
         if not isinstance(values, dict) or not all(isinstance(name, str) for name in values):
             raise ValueError(f"`--config` must hold settings as `name: value`, got {str(file)!r}.")
         for name, value in values.items():

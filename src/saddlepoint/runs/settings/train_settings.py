@@ -53,8 +53,8 @@ class TrainSettings(Settings):
     model: str = Field(
         description="An architecture with new parameters: A to H, mnist_cnn, mnist_cnn_small, "
         "preact_resnet18 or preact_resnet_small; or a network as in `evaluate`, which is trained on from what "
-        "it is: mnist-a, nets.py:factory, package.module:factory, parameters.safetensors:A, timm:NAME, "
-        "hf:FOLDER."
+        "it is: mnist-a, nets.py:factory, package.module:factory, parameters.safetensors:A, "
+        "parameters.pt:nets.py:factory, timm:NAME, hf:FOLDER."
     )
     mean: Mean = None
     std: Std = None
