@@ -123,7 +123,7 @@ def main() -> None:
     """Measure what is not stored yet."""
     x, y = sp.data.load("cifar10", "test", HELD_OUT[1])
     x, y = x[MADE[0] :], y[MADE[0] :]
-    cells = json.loads(STORE.read_text(encoding="utf-8"))["cells"] if STORE.is_file() else []
+    cells = _stored()
     for family in FAMILIES:
         for seed in SEEDS:
             for rule in rules_of(family):
@@ -137,6 +137,21 @@ def main() -> None:
     cells.sort(key=lambda cell: order.index((cell["family"], cell["seed"], cell["rule"])))
     _store(cells)
     write_page(cells)
+
+
+def _stored() -> list[dict[str, Any]]:
+    """The cells that are there already.
+
+    Raises:
+        ValueError: They were measured with other settings.
+    """
+    if not STORE.is_file():
+        return []
+    stored = json.loads(STORE.read_text(encoding="utf-8"))
+    if stored["settings"] != json.loads(json.dumps(_settings())):
+        raise ValueError(f"`{STORE}` must be of these settings, got others; move it to begin anew.")
+    cells: list[dict[str, Any]] = stored["cells"]
+    return cells
 
 
 def _store(cells: Sequence[Mapping[str, Any]]) -> None:

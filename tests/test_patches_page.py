@@ -6,6 +6,7 @@ import importlib
 import json
 import sys
 
+import pytest
 from benchmarks import patches
 
 from folders import ROOT
@@ -58,3 +59,11 @@ def test_a_cell_is_measured_on_images_that_were_held_out(monkeypatch) -> None:
     assert (cell["patches"], len(cell["success"]), sum(cell["weights"])) == (2, 4, 1.0)
     assert cell["trials"] % 2 == 0
     assert cell["trials"] <= 8
+
+
+def test_cells_of_other_settings_are_neither_kept_nor_written_over(monkeypatch) -> None:
+    monkeypatch.chdir(ROOT)
+    assert len(patches._stored()) > 0
+    monkeypatch.setattr(patches, "STEPS", patches.STEPS + 1)
+    with pytest.raises(ValueError, match="must be of these settings"):
+        patches.main()

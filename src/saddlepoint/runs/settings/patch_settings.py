@@ -28,6 +28,9 @@ class PatchSettings(AttackSettings):
     always: ClassVar[tuple[str, ...]] = ("data", "models", "patch", "views", "rule")
     kind: Literal["patch"] = "patch"
     data: Data = "cifar10-sample"
+    victims: Names = Field(
+        default=[], description="Not for patches: sp.patch_rates tests them on other models."
+    )
     norm: Literal["linf"] = Field(
         default="linf", description="linf: pixels are bounded one by one."
     )
