@@ -104,14 +104,28 @@ def test_links_of_a_page_lead_to_what_the_site_has(page: Path) -> None:
     text = re.sub(
         r"^```.*?^```|`[^`]*`", "", page.read_text("utf-8"), flags=re.DOTALL | re.MULTILINE
     )
-    for link in re.findall(r"\]\(([^)#\s]+)(?:#[^)]*)?\)", text):
+    for link, anchor in re.findall(r"\]\(([^)#\s]*)(?:#([^)]*))?\)", text):
         if link.startswith("https://"):
             continue
         target = (page.parent / link).resolve()
         # Written when the site is made: tools/website.py, which leaves out JSON.
         made = {DOCS / "changelog.md", DOCS / "contributing.md"}
+        target = target if link else page
         assert target in made or target.parent.name == "notebooks" or target.is_file(), link
         assert target.suffix != ".json", link
+        if anchor and target.is_file() and target.suffix == ".md":
+            assert anchor in anchors(target), f"{link}#{anchor}"
+
+
+def anchors(page: Path) -> set[str]:
+    """Of the headings of a page, as the site names them; those of the reference come from its docstrings."""
+    text = re.sub(r"^```.*?^```", "", page.read_text("utf-8"), flags=re.DOTALL | re.MULTILINE)
+    plain = (
+        re.sub(r"[^\w\s-]", "", title.lower()) for title in re.findall(r"^#+ (.*)$", text, re.M)
+    )
+    return {re.sub(r"[\s]+", "-", title.strip()) for title in plain} | set(
+        re.findall(r"^::: (\S+)$", text, re.M)
+    )
 
 
 def test_links_are_followed(tmp_path: Path) -> None:
