@@ -88,9 +88,8 @@ def patch(*, settings: Any = None, running: ImagesRunning | None = None) -> int:
 
 
 def _go(kind: str, flags: Any, running: ImagesRunning | None) -> int:
-    from . import show
-    from .cluster import joined, processes
-    from .errors import UsageError
+    from . import folders, show
+    from .cluster import joined
 
     running = running or ImagesRunning()
     check_models(given(flags))
@@ -99,8 +98,7 @@ def _go(kind: str, flags: Any, running: ImagesRunning | None) -> int:
     if running.print_config:
         print(settings.to_yaml(), end="")
         return 0
-    if running.out is None and processes() > 1:
-        raise UsageError("`--out` must be given where several processes share the work, got none.")
+    folders.check_shared(running)
     named = running.config is not None or given(flags).get("data") is not None
     with joined() as rank:
         return run_attack(settings, running, rank=rank, named=named)
@@ -126,6 +124,7 @@ def run_attack(
     from saddlepoint import runs
     from saddlepoint.evaluation.origins import Origin
     from saddlepoint.runs import build
+    from saddlepoint.runs.record import ROW_NOUNS
 
     from . import folders, progress, show
     from .errors import library, usage
@@ -142,7 +141,7 @@ def run_attack(
             settings, job.problem, ready.images, ready.models, command, ready.victims
         )
     title = f"{settings.kind} {settings.data}"
-    noun = {"universal": "groups", "patch": "patches"}.get(settings.kind, "images")
+    noun = ROW_NOUNS.get(settings.kind, "images")
     try:
         with folders.opened(run, folder, running, quiet=quiet, problem=job.problem) as execution:
             run = execution.run

@@ -62,15 +62,15 @@ def evaluate(
         settings: What decides the numbers.
         running: Where things go and how much is said.
     """
-    from .cluster import joined, processes
+    from . import folders
+    from .cluster import joined
 
     running = running or EvaluateRunning()
     loaded = _settings(model, given(settings), running)
     if running.print_config:
         print(loaded.to_yaml(), end="")
         return 0
-    if running.out is None and processes() > 1:
-        raise UsageError("`--out` must be given where several processes share the work, got none.")
+    folders.check_shared(running)
     named = running.config is not None or given(settings).get("data") is not None
     with joined() as rank:
         running = replace(running, quiet=running.quiet or rank != 0)

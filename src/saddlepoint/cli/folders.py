@@ -5,6 +5,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from .cluster import processes
 from .errors import UsageError, usage
 from .flags import ImagesRunning, Running
 
@@ -12,7 +13,7 @@ if TYPE_CHECKING:
     from saddlepoint.problems import AbstractProblem
     from saddlepoint.runs import Execution, Run
 
-__all__ = ["check_images", "opened", "run_folder", "stopped"]
+__all__ = ["check_images", "check_shared", "opened", "run_folder", "stopped"]
 
 
 def run_folder(name: str, running: Running) -> Path:
@@ -33,6 +34,12 @@ def run_folder(name: str, running: Running) -> Path:
     with usage():
         check_free(out, resume=running.resume, overwrite=running.overwrite)
     return out
+
+
+def check_shared(running: Running) -> None:
+    """Refuse processes that share the work and were not told where: each would choose a folder of its own."""
+    if running.out is None and processes() > 1:
+        raise UsageError("`--out` must be given where several processes share the work, got none.")
 
 
 def check_images(running: ImagesRunning, folder: Path) -> None:

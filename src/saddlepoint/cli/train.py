@@ -13,7 +13,6 @@ from cyclopts import Parameter
 
 from saddlepoint.runs.settings import TrainSettings
 
-from .errors import UsageError
 from .flags import Running, check_models, given, takes
 
 if TYPE_CHECKING:
@@ -63,8 +62,7 @@ def train(*, settings: Any = None, running: TrainRunning | None = None) -> int:
     if running.print_config:
         print(loaded.to_yaml(), end="")
         return 0
-    if running.out is None and cluster.processes() > 1:
-        raise UsageError("`--out` must be given where several processes share the work, got none.")
+    folders.check_shared(running)
     name = f"train-{Path(loaded.data).stem}-{Path(loaded.model.partition(':')[0]).stem}"
     out = folders.run_folder(name, running)
     with cluster.joined() as rank:

@@ -1,4 +1,7 @@
-"""Pages and tables that show runs. Nothing here computes results, writes the records of runs, or prints."""
+"""Pages and tables that show runs. Nothing here attacks, counts, writes the records of runs, or prints.
+
+The intervals of a training are computed here from the counts of its record.
+"""
 
 from importlib.util import find_spec
 

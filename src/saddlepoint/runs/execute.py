@@ -22,7 +22,7 @@ from torch import Tensor
 from saddlepoint.evaluation import Page
 from saddlepoint.files import read_tensors, remove_unfinished, write_tensors
 from saddlepoint.runs.reading import digest_of, finished
-from saddlepoint.runs.record import EVALUATE, RECORD, TENSORS, Run, Status
+from saddlepoint.runs.record import EVALUATE, RECORD, ROW_NOUNS, TENSORS, Run, Status
 from saddlepoint.runs.refusals import (
     ANSWERS,
     check_foreign,
@@ -39,7 +39,6 @@ from saddlepoint.training.session import CHECKPOINT
 __all__ = ["VICTIMS", "Execution", "RunInterrupted", "in_pages", "opened", "saved_text"]
 
 _ROWS = "rows {} to {}"  # the name of a page of rows
-_NOUNS = {"universal": "groups", "patch": "patches"}
 VICTIMS = "victims of rows {} to {}"
 """The name of a page of what victims say to the perturbations of rows."""
 _HISTORY = "history."  # these tensors have the steps as first axis and the rows as second
@@ -224,7 +223,7 @@ def saved_text(execution: Execution) -> str:
         return f"{len(store)} finished batches"
     spans = (re.fullmatch(_ROWS.format(r"(\d+)", r"(\d+)"), key) for key in store.names())
     done = sum(int(found[2]) - int(found[1]) for found in spans if found)
-    return f"{done} of {run.rows} {_NOUNS.get(run.kind, 'images')}"
+    return f"{done} of {run.rows} {ROW_NOUNS.get(run.kind, 'images')}"
 
 
 def _joined(parts: list[Mapping[str, Tensor]]) -> dict[str, Tensor]:

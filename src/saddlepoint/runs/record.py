@@ -25,6 +25,7 @@ __all__ = [
     "BOARD",
     "EVALUATE",
     "RECORD",
+    "ROW_NOUNS",
     "SCHEMA_VERSION",
     "TENSORS",
     "Hashes",
@@ -52,6 +53,9 @@ Status = Literal["running", "interrupted", "failed", "complete"]
 
 EVALUATE: Kind = "evaluate"
 """The kind of a run that counts what withstands attacks."""
+
+ROW_NOUNS = {"universal": "groups", "patch": "patches"}
+"""What the rows of attacks are, by kind; images where it is not here."""
 
 # What runs of a kind write besides their record: results, and what is drawn of them; attacks are the default.
 _RESULTS: dict[str, tuple[str, ...]] = {
