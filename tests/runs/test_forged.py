@@ -216,6 +216,25 @@ def test_settings_of_another_hash_and_unknown_words_are_refused(
         runs.finished(folder)
 
 
+@pytest.mark.parametrize(
+    ("place", "value", "told"),
+    [
+        (("metrics", "accuracy"), 100.0, r"accuracy 100\.0 there and .* by model\.json"),
+        (("metrics", "fgsm_eps"), 0.3, r"fgsm_eps 0\.3 there and 0\.1 by model\.json"),
+        (("metrics", "robust_accuracy", "linf"), 33.3, "percents of whole images"),
+        (("metrics", "robust_accuracy", "union"), 100.0, "a union below each"),
+        (("metrics", "rows_attacked"), 10**6, "attacked rows among its test images"),
+    ],
+)
+def test_numbers_that_no_training_can_have_or_its_card_has_otherwise_are_refused(
+    folders: dict[str, Path], place: Path_, value: Any, told: str, tmp_path: Path
+) -> None:
+    folder = shutil.copytree(folders["train"], tmp_path / "run")
+    _forge(folder, place, lambda holder, key: holder.__setitem__(key, value))
+    with pytest.raises(ValueError, match=told):
+        runs.finished(folder)
+
+
 @pytest.mark.parametrize("kind", ["ensemble", "evaluate", "evaluate-several"])
 @pytest.mark.parametrize("harm", ["lost", "short", "other"])
 def test_tables_that_are_none_of_such_a_run_are_refused_in_one_sentence(

@@ -247,12 +247,26 @@ def _training_facts(run: Run, metrics: TrainingMetrics) -> Iterator[Fact]:
     yield "accuracy under", robust, names if run.domains else set()
     yield "attacked rows:", metrics.rows_attacked > 0, bool(robust)
     yield "test images:", metrics.rows > 0, True
+    yield "attacked rows among its test images:", metrics.rows_attacked <= metrics.rows, True
+    recipe = run.settings.get("recipe")
+    yield "epochs", recipe.get("epochs") if isinstance(recipe, Mapping) else None, run.rows
+    shares = [(metrics.accuracy, metrics.rows), (metrics.fgsm_accuracy, metrics.rows)]
+    shares += [(share, metrics.rows_attacked) for share in metrics.robust_accuracy.values()]
+    for share, rows in shares:
+        yield "percents of whole images:", _whole(share, rows), True
+    union = metrics.robust_accuracy.get("union", 0)
+    yield "a union below each:", union <= min([union, *metrics.robust_accuracy.values()]), True
     first = metrics.history[0]
     yield "images to validate on:", bool(metrics.rows_held_out) or not first.validation, True
     for epoch in metrics.history:
         yield "a loss:", "loss" in epoch.stats, True
         yield "statistics", set(epoch.stats), set(first.stats)
         yield "validation", set(epoch.validation), names if first.validation else set()
+
+
+def _whole(share: float, rows: int) -> bool:
+    """Whether so many percent, of two digits after the point, are a number of rows."""
+    return 0 <= share <= 100 and round(100 * round(share * rows / 100) / rows, 2) == share
 
 
 def _text(value: object) -> str:

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from saddlepoint.evaluation import Outcome, RobustAccuracy
 from saddlepoint.evaluation.domain_results import DomainAccuracy
+from saddlepoint.models import Card
 from saddlepoint.projections import LpBall
 from saddlepoint.runs import texts
 from saddlepoint.runs.counting import summarise
@@ -31,6 +32,7 @@ from saddlepoint.training.session import HISTORY
 
 __all__ = ["check_counts"]
 
+_CARD = "model.json"
 # What no table holds: words, times, and what the doctor saw.
 _UNCOUNTED = frozenset(
     {"notes", "failures", "because", "doctor", "seconds", "queries", "status", "minimal"}
@@ -43,7 +45,7 @@ def check_counts(run: Run, metrics: Metrics, tensors: Mapping[str, Tensor], fold
     Args:
         run: A finished run.
         metrics: What it says.
-        tensors: Its rows; a training has none, but a history.
+        tensors: Its rows; a training has none, but a history and a card.
         folder: Where it is.
 
     Raises:
@@ -55,7 +57,7 @@ def check_counts(run: Run, metrics: Metrics, tensors: Mapping[str, Tensor], fold
         elif isinstance(metrics, EvaluationMetrics):
             counted = _evaluation(run, metrics, tensors).plain()
         else:
-            counted = {"history": _history(folder)}
+            counted = {"history": _history(folder), **_card(folder)}
     except (AttributeError, LookupError, RuntimeError, TypeError, ValueError) as error:
         raise ValueError(
             f"`{folder}` must hold the rows that its record tells of, got tables of another kind "
@@ -63,11 +65,12 @@ def check_counts(run: Run, metrics: Metrics, tensors: Mapping[str, Tensor], fold
         ) from error
     said = metrics.plain()
     if isinstance(metrics, TrainingMetrics):
-        said = {"history": said["history"]}
+        said = {name: said.get(name, counted[name]) for name in counted}
     for where, told, found in _differing(said, counted):
+        file = HISTORY if where.startswith("history") else _CARD
         raise ValueError(
             f"`{folder}` must say in {RECORD} what its rows come to, got {where} {quoted(told)} there and "
-            f"{quoted(found)} by {TENSORS if tensors else HISTORY}: one of them was changed; repeat the run."
+            f"{quoted(found)} by {TENSORS if tensors else file}: one of them was changed; repeat the run."
         )
 
 
@@ -134,6 +137,17 @@ def _history(folder: Path) -> list[dict[str, Any]]:
         {"stats": each["stats"]} | ({"validation": v} if (v := each["validation"]) else {})
         for each in epochs
     ]
+
+
+def _card(folder: Path) -> dict[str, Any]:
+    """What the training measured on its test images, as the card of the network has it."""
+    card = Card.from_json((folder / _CARD).read_text("utf-8"), _CARD)
+    return {
+        "rows": card.test_images,
+        "accuracy": card.accuracy,
+        "fgsm_accuracy": card.fgsm_accuracy,
+        "fgsm_eps": card.fgsm_eps,
+    }
 
 
 def _differing(told: Any, found: Any, where: str = "") -> Iterator[tuple[str, object, object]]:
