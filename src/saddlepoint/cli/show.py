@@ -150,7 +150,7 @@ def summary(run: "Run") -> None:
         ("ASR_all", [part.asr_all for part in shown]),
         ("ASR_mean", [part.asr_mean for part in shown]),
         (
-            "queries" if run.settings.get("gradient") else "evaluations",
+            words.spent_noun(run),
             [part.evaluations.per_row for part in shown],
         ),
     ):

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from saddlepoint.report.pictures import picture, sign_picture
-from saddlepoint.report.words import class_name
+from saddlepoint.report.words import class_name, spent_noun
 from saddlepoint.runs.record import Run
 
 __all__ = [
@@ -118,8 +118,5 @@ def _curves(series: Tensor) -> list[list[float]]:
 
 
 def _spent(run: Run, count: int) -> str:
-    """What a row took, in words; models without gradients are asked queries."""
-    one, many = (
-        ("query", "queries") if run.settings.get("gradient") else ("evaluation", "evaluations")
-    )
-    return f"{count} {one if count == 1 else many}"
+    """What a row took, in words."""
+    return f"{count} {spent_noun(run, count)}"

@@ -99,6 +99,7 @@ def render(run: Run, tensors: Mapping[str, Tensor], *, max_bytes: int = MAX_BYTE
         run=run,
         metrics=metrics,
         nouns=nouns,
+        spent=words.spent_noun(run),
         lines=words.headline(run, metrics),
         transfer=transfer_part(run, metrics),
         figure=words.figure(run, metrics),

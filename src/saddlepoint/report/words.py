@@ -26,6 +26,7 @@ __all__ = [
     "method_text",
     "rule_name",
     "rule_text",
+    "spent_noun",
     "target_text",
     "training_lines",
     "transfer_lines",
@@ -77,6 +78,13 @@ def rule_text(rule: str) -> str:
     """
     name, _, rest = rule.partition(":")
     return _RULES.get(name, name) + (f" ({', '.join(rest.split(','))})" if rest else "")
+
+
+def spent_noun(run: Run, count: float = 2) -> str:
+    """What a row of an attack takes so many of; models without gradients are asked queries."""
+    if settings_of(run, AttackSettings).gradient:
+        return "query" if count == 1 else "queries"
+    return "evaluation" if count == 1 else "evaluations"
 
 
 def method_text(settings: AttackSettings) -> str:
