@@ -37,9 +37,11 @@ def patched_of(
     """One patch for every group of images; those at the end are not touched."""
     left = len(x) - settings.held_out
     if left < settings.images_per_patch:
+        few = len(x) // 3
+        such = f", such as --held-out {few} --images-per-patch {few}" if few else ""
         raise ValueError(
             f"`--held-out` must leave {settings.images_per_patch} images for a patch (--images-per-patch), got "
-            f"{settings.held_out} of {len(x)} images; hold out or take fewer."
+            f"{settings.held_out} of {len(x)} images; hold out or take fewer{such}."
         )
     groups, truth = data.group(x[:left], y[:left], settings.images_per_patch, seed=settings.seed)
     views, patch = (
