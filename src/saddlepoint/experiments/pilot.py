@@ -93,8 +93,9 @@ def _block(
 def _seconds(block: Block, row: Row, setup: Setup, part: AbstractProblem, clock: Clock) -> float:
     rule = row.strategy.rule if isinstance(row.strategy.rule, str) else "average"
     settings = block.row_settings(row.strategy, rule, method=setup.method, seed=setup.seed)
-    solve = build.solver_of(settings, look(part), part)
-    solve_once = build.solver_of(settings.model_copy(update={"steps": 1}), look(part), part)
+    seen = look(part)
+    solve = build.solver_of(settings, seen, part)
+    solve_once = build.solver_of(settings.model_copy(update={"steps": 1}), seen, part)
     solve_once(part, texts.rule(settings.rule), lambda _: None)  # what comes first is slower
     began = clock()
     solve(part, texts.rule(settings.rule), lambda _: None)
