@@ -104,6 +104,21 @@ def test_two_jobs_give_the_rows_of_one(tmp_path: Path) -> None:
     assert inside("reproduce", "universal-mnist", "--jobs", 0) == 2
 
 
+def test_a_killed_process_is_named_with_the_line_that_continues_all(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    script = tmp_path / "python"
+    script.write_text('#!/bin/sh\n[ "$RANK" = 1 ] && kill -9 $$\nexit 130\n')
+    script.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(script))
+    assert inside("reproduce", "universal-mnist", "--jobs", 2, "--out", "o") == 1
+    told = capfd.readouterr().err
+    assert "process 1 was ended by signal 9 (out of memory?); continue with: saddlepoint" in told
+    assert "--out o" in told
+    assert "--jobs 2" in told
+    assert "--resume" in told
+
+
 def test_the_forecast_counts_images_rows_methods_and_labels(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -51,7 +51,7 @@ def processes() -> int:
     return int(os.environ.get("WORLD_SIZE", "1")) if "RANK" in os.environ else 1
 
 
-def together(jobs: int, line: str) -> int:
+def together(jobs: int, line: str, again: str) -> int:
     """Run a command with so many processes on this machine, which share its work as under torchrun.
 
     Ctrl-C is passed on to them once; they write what they have, and process 0 says how to go on. If one fails,
@@ -60,9 +60,10 @@ def together(jobs: int, line: str) -> int:
     Args:
         jobs: How many.
         line: The command, beginning with "saddlepoint".
+        again: The one that continues it.
 
     Returns:
-        The highest exit code.
+        The highest exit code; 1 if a process was killed.
     """
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
@@ -89,8 +90,14 @@ def together(jobs: int, line: str) -> int:
             time.sleep(0.1)
         except KeyboardInterrupt:
             told = told or _tell(children)
-    codes: list[int] = [abs(child.wait()) for child in children]
-    return max(codes)
+    codes: list[int] = [child.wait() for child in children]
+    killed = [rank for rank, code in enumerate(codes) if code < 0 and code != -signal.SIGINT]
+    for rank in killed:
+        print(
+            f"process {rank} was ended by signal {-codes[rank]} (out of memory?); continue with: {again}",
+            file=sys.stderr,
+        )
+    return 1 if killed else max(abs(code) for code in codes)
 
 
 def _tell(children: list[subprocess.Popen[bytes]]) -> bool:

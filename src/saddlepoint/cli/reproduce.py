@@ -71,12 +71,13 @@ def reproduce(
     if name is None:
         raise UsageError("`reproduce` must be given the name of an experiment; --list shows them.")
     wanted = _Wanted(
-        *(limit, full, method, labels, only, out, resume, figures, parameters, store, seed, quiet)
+        *(limit, full, method, labels, only, out, resume, figures, parameters, store, seed, quiet),
+        jobs,
     )
     if jobs < 1:
         raise UsageError(f"`--jobs` must be at least 1, got {jobs}.")
     if jobs > 1 and processes() == 1:
-        return together(jobs, wanted.line(name))
+        return together(jobs, wanted.line(name), wanted.line(name, resume=True))
     with joined() as rank:
         for each, folder in _places(name, wanted):
             try:
@@ -106,6 +107,7 @@ class _Wanted:
     store: Path | None
     seed: int
     quiet: bool
+    jobs: int
 
     def line(self, name: str, *, resume: bool = False) -> str:
         """The command again."""
@@ -115,6 +117,7 @@ class _Wanted:
         again = {"method": self.method, "labels": self.labels, "out": self.out or out}
         again |= {"limit": self.limit, "full": self.full, "only": self.only}
         again |= {"seed": self.seed or None, "parameters": self.parameters}
+        again |= {"jobs": self.jobs if self.jobs > 1 else None}
         again |= {"figures": self.figures, "store": self.store, "quiet": self.quiet}
         return texts.line(["reproduce", name], again | {"resume": resume or self.resume})
 
