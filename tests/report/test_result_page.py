@@ -142,14 +142,14 @@ def test_evaluation_and_training_show_a_bar_too(
     assert shown.union == plain.union
     out, err = capsys.readouterr()
     assert not out
-    assert re.fullmatch(r"(evaluation: linf attack-\w+ \(\d/3\): \d/8 not fooled yet\n)+", err)
+    assert re.fullmatch(r"(evaluation: linf ours, [\w-]+ \(\d/3\): \d/8 not fooled yet\n)+", err)
     assert err.endswith(f": {seen[-1].not_fooled}/8 not fooled yet\n")
     # From a loader the bar is opened once, and tells of the part in memory.
     pairs = torch.utils.data.TensorDataset(x, y)
     sp.robust_accuracy(first, pairs, threats, batch_size=1, progress=True)
-    assert capsys.readouterr().err.count("evaluation: linf attack-ce (1/3): ") == 2
+    assert capsys.readouterr().err.count("evaluation: linf ours, cross-entropy (1/3): ") == 2
     sp.robust_domains(problem, threats, searches=0, steps=2, progress=True)
-    assert "evaluation: A linf attack-ce (1/" in capsys.readouterr().err
+    assert "evaluation: A linf ours, cross-entropy (1/" in capsys.readouterr().err
     network = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(x[0].numel(), 10))
     steps: list[sp.TrainingProgress] = []
     how: dict[str, Any] = {"epochs": 2, "steps": 2, "progress": True, "callback": steps.append}
