@@ -145,7 +145,9 @@ class TestImagesSetAside:
         assert "trained on" not in capsys.readouterr().err
         run = runs.Run.read(Path("e"))
         card = json.loads(Path("o/model.json").read_text())
-        assert (run.rows, run.warnings) == (card["test_images"], ())
+        assert run.rows == card["test_images"]
+        # After one epoch it may do no better than guessing, which is said; nothing else is.
+        assert all("right before the attack, and guessing" in each for each in run.warnings)
         assert run.metrics["clean"] == pytest.approx(card["accuracy"], abs=0.01)
 
     @pytest.mark.parametrize("more", [(), ("--limit", 10)])

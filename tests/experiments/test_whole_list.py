@@ -108,7 +108,9 @@ def test_a_killed_process_is_named_with_the_line_that_continues_all(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     script = tmp_path / "python"
-    script.write_text('#!/bin/sh\n[ "$RANK" = 1 ] && kill -9 $$\nexit 130\n')
+    # Process 0 is at work when the other one dies, and stops when it is told to.
+    waits = 'trap "exit 130" INT\nsleep 5 &\nwait\n'
+    script.write_text(f'#!/bin/sh\n[ "$RANK" = 1 ] && kill -9 $$\n{waits}exit 130\n')
     script.chmod(0o755)
     monkeypatch.setattr(sys, "executable", str(script))
     assert inside("reproduce", "universal-mnist", "--jobs", 2, "--out", "o") == 1
