@@ -174,6 +174,16 @@ def test_buffers_are_left_as_they_were(
     assert (float(model.asked), float(model.largest)) == (0.0, 0.0)
 
 
+@pytest.mark.filterwarnings("ignore:.*torch.jit.*:DeprecationWarning")
+def test_buffers_of_torchscript_are_left_as_they_were(images: Any) -> None:
+    layers = (nn.BatchNorm2d(1), Counting(nn.Flatten()), nn.Linear(64, 4))
+    script = torch.jit.trace(nn.Sequential(*layers).eval(), images[0])
+    before = {name: value.clone() for name, value in script.named_buffers()}
+    assert len(before) == 5
+    sp.attack(sp.Ensemble([script], *images), sp.linf(0.1), steps=2)
+    assert all(torch.equal(value, before[name]) for name, value in script.named_buffers())
+
+
 def test_loaders_do_not_move_the_global_generator(net: nn.Sequential, images: Any) -> None:
     loader = DataLoader(TensorDataset(*images), batch_size=3, shuffle=True)
     before = torch.get_rng_state()

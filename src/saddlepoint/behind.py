@@ -148,21 +148,20 @@ def keeping_buffers(models: Sequence[object]) -> Iterator[None]:
         tensor(0.)
     """
     networks = (network for model in models for network in modules_behind(model))
-    modules = [module for network in networks for module in network.modules() if module._buffers]
     before = [
-        {
-            name: (buffer, None if buffer is None else buffer.clone())
-            for name, buffer in module._buffers.items()
-        }
-        for module in modules
+        (module, name, buffer, buffer.clone())
+        for network in networks
+        for module in network.modules()
+        for name, buffer in module.named_buffers(recurse=False)
     ]
     try:
         yield
     finally:
         with torch.no_grad():
-            for module, kept in zip(modules, before, strict=True):
-                module._buffers.clear()
-                for name, (buffer, value) in kept.items():
-                    module._buffers[name] = buffer
-                    if buffer is not None and value is not None and not torch.equal(buffer, value):
-                        buffer.copy_(value)
+            for module, name, buffer, value in before:
+                if not torch.equal(buffer, value):
+                    buffer.copy_(value)
+                if not isinstance(
+                    module, torch.jit.ScriptModule
+                ):  # which gives no buffer twice as one object
+                    setattr(module, name, buffer)
