@@ -161,7 +161,6 @@ def keeping_buffers(models: Sequence[object]) -> Iterator[None]:
             for module, name, buffer, value in before:
                 if not torch.equal(buffer, value):
                     buffer.copy_(value)
-                if not isinstance(
-                    module, torch.jit.ScriptModule
-                ):  # which gives no buffer twice as one object
+                # A script never gives the same object twice, and lets none be replaced.
+                if not isinstance(module, torch.jit.ScriptModule):
                     setattr(module, name, buffer)
