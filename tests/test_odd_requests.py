@@ -184,6 +184,22 @@ def test_buffers_of_torchscript_are_left_as_they_were(images: Any) -> None:
     assert all(torch.equal(value, before[name]) for name, value in script.named_buffers())
 
 
+@pytest.mark.filterwarnings("ignore:.*torch.jit.*:DeprecationWarning")
+def test_frozen_torchscript_has_no_mode_and_is_attacked_like_the_network_it_was(
+    images: Any,
+) -> None:
+    model = nn.Sequential(nn.Flatten(), nn.Linear(64, 4), nn.Dropout()).eval()
+    frozen = torch.jit.freeze(torch.jit.script(model))
+    one, two = (
+        sp.attack(sp.Ensemble([m], *images), sp.linf(0.1), steps=3) for m in (model, frozen)
+    )
+    assert torch.allclose(one.delta, two.delta)
+    threats = {"linf": sp.linf(0.05)}
+    one, two = (sp.robust_accuracy(m, *images, threats, suite="quick") for m in (model, frozen))
+    assert one.union == two.union
+    assert {found.name for found in sp.doctor.examine(frozen, *images)} >= {"mode"}
+
+
 def test_loaders_do_not_move_the_global_generator(net: nn.Sequential, images: Any) -> None:
     loader = DataLoader(TensorDataset(*images), batch_size=3, shuffle=True)
     before = torch.get_rng_state()

@@ -11,7 +11,7 @@ from itertools import islice
 import torch
 from torch import Tensor, nn
 
-__all__ = ["keeping_buffers", "modules_behind", "parts_in_training"]
+__all__ = ["keeping_buffers", "keeping_modes", "modules_behind", "parts_in_training"]
 
 # How far, and among how many things, networks behind a function are looked for.
 _REACH, _MANY = 6, 10_000
@@ -120,13 +120,41 @@ def parts_in_training(module: nn.Module) -> list[nn.Module]:
         >>> parts_in_training(torch.fx.symbolic_trace(nn.Sequential(nn.Linear(2, 2), nn.Dropout())))
         [Linear(in_features=2, out_features=2, bias=True), Dropout(p=0.5, inplace=False)]
     """
-    return [part for part in module.modules() if part.training and not _is_shell(part)]
+    return [part for part in _with_modes([module]) if part.training and not _is_shell(part)]
+
+
+def _with_modes(networks: Sequence[nn.Module]) -> list[nn.Module]:
+    """All parts of networks that have a mode: frozen TorchScript was made for evaluation and has none."""
+    return [part for net in networks for part in net.modules() if hasattr(part, "training")]
 
 
 def _is_shell(part: nn.Module) -> bool:
     kind = type(part)
     graph = isinstance(part, torch.fx.GraphModule) or kind.__module__.startswith("torch.export.")
     return graph or kind is nn.Module
+
+
+@contextmanager
+def keeping_modes(networks: Sequence[nn.Module], mode: bool | None = None) -> Iterator[None]:
+    """Afterwards every part of the networks is in the mode it had; inside it is in `mode`, if there is one.
+
+    Example:
+        >>> network = nn.Sequential(nn.Dropout())
+        >>> with keeping_modes([network], False):
+        ...     network[0].training
+        False
+        >>> network[0].training
+        True
+    """
+    before = [(part, part.training) for part in _with_modes(networks)]
+    try:
+        if mode is not None:
+            for part, _ in before:
+                part.training = mode  # not by eval(), which an exported program refuses
+        yield
+    finally:
+        for part, kept in before:
+            part.training = kept
 
 
 @contextmanager

@@ -10,10 +10,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 import torch
+from torch import nn
 
-from saddlepoint.behind import keeping_buffers
+from saddlepoint.behind import keeping_buffers, keeping_modes
 from saddlepoint.doctor import behaviour, strength
-from saddlepoint.doctor.subject import Finding, Findings, Status, Subject, evaluation_mode, worst
+from saddlepoint.doctor.subject import Finding, Findings, Status, Subject, worst
 from saddlepoint.evaluation.failures import reason
 from saddlepoint.loaders import batches
 from saddlepoint.models.own_code import place_of
@@ -86,7 +87,9 @@ def examine(
             callback(finding)
 
     note(behaviour.mode(model))
-    with torch.random.fork_rng(devices=[]), evaluation_mode(model), keeping_buffers([model]):
+    networks = [model] if isinstance(model, nn.Module) else []
+    kept = keeping_modes(networks, False), keeping_buffers([model])
+    with torch.random.fork_rng(devices=[]), kept[0], kept[1]:
         torch.manual_seed(seed)
         first = behaviour.inputs(model, x, y)
         note(first)

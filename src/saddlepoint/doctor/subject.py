@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Literal, final
@@ -27,7 +26,6 @@ __all__ = [
     "Findings",
     "Status",
     "Subject",
-    "evaluation_mode",
     "input_gradient",
     "worst",
 ]
@@ -182,20 +180,6 @@ class Attacker:
             seed=self.seed,
             batch_size=self.batch_size,
         )
-
-
-@contextmanager
-def evaluation_mode(model: Model) -> Iterator[None]:
-    """Every submodule in evaluation mode, and afterwards each as it was."""
-    modules = list(model.modules()) if isinstance(model, nn.Module) else []
-    before = [module.training for module in modules]
-    for module in modules:
-        module.training = False
-    try:
-        yield
-    finally:
-        for module, mode in zip(modules, before, strict=True):
-            module.training = mode
 
 
 def input_gradient(model: Model, x: Tensor, y: Tensor, loss: str) -> Tensor:

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from saddlepoint.behind import keeping_buffers, modules_behind
+from saddlepoint.behind import keeping_buffers, keeping_modes, modules_behind
 from saddlepoint.calls import call
 from saddlepoint.display import Brief
 from saddlepoint.precision import FULL, Precisions
@@ -130,15 +130,14 @@ def sealed(model: Model, seed: int) -> Iterator[None]:
         (False, None)
     """
     networks = modules_behind(model)
-    modules = [module for network in networks for module in network.modules()]
     parameters = [parameter for network in networks for parameter in network.parameters()]
-    modes = [module.training for module in modules]
     gradients = [(parameter.grad, parameter.requires_grad) for parameter in parameters]
     states = random.getstate(), np.random.get_state()
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # other libraries', about what they import and call
-            with torch.random.fork_rng(), gradients_enabled(), keeping_buffers([model]):
+            kept = keeping_modes(networks), keeping_buffers([model])
+            with torch.random.fork_rng(), gradients_enabled(), kept[0], kept[1]:
                 for parameter in parameters:
                     parameter.grad = None  # so that nothing is added to what was there
                 torch.manual_seed(seed)
@@ -148,8 +147,6 @@ def sealed(model: Model, seed: int) -> Iterator[None]:
     finally:
         random.setstate(states[0])
         np.random.set_state(states[1])
-        for module, mode in zip(modules, modes, strict=True):
-            module.training = mode
         for parameter, (gradient, wanted) in zip(parameters, gradients, strict=True):
             if parameter.requires_grad != wanted:
                 parameter.requires_grad_(wanted)

@@ -13,6 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from saddlepoint.behind import parts_in_training
 from saddlepoint.calls import call
 from saddlepoint.display import counted
 from saddlepoint.losses import fooled
@@ -67,7 +68,7 @@ def measure(
         >>> measure(model, torch.full((4, 1, 1, 1), 0.1), torch.ones(4, dtype=torch.long))
         Accuracy(clean=1.0, fgsm=0.0)
     """
-    if model.training:
+    if parts_in_training(model):
         raise ValueError("`model` must be in evaluation mode; call model.eval() first.")
     clean = withstood = 0
     for start in range(0, len(y), 250):

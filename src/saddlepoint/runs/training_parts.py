@@ -16,6 +16,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from saddlepoint import data, models
+from saddlepoint.behind import keeping_modes
 from saddlepoint.data.sources import DATASETS
 from saddlepoint.files import read_tensors, write_tensors
 from saddlepoint.models.loading import fill, parameters
@@ -220,10 +221,8 @@ def _own(settings: TrainSettings, images: Images) -> nn.Module:
         raise ValueError(
             f"`--model` {spec} must give a torch.nn.Module to be trained, got {type(network).__name__}."
         )
-    modes = [(module, module.training) for module in network.modules()]
-    check_classes(images, {spec: network.eval()})
-    for module, mode in modes:
-        module.training = mode
+    with keeping_modes([network], False):
+        check_classes(images, {spec: network})
     return network
 
 
