@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import torch
-from benchmarks.defence import calibrate, page, plan, ship, work
+from benchmarks.defence import calibrate, page, plan, published, ship, work
 from benchmarks.defence.__main__ import PAGE, STORE, main
 
 from folders import ROOT
@@ -282,6 +282,29 @@ class TestPage:
         assert "**35.0** [30.0, 40.0]" in text
         assert "Highest mean union: AMPGD, 35.0." in text
         assert "are there" not in text  # all of them are
+
+    def test_the_papers_rows_stand_beside_those_of_the_same_suite_and_method(self) -> None:
+        table = replace(plan.TABLES["cifar10"], suites={"quick": 30, "autoattack": 30})
+        right = {name: torch.ones(30, dtype=torch.bool) for name in ("clean", "linf", "l2", "l1")}
+        networks = {}
+        for each in table.trainings():
+            found = network(each, right)
+            found["suites"]["autoattack"] = found["suites"]["quick"]
+            networks[each.key] = found
+        head, _, *rows = page.rendered(table, "autoattack", networks).splitlines()[2:]
+        assert "the paper's network: linf / l2 / l1 / union" in head
+        cells = {
+            row.split("|")[1].strip(): row.split("|")[-2].strip() for row in rows if "|" in row
+        }
+        assert cells["AMPGD"] == "46.9 / 64.4 / 52.3 / 46.2"
+        assert cells["E-AT"] == ""
+        assert "paper" not in page.rendered(table, "quick", networks)
+
+    def test_no_published_union_is_above_a_threat(self) -> None:
+        for rows in published.PUBLISHED.values():
+            assert rows["AMPGD"][3] == max(row[3] for row in rows.values())
+            for *threats, union in rows.values():
+                assert union <= min(threats)
 
     def test_weights_over_seeds(self) -> None:
         table = replace(TINY, rows={"l2 1": {"method": "ampgd"}}, seeds=2, more={}, weights=True)

@@ -17,6 +17,7 @@ from benchmarks.peers.page import table as markdown
 from saddlepoint.evaluation.rates import wilson
 
 from .plan import TABLES, Table
+from .published import PUBLISHED
 from .work import unpacked
 
 SUITES = {
@@ -33,7 +34,8 @@ first test images, under every attack of a suite; clean accuracy is that of all 
 seeds numbers are means over them, and the smallest and largest union follow in brackets; **one seed has no
 spread, and says little about a method**. The last column is the union of the first row minus that of this
 row, image by image on the same images and averaged over the seeds that both have, with a 95 % interval over
-images; what another seed would change is not in it.
+images; what another seed would change is not in it. Where the paper publishes a number under the same suite,
+that of its own, larger network stands behind.
 """
 
 
@@ -122,6 +124,11 @@ def rendered(table: Table, suite: str, networks: Mapping[str, Any]) -> str:
         + [_union(row), _difference(rows[0], row)]
         for row in rows
     ]
+    published = PUBLISHED.get((table.shared["data"], suite), {})
+    if any(row.row in published for row in rows):
+        head.append("the paper's network: " + " / ".join([*names, "union"]))
+        for row, cell in zip(rows, cells, strict=True):
+            cell.append(" / ".join(f"{each:.1f}" for each in published.get(row.row, ())))
     images = table.suites[suite]
     return f"{SUITES[suite]}, {images:,} images:\n\n{markdown(head, cells)}\n{_said(table, rows)}\n"
 
