@@ -180,6 +180,33 @@ def test_a_run_of_somebody_else_below_does_not_make_files_ours(tmp_path: Path) -
     assert (tmp_path / "table.csv").read_text() == "mine"
 
 
+def test_tables_of_others_beside_results_that_were_not_drawn_yet_are_not_written_over(
+    tmp_path: Path,
+) -> None:
+    experiment = pair(limit=2)
+    experiments.reproduce(experiment, tmp_path, QUIET)  # stopped before its tables were drawn
+    (tmp_path / "table-notes.txt").write_text("nothing of ours has this name")
+    (tmp_path / "table.csv").write_text("mine")
+    with pytest.raises(ValueError, match=r"would write over, got 'table.csv'"):
+        experiments.reproduce(experiment, tmp_path, QUIET, resume=True)
+    with pytest.raises(ValueError, match=r"would write over, got 'table.csv'"):
+        experiments.publish(experiment, tmp_path)
+    assert (tmp_path / "table.csv").read_text() == "mine"
+    assert not (tmp_path / "table.md").exists()
+    (tmp_path / "table.csv").unlink()
+    for _ in range(2):  # what is ours is drawn again
+        _, files = experiments.publish(experiment, tmp_path)
+        assert all(file.is_file() for file in files)
+        experiments.reproduce(experiment, tmp_path, QUIET, resume=True)
+
+
+def test_the_list_of_what_was_drawn_may_be_the_users(tmp_path: Path) -> None:
+    (tmp_path / "drawn.json").write_text('{"my": "drawings"}')
+    with pytest.raises(ValueError, match=r"drawn.json` must be the list of tables and figures"):
+        experiments.reproduce(pair(limit=2), tmp_path, QUIET)
+    assert [path.name for path in tmp_path.iterdir()] == ["drawn.json"]
+
+
 def test_two_experiments_do_not_share_a_folder(tmp_path: Path) -> None:
     experiments.reproduce(pair(limit=2), tmp_path, QUIET)
     other = replace(pair(limit=2), name="ensemble-mnist")

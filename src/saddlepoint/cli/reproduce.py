@@ -111,15 +111,15 @@ class _Wanted:
 
     def line(self, name: str, *, resume: bool = False) -> str:
         """The command again."""
-        from saddlepoint.runs import texts
+        from saddlepoint.experiments.places import line_of
 
         out = Path("runs") if name == "all" else Path("runs") / name
-        again = {"method": self.method, "labels": self.labels, "out": self.out or out}
-        again |= {"limit": self.limit, "full": self.full, "only": self.only}
-        again |= {"seed": self.seed or None, "parameters": self.parameters}
-        again |= {"jobs": self.jobs if self.jobs > 1 else None}
-        again |= {"figures": self.figures, "store": self.store, "quiet": self.quiet}
-        return texts.line(["reproduce", name], again | {"resume": resume or self.resume})
+        more: dict[str, object] = {"full": self.full, "only": self.only, "out": self.out or out}
+        more |= {"jobs": self.jobs if self.jobs > 1 else None, "quiet": self.quiet}
+        more |= {"figures": self.figures, "store": self.store}
+        more["resume"] = resume or self.resume
+        asked = self.method, self.labels, self.limit, self.seed, self.parameters
+        return line_of(name, *asked, **more)
 
 
 def _places(name: str, wanted: _Wanted) -> list[tuple[str, Path]]:

@@ -14,6 +14,7 @@ from typing import Any
 
 from saddlepoint.experiments.figures import Panel, Sheet, sheets
 from saddlepoint.experiments.finished import collect
+from saddlepoint.experiments.places import keep_drawn
 from saddlepoint.experiments.plan import Experiment
 from saddlepoint.experiments.summary import summarise
 from saddlepoint.extras import install
@@ -64,13 +65,19 @@ def publish(
 
     Returns:
         The tables, and all files written.
+
+    Raises:
+        ValueError: A file with the name of a table or figure is in the folder, and was not drawn there before.
     """
     results = collect(experiment, folder)
-    tables = summarise(results, skipped)
+    tables, drawn = summarise(results, skipped), sheets(results)
+    stems = ["table" if number == 0 else f"table-{number + 1}" for number in range(len(tables))]
+    names = [f"{stem}.{ending}" for stem in stems for ending in ("md", "csv", "tex")]
+    keep_drawn([*names, *(f"{s.name}.{e}" for s in drawn for e in ("json", "png", "svg"))], folder)
     written = []
-    for number, table in enumerate(tables):
-        written += write_table(table, folder / ("table" if number == 0 else f"table-{number + 1}"))
-    for sheet in sheets(results):
+    for stem, table in zip(stems, tables, strict=True):
+        written += write_table(table, folder / stem)
+    for sheet in drawn:
         written.append(folder / f"{sheet.name}.json")
         write_atomically(written[-1], _data(sheet).encode())
         written += draw(sheet, folder if figures is None else figures)

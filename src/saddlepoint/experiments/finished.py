@@ -17,6 +17,7 @@ from saddlepoint.experiments.measurements import (
     Residuals,
     Times,
 )
+from saddlepoint.experiments.places import complete_in
 from saddlepoint.experiments.plan import (
     AVERAGE,
     LABELS,
@@ -26,7 +27,7 @@ from saddlepoint.experiments.plan import (
     Measurement,
     Row,
 )
-from saddlepoint.runs import RECORD, AttackMetrics, Run, finished, lift, read_results, settings_of
+from saddlepoint.runs import AttackMetrics, Run, finished, lift, read_results, settings_of
 from saddlepoint.runs.settings import AttackSettings
 
 __all__ = ["Attacked", "Measured", "Results", "Source", "collect"]
@@ -191,27 +192,19 @@ def collect(experiment: Experiment, folder: Path) -> Results:
         folder: Where `reproduce` put it.
     """
     attacks = [
-        _attacked(block, row, source, run, place)
+        _attacked(block, row, source, finished(place), place)
         for block in experiment.blocks
         for row in block.rows
         for source in _SOURCES
-        if (run := _complete(place := _place(folder, source) / block.key / row.strategy.key))
-        is not None
+        if complete_in(place := _place(folder, source) / block.key / row.strategy.key)
     ]
     measured = []
     for measurement in experiment.measurements:
         for method in METHODS:
             place = _place(folder, Source(method)) / measurement.key
-            if (run := _complete(place)) is not None:
-                measured.append(_measured(measurement, method, run, place))
+            if complete_in(place):
+                measured.append(_measured(measurement, method, finished(place), place))
     return Results(experiment, tuple(attacks), tuple(measured))
-
-
-def _complete(folder: Path) -> Run | None:
-    """The record of a finished run, or None."""
-    if not (folder / RECORD).is_file() or Run.read(folder).status != "complete":
-        return None
-    return finished(folder)
 
 
 def _place(folder: Path, source: Source) -> Path:

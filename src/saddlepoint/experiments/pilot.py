@@ -10,11 +10,12 @@ import torch
 
 from saddlepoint.experiments import building
 from saddlepoint.experiments.costs import seconds_per_gradient
+from saddlepoint.experiments.places import complete_in
 from saddlepoint.experiments.plan import Block, Experiment, Row
 from saddlepoint.experiments.runner import Setup, skipped
 from saddlepoint.losses import fooled
 from saddlepoint.problems import AbstractProblem
-from saddlepoint.runs import RECORD, Run, build, texts
+from saddlepoint.runs import build, texts
 from saddlepoint.solver.inspection import look
 
 __all__ = ["forecast"]
@@ -52,15 +53,11 @@ def forecast(
     for block in (block for block in experiment.blocks if block.key not in gone):
         for setup in setups:
             target = folder / setup.labels / setup.method / block.key
-            rows = [row for row in block.rows if not _complete(target / row.strategy.key)]
+            rows = [row for row in block.rows if complete_in(target / row.strategy.key) is None]
             if rows:
                 reused = any(s.labels == "true" and s.method == setup.method for s in setups)
                 total += _block(experiment, block, rows, setup, clock, reused=reused)
     return total
-
-
-def _complete(folder: Path) -> bool:
-    return (folder / RECORD).is_file() and Run.read(folder).status == "complete"
 
 
 def _block(

@@ -1,13 +1,51 @@
-"""What the folder of an experiment is refused for: results in the way, those of another one, foreign files."""
+"""The folder of an experiment: the line that fills it, what is complete in it, and what it is refused for.
+
+It is refused for results in the way, for those of another experiment, and for files that are not ours.
+"""
 
 from __future__ import annotations
 
+import json
+import os
+import re
+from collections.abc import Sequence
 from pathlib import Path
 
 from saddlepoint.experiments.plan import LABELS, METHODS, Experiment
-from saddlepoint.runs import RECORD, Run
+from saddlepoint.files import write_atomically
+from saddlepoint.runs import RECORD, Run, texts
 
-__all__ = ["check_place"]
+__all__ = ["check_place", "complete_in", "keep_drawn", "line_of"]
+
+_DRAWN = "drawn.json"  # the names of the tables and figures that were drawn in the folder
+
+
+def line_of(
+    name: str,
+    method: str,
+    labels: str,
+    limit: int | None,
+    seed: int,
+    parameters: Path | None,
+    /,
+    **more: object,
+) -> str:
+    """The line that runs an experiment again, with `more` flags, which decide no number.
+
+    Example:
+        >>> line_of("cost", "apgda", "true", 8, 0, None, resume=True)
+        'saddlepoint reproduce cost --method apgda --limit 8 --resume'
+    """
+    shown = None if labels == "true" else labels
+    flags: dict[str, object] = {"method": method, "labels": shown, "limit": limit}
+    flags |= {"seed": seed or None, "parameters": parameters}
+    return texts.line(["reproduce", name], flags | more)
+
+
+def complete_in(folder: Path) -> Run | None:
+    """The record of a run, if it is in the folder and complete."""
+    run = Run.read(folder) if (folder / RECORD).is_file() else None
+    return run if run is not None and run.status == "complete" else None
 
 
 def check_place(experiment: Experiment, folder: Path, target: Path, *, resume: bool) -> None:
@@ -21,7 +59,7 @@ def check_place(experiment: Experiment, folder: Path, target: Path, *, resume: b
 
     Raises:
         ValueError: There are such results and they are not continued, results of another experiment, or files
-            with the names of tables and figures and no results that they could have been drawn from.
+            with the names of tables and figures that no experiment there has drawn.
     """
     if not resume and any(target.glob("**/*.json")):
         raise ValueError(
@@ -34,13 +72,43 @@ def check_place(experiment: Experiment, folder: Path, target: Path, *, resume: b
             f"`--out` must hold results of {experiment.name} only, whose tables have the same names, got those "
             f"of {others[0]} in {str(folder)!r}; choose another folder."
         )
+    ours = re.compile(rf"table(-\d+)?\.(md|csv|tex)|{re.escape(experiment.name)}.*\.(json|png|svg)")
     there = sorted(path.name for path in folder.glob("*") if not path.is_dir())
-    foreign = [name for name in there if name.startswith(("table", experiment.name))]
-    if foreign and not names:
+    _check_foreign([name for name in there if ours.fullmatch(name)], folder)
+
+
+def keep_drawn(names: Sequence[str], folder: Path) -> None:
+    """Write down which files an experiment is about to draw in its folder, so that they are known as its own.
+
+    Raises:
+        ValueError: A file with one of the names was drawn by nobody.
+    """
+    _check_foreign([name for name in names if os.path.lexists(folder / name)], folder)
+    every = sorted({*_drawn(folder), *names})
+    write_atomically(folder / _DRAWN, (json.dumps(every, indent=2) + "\n").encode())
+
+
+def _check_foreign(there: Sequence[str], folder: Path) -> None:
+    if foreign := sorted(set(there) - _drawn(folder)):
         raise ValueError(
             f"`--out` must not hold files that an experiment would write over, got {foreign[0]!r} in "
-            f"{str(folder)!r} and no results; choose another folder."
+            f"{str(folder)!r}, which no experiment there has drawn; move it away, or choose another folder."
         )
+
+
+def _drawn(folder: Path) -> set[str]:
+    """The names that `keep_drawn` wrote down."""
+    path = folder / _DRAWN
+    try:
+        names = json.loads(path.read_text(encoding="utf-8")) if path.exists() else []
+    except ValueError:
+        names = None
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        raise ValueError(
+            f"`{path}` must be the list of tables and figures that an experiment has drawn, got something "
+            "else; move it away, or choose another folder."
+        )
+    return set(names)
 
 
 def _experiments_in(folder: Path) -> set[str]:

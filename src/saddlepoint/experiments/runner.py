@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from saddlepoint import report, runs
 from saddlepoint.experiments import building
 from saddlepoint.experiments.measurements import measure
-from saddlepoint.experiments.places import check_place
+from saddlepoint.experiments.places import check_place, complete_in, line_of
 from saddlepoint.experiments.plan import (
     LABELS,
     METHODS,
@@ -269,14 +269,14 @@ class _Runner:
         problem: AbstractProblem,
         block: Block,
     ) -> runs.Run:
-        images, networks = self._materials(block)
+        s, (images, networks) = self.setup, self._materials(block)
         named = dict(zip(block.networks, networks, strict=True))
         return build.record_of(
             settings,
             problem,
             images,
             named,
-            self._command(),
+            line_of(self.experiment.name, s.method, s.labels, s.limit, s.seed, s.parameters),
             values=values,
             known=self._hashed,
         )
@@ -299,11 +299,9 @@ class _Runner:
     def _twin(self, record: runs.Run, block: Block, row: Row) -> dict[str, Tensor] | None:
         """Tensors of the same row with true labels, for a row about predicted ones; None if there are none."""
         place = self.folder / "true" / self.setup.method / block.key / row.strategy.key
-        if self.setup.labels == "true" or not (place / "run.json").is_file():
-            return None
-        other = runs.Run.read(place)
+        other = None if self.setup.labels == "true" else complete_in(place)
         settings = runs.hash_settings({**record.settings, "labels": "true"})
-        if other.status != "complete" or other.hashes != replace(record.hashes, settings=settings):
+        if other is None or other.hashes != replace(record.hashes, settings=settings):
             return None
         return runs.read_results(place)[1]
 
@@ -317,17 +315,6 @@ class _Runner:
             if name not in self._networks:
                 self._networks[name] = building.load_network(name, self.setup.parameters)
         return self._images[data, limit], [self._networks[name] for name in block.networks]
-
-    def _command(self) -> str:
-        setup = self.setup
-        flags = {
-            "method": setup.method,
-            "labels": None if setup.labels == "true" else setup.labels,
-            "limit": setup.limit,
-            "seed": setup.seed or None,
-            "parameters": setup.parameters,
-        }
-        return texts.line(["reproduce", self.experiment.name], flags)
 
     def _tell(self, label: str, fraction: float) -> None:
         self.callback(Step(label, self.done, self.total, fraction))
