@@ -7,12 +7,14 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import load_file
 
 import saddlepoint as sp
 from commands import inside
 from saddlepoint import runs
-from saddlepoint.runs import rows
+from saddlepoint.runs import rows, trainings
 from saddlepoint.runs.refusals import answers, same_answers
+from saddlepoint.training import session
 
 NETS = """
     import torch
@@ -30,7 +32,21 @@ NETS = """
     def reads():
         return Reads("scale.txt").eval()
 """
+NOISY = """
+    import torch
+
+    class Noisy(torch.nn.Module):
+        "Batch norm, dropout, and noise also when it is tested."
+        def __init__(self):
+            super().__init__()
+            layers = torch.nn.Flatten(), torch.nn.BatchNorm1d(784), torch.nn.Dropout()
+            self.inner = torch.nn.Sequential(*layers, torch.nn.Linear(784, 10))
+
+        def forward(self, x):
+            return self.inner(x + 0.1 * torch.randn_like(x))
+"""
 ATTACK = "attack ensemble --models {}:reads --eps 0.1 --limit 6 --batch-size 2 --steps 2 --quiet"
+TRAIN = "train --data mnist-sample --model {}:reads --method clean --epochs 3 --limit 40 --plain-images --quiet"
 EVALUATE = "evaluate {}:reads --threat linf:0.1 --limit 6 --batch-size 2 --no-doctor --quiet"
 
 
@@ -54,10 +70,11 @@ def line(
     nets = f"nets_{abs(hash(request.node.name))}"  # a module of its own
     (tmp_path / f"{nets}.py").write_text(textwrap.dedent(NETS))
     (tmp_path / "scale.txt").write_text("1.0")
-    return [*{"attack": ATTACK, "evaluate": EVALUATE}[command].format(nets).split(), "--out", "run"]
+    words = {"attack": ATTACK, "evaluate": EVALUATE, "train": TRAIN}[command].format(nets).split()
+    return [*words, "--out", "run"]
 
 
-@pytest.mark.parametrize("command", ["attack", "evaluate"])
+@pytest.mark.parametrize("command", ["attack", "evaluate", "train"])
 def test_a_model_that_answers_otherwise_is_not_continued(
     command: str,
     line: list[str],
@@ -68,8 +85,10 @@ def test_a_model_that_answers_otherwise_is_not_continued(
     with monkeypatch.context() as patch:
         if command == "attack":
             _stop_at(2, patch, rows, "_page")
-        else:
+        elif command == "evaluate":
             _stop_at(3, patch, runs.Store, "put")
+        else:
+            _stop_at(2, patch, session, "write_checkpoint")
         assert inside(*line) == 130
     record = (tmp_path / "run" / "run.json").read_bytes()
     (tmp_path / "scale.txt").write_text("0.9")  # the same class for every image, other logits
@@ -85,7 +104,7 @@ def test_a_model_that_answers_otherwise_is_not_continued(
     assert not (tmp_path / "run" / "pages").exists()
 
 
-@pytest.mark.parametrize("command", ["attack", "evaluate"])
+@pytest.mark.parametrize("command", ["attack", "evaluate", "train"])
 def test_a_complete_run_is_not_handed_back_for_a_model_that_answers_otherwise(
     line: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -98,8 +117,22 @@ def test_a_complete_run_is_not_handed_back_for_a_model_that_answers_otherwise(
     said = capsys.readouterr()
     assert "`--resume` must continue with models that answer as they did" in said.err
     assert said.out == ""
-    kept = ("run.json", "tensors.safetensors")
+    kept = {"run.json", "tensors.safetensors", "model.safetensors"} & written.keys()
+    assert len(kept) == 2
     assert all((tmp_path / "run" / name).read_bytes() == written[name] for name in kept)
+
+
+def test_a_training_is_the_same_whether_its_network_is_asked_or_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, elsewhere: None
+) -> None:
+    (tmp_path / "noisy.py").write_text(textwrap.dedent(NOISY))
+    line = "train --data mnist-sample --model noisy.py:Noisy --method clean --epochs 1 --limit 40 --quiet"
+    assert inside(*line.split(), "--out", "asked") == 0
+    monkeypatch.setattr(trainings, "answers", lambda _: None)
+    assert inside(*line.split(), "--out", "silent") == 0
+    one, two = (load_file(tmp_path / run / "model.safetensors") for run in ("asked", "silent"))
+    assert one.keys() == two.keys()
+    assert all(torch.equal(one[key], two[key]) for key in one)
 
 
 def test_answers_are_the_logits_of_the_first_images_and_none_if_they_are_random() -> None:

@@ -125,6 +125,7 @@ def run_attack(
     from saddlepoint.evaluation.origins import Origin
     from saddlepoint.runs import build
     from saddlepoint.runs.record import ROW_NOUNS
+    from saddlepoint.runs.refusals import answers
 
     from . import folders, progress, show
     from .errors import library, usage
@@ -143,7 +144,9 @@ def run_attack(
     title = f"{settings.kind} {settings.data}"
     noun = ROW_NOUNS.get(settings.kind, "images")
     try:
-        with folders.opened(run, folder, running, quiet=quiet, problem=job.problem) as execution:
+        with folders.opened(
+            run, folder, running, quiet=quiet, ask=lambda: answers(job.problem)
+        ) as execution:
             run = execution.run
             if not execution.complete:
                 bar = progress.attacking(title, noun, quiet=quiet)

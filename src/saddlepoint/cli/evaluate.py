@@ -132,13 +132,14 @@ def _run(
     """Evaluate into the folder, and show what came out."""
     from saddlepoint import runs
     from saddlepoint.evaluation.evaluation_bar import evaluation_bar
+    from saddlepoint.runs.refusals import answers
 
     from . import folders
 
     title, found = f"evaluate {job.settings.data}", list["Result"]()
     try:
         with folders.opened(
-            run, folder, running, quiet=running.quiet, problem=job.problem
+            run, folder, running, quiet=running.quiet, ask=lambda: answers(job.problem)
         ) as execution:
             run = execution.run
             if not execution.complete:

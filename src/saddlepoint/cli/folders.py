@@ -1,6 +1,6 @@
 """The folder of a run, as the user names it: where it is, what is in the way, and how to go on."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -10,7 +10,8 @@ from .errors import UsageError, usage
 from .flags import ImagesRunning, Running
 
 if TYPE_CHECKING:
-    from saddlepoint.problems import AbstractProblem
+    from torch import Tensor
+
     from saddlepoint.runs import Execution, Run
 
 __all__ = ["check_images", "check_shared", "opened", "run_folder", "stopped"]
@@ -64,7 +65,7 @@ def opened(
     running: Running,
     *,
     quiet: bool,
-    problem: "AbstractProblem | None" = None,
+    ask: "Callable[[], Tensor | None]",
 ) -> "Iterator[Execution]":
     """The folder of a run, open for it; what is in the way is for the user to mend.
 
@@ -73,12 +74,10 @@ def opened(
         folder: Where it goes.
         running: Whether a run that is there is continued or replaced.
         quiet: Whether nothing is said.
-        problem: Whose models have to answer as they did when the run began; None if they are not asked, as
-            the network of a training.
+        ask: What the models answer, which has to be as it was when the run began.
     """
     from saddlepoint import runs
     from saddlepoint.runs.execute import saved_text
-    from saddlepoint.runs.refusals import answers
 
     from . import show
 
@@ -86,7 +85,6 @@ def opened(
     try:
         with ExitStack() as stack:
             with usage():
-                ask = None if problem is None else (lambda: answers(problem))
                 how = {"resume": running.resume, "overwrite": running.overwrite}
                 manager = runs.opened(run, folder, **how, ask=ask)
                 execution = stack.enter_context(manager)

@@ -6,6 +6,7 @@ Under torchrun all processes train together; the first one writes and shows.
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -95,7 +96,8 @@ def _train(loaded: TrainSettings, running: TrainRunning, out: Path, rank: int) -
         show.precision_used([asked], [loaded.precision], quiet=quiet)
         run = trainings.record_training(loaded, work, loaded.command(**running.flags()))
         try:
-            with folders.opened(run, out, running, quiet=quiet) as execution:
+            ask = partial(trainings.first_answers, work)
+            with folders.opened(run, out, running, quiet=quiet, ask=ask) as execution:
                 if not execution.complete:
                     every: Any = {"checkpoint_every": running.checkpoint_every}
                     with _shown(loaded, work, execution, quiet=quiet) as callback:

@@ -22,7 +22,7 @@ from torch import Tensor
 from saddlepoint.evaluation import Page
 from saddlepoint.files import read_tensors, remove_unfinished, write_tensors
 from saddlepoint.runs.reading import digest_of, finished
-from saddlepoint.runs.record import EVALUATE, RECORD, ROW_NOUNS, TENSORS, Run, Status
+from saddlepoint.runs.record import EVALUATE, RECORD, ROW_NOUNS, SEEN, TENSORS, Run, Status
 from saddlepoint.runs.refusals import (
     ANSWERS,
     check_foreign,
@@ -304,8 +304,9 @@ def _open(run: Run, folder: Path, resume: bool, overwrite: bool) -> Execution:
 
 def _kept_answers(execution: Execution) -> Tensor | None:
     """What the models said when the run began, if it was kept: in the results, or until then in a page."""
-    if execution.complete and TENSORS in execution.run.digests:
-        return read_tensors(execution.folder / TENSORS).tensors.get(ANSWERS)
+    file = SEEN if execution.run.kind == "train" else TENSORS
+    if execution.complete and file in execution.run.digests:
+        return read_tensors(execution.folder / file).tensors.get(ANSWERS)
     return execution.store.kept_answers()
 
 

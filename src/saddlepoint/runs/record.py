@@ -27,6 +27,7 @@ __all__ = [
     "RECORD",
     "ROW_NOUNS",
     "SCHEMA_VERSION",
+    "SEEN",
     "TENSORS",
     "Hashes",
     "Kind",
@@ -41,6 +42,9 @@ RECORD = "run.json"
 
 TENSORS = "tensors.safetensors"
 """What every row of a finished run came to."""
+
+SEEN = "seen.safetensors"
+"""What a training has seen: one number per image, and what its network said to the first ones."""
 
 BOARD = "tensorboard"
 """The folder of a training with scalars for TensorBoard."""
@@ -65,7 +69,7 @@ _RESULTS: dict[str, tuple[str, ...]] = {
         "history.jsonl",
         "model.safetensors",
         "model.json",
-        "seen.safetensors",
+        SEEN,
     ),
     "measure": (),
 }

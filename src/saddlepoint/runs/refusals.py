@@ -20,6 +20,7 @@ from saddlepoint.streams import JUDGE
 
 __all__ = [
     "ANSWERS",
+    "ASKED",
     "answers",
     "check_foreign",
     "check_free",
@@ -113,7 +114,8 @@ def _text(value: object) -> str:
 ANSWERS = "answers"
 """The name of what the models said, among the tensors of a finished run and in the page of one that goes on."""
 
-_ASKED = 32  # images that models are asked about when a run begins and when it goes on
+ASKED = 32
+"""Images that models are asked about when a run begins and when it goes on."""
 
 
 def answers(problem: AbstractProblem) -> Tensor | None:
@@ -124,7 +126,7 @@ def answers(problem: AbstractProblem) -> Tensor | None:
     Returns:
         Logits; None if they are random or a model raises, so that there is nothing to compare.
     """
-    part = problem.take(torch.arange(min(len(problem), _ASKED), device=problem.lower.device))
+    part = problem.take(torch.arange(min(len(problem), ASKED), device=problem.lower.device))
     try:
         with torch.no_grad():
             first, again = (part.logits(part.zeros(), JUDGE).cpu() for _ in range(2))

@@ -26,10 +26,11 @@ from saddlepoint.runs.materials import Images, has_splits, load_images, load_mod
 from saddlepoint.runs.model_words import parse
 from saddlepoint.runs.normalising import told_by_card
 from saddlepoint.runs.preparing import device_of
+from saddlepoint.runs.record import SEEN
+from saddlepoint.runs.refusals import ANSWERS
 from saddlepoint.runs.settings import EvaluateSettings, TrainSettings
 
 __all__ = [
-    "SEEN",
     "architecture_of",
     "doubts",
     "first_network",
@@ -226,19 +227,17 @@ def _own(settings: TrainSettings, images: Images) -> nn.Module:
     return network
 
 
-SEEN = "seen.safetensors"
-"""The file of a training with one number per image that it used."""
-
-
-def keep_seen(folder: Path, parts: Sequence[Tensor]) -> None:
+def keep_seen(folder: Path, parts: Sequence[Tensor], answers: Tensor | None) -> None:
     """Write which images a training used, to train and to choose the epoch.
 
     Args:
         folder: Of the training.
         parts: Images, (N, C, H, W) each.
+        answers: What the network said before it was trained, if there is something to compare.
     """
     numbers = torch.cat([_numbers(images) for images in parts])
-    write_tensors(folder / SEEN, {"images": numbers})
+    said = {} if answers is None else {ANSWERS: answers}
+    write_tensors(folder / SEEN, {"images": numbers, **said})
 
 
 def doubts(specs: Sequence[str], names: Sequence[str], images: Tensor) -> tuple[str, ...]:
@@ -265,7 +264,7 @@ def doubts(specs: Sequence[str], names: Sequence[str], images: Tensor) -> tuple[
 
 def _read(file: Path) -> Mapping[str, Tensor]:
     tensors = read_tensors(file).tensors
-    if set(tensors) != {"images"} or tensors["images"].dtype != torch.int64:
+    if set(tensors) - {ANSWERS} != {"images"} or tensors["images"].dtype != torch.int64:
         raise ValueError(f"`{file}` must hold the numbers of images, got {', '.join(tensors)}.")
     return tensors
 

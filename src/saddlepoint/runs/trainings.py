@@ -15,8 +15,10 @@ from safetensors.torch import save
 from torch import Tensor, nn
 
 from saddlepoint import data, models, training
+from saddlepoint.behind import keeping_buffers, keeping_modes
 from saddlepoint.doctor.defaults import default_radius
 from saddlepoint.files import write_atomically
+from saddlepoint.problems import Ensemble
 from saddlepoint.runs import texts
 from saddlepoint.runs.execute import Execution
 from saddlepoint.runs.hashing import hash_model, hash_settings, hash_tensors
@@ -24,6 +26,7 @@ from saddlepoint.runs.materials import Images
 from saddlepoint.runs.metrics import Epoch, TrainingMetrics
 from saddlepoint.runs.preparing import begun_with
 from saddlepoint.runs.record import Hashes, Run
+from saddlepoint.runs.refusals import ASKED, answers
 from saddlepoint.runs.settings import TrainSettings
 from saddlepoint.runs.training_parts import (
     architecture_of,
@@ -41,6 +44,7 @@ from saddlepoint.training.session import CHECKPOINT
 
 __all__ = [
     "Work",
+    "first_answers",
     "prepare",
     "recipe_of",
     "record_training",
@@ -164,6 +168,14 @@ def record_training(settings: TrainSettings, work: Work, command: str) -> Run:
     )
 
 
+def first_answers(work: Work) -> Tensor | None:
+    """What the network says to the first images before it is trained, see `answers`; nothing is left of it."""
+    x, y = (tensor[:ASKED] for tensor in work.train)
+    kept = keeping_modes([work.network], False), keeping_buffers([work.network])
+    with torch.random.fork_rng(), kept[0], kept[1]:
+        return answers(Ensemble([work.network], x, y))
+
+
 def train_and_test(
     settings: TrainSettings,
     work: Work,
@@ -193,7 +205,8 @@ def train_and_test(
         robust = {name: round(100 * share, 2) for name, share in shares.items()}
     card = _card(settings, work, execution.run.command)
     if execution.world.rank == 0:
-        keep_seen(execution.folder, [work.train[0], *(work.held_out or ())[:1]])
+        seen = [work.train[0], *(work.held_out or ())[:1]]
+        keep_seen(execution.folder, seen, execution.answers)
         # Of a network that is wrapped, the parameters are those of its own code.
         state = unwrapped(work.network).state_dict()
         content = save({key: value.contiguous() for key, value in state.items()})
