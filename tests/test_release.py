@@ -84,6 +84,27 @@ def test_the_page_of_a_matrix_says_what_is_missing() -> None:
     assert "| 3.14 | | **not tested**: no interpreter | | | |" in written
 
 
+def test_a_matrix_that_is_stopped_keeps_the_versions_it_has(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def outcome(version: str, _: object) -> dict[str, object]:
+        if version == "3.12":
+            raise KeyboardInterrupt
+        return {"python": "3.11.7", "torch": "2.13.0", "tests": "all", "passed": 7}
+
+    (tmp_path / "install.md").write_text("before\n<!-- matrix -->\nold\n<!-- end -->\nafter\n")
+    monkeypatch.setattr(matrix, "STORE", tmp_path / "matrix.json")
+    monkeypatch.setattr(matrix, "PAGE", tmp_path / "install.md")
+    monkeypatch.setattr(matrix, "outcome", outcome)
+    monkeypatch.setattr(sys, "argv", ["matrix.py", "3.11", "3.12"])
+    with pytest.raises(KeyboardInterrupt):
+        matrix.main()
+    results = json.loads((tmp_path / "matrix.json").read_text())
+    assert list(results) == ["3.11"]
+    page = (tmp_path / "install.md").read_text()
+    assert page == f"before\n<!-- matrix -->\n{matrix.render(results)}<!-- end -->\nafter\n"
+
+
 def test_extras_are_all_explained() -> None:
     page = (ROOT / "docs" / "install.md").read_text(encoding="utf-8")
     table = page[page.index("## Extras") : page.index("## What was tested")]

@@ -82,8 +82,30 @@ def render(results: dict[str, Any]) -> str:
     return f"\n{said}\n\n" + "\n".join(lines) + "\n\n"
 
 
+def keep(results: dict[str, Any]) -> None:
+    """Writes store and page."""
+    STORE.write_text(json.dumps(results, indent=1, sort_keys=True) + "\n", encoding="utf-8")
+    text = PAGE.read_text(encoding="utf-8")
+    new = _BLOCK.sub(lambda found: f"{found[1]}{render(results)}{found[2]}", text)
+    PAGE.write_text(new, encoding="utf-8")
+
+
+def outcome(version: str, options: argparse.Namespace) -> dict[str, Any]:
+    """What the tests say in one version, or why they did not run."""
+    python = interpreter(version)
+    if python is None:
+        return {"missing": "no interpreter"}
+    inside = Path(f"{options.prefix}-{version}") / "bin" / "python"
+    try:
+        if not options.installed:
+            inside = environment(version, python, options.prefix)
+    except subprocess.CalledProcessError:
+        return {"missing": "a package has no wheel for it"}
+    return tested(inside, options.tests.split())
+
+
 def main() -> int:
-    """Runs the tests in every version and writes store and page."""
+    """Runs the tests in every version; each is kept as soon as it is known."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("versions", nargs="*", default=["3.11", "3.12", "3.13"])
     parser.add_argument("--prefix", default=str(ROOT / ".venv"), help="of the environments")
@@ -95,22 +117,9 @@ def main() -> int:
     options = parser.parse_args()
     results = json.loads(STORE.read_text(encoding="utf-8")) if STORE.exists() else {}
     for version in [] if options.render else options.versions:
-        python = interpreter(version)
-        if python is None:
-            results[version] = {"missing": "no interpreter"}
-            continue
-        try:
-            inside = Path(f"{options.prefix}-{version}") / "bin" / "python"
-            if not options.installed:
-                inside = environment(version, python, options.prefix)
-        except subprocess.CalledProcessError:
-            results[version] = {"missing": "a package has no wheel for it"}
-            continue
-        results[version] = tested(inside, options.tests.split())
-    STORE.write_text(json.dumps(results, indent=1, sort_keys=True) + "\n", encoding="utf-8")
-    text = PAGE.read_text(encoding="utf-8")
-    new = _BLOCK.sub(lambda found: f"{found[1]}{render(results)}{found[2]}", text)
-    PAGE.write_text(new, encoding="utf-8")
+        results[version] = outcome(version, options)
+        keep(results)
+    keep(results)
     bad = [
         version for version, found in results.items() if found.get("failed") or found.get("error")
     ]
