@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -407,3 +409,21 @@ def test_the_stored_summaries_are_of_the_shipped_networks() -> None:
         for name, value in json.loads(path.read_text(encoding="utf-8")).get("networks", {}).items():
             shipped = sp.models.card(name).sha256
             assert shipped == value, f"{path.name} was made with another {name}: run it again"
+
+
+def test_text_about_tables_says_so_when_they_have_changed(tmp_path: Path) -> None:
+    path = Path(shutil.copy(STORE / "steps-mnist.json", tmp_path))
+    shutil.copy(STORE / "convergence.json", tmp_path)
+    text = "Before.\n\n<!-- about: steps-mnist, convergence; 0 -->\nMin-max fools 64.5 %.\n"
+    warned = experiments.write_tables(text, tmp_path)
+    now = re.findall(r"<!-- now (\w{12}) -->\n\nMin-max fools 64.5 %.\n", warned)[0]
+    assert warned.startswith("Before.\n\n<!-- about: steps-mnist, convergence; 0 -->\n> The tables")
+    assert experiments.write_tables(warned, tmp_path) == warned  # once is enough
+    true = warned.replace("; 0 -->", f"; {now} -->")
+    assert experiments.write_tables(true, tmp_path) == text.replace("; 0 -->", f"; {now} -->")
+    content = json.loads(path.read_text())
+    content["rows"][0]["asr_all"] += 0.5
+    path.write_text(json.dumps(content))
+    changed = experiments.write_tables(true, tmp_path)
+    assert "> The tables have changed" in changed
+    assert now not in changed.partition("-->")[2]

@@ -4,10 +4,14 @@ A table begins with `<!-- table: NAME -->` and ends with `<!-- end -->`. It has 
 that of a measurement; one that begins with `<!-- table: NAME, details -->` has one line per strategy and
 source, with every accuracy, and `<!-- table: NAME, paired -->` what strategies win over the average. The
 table of claims begins with `<!-- claims -->`.
+
+Text that was written by hand about tables begins with `<!-- about: NAME, NAME; DIGEST -->`. If the tables are
+no longer those of the digest, a line below it says so, and which digest to write once the text is true again.
 """
 
 from __future__ import annotations
 
+import hashlib
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -26,6 +30,7 @@ __all__ = ["named_tables", "overview", "write_tables"]
 
 _MARKED = re.compile(r"<!-- table: ([\w-]+)(?:, (\w+))? -->\n(.*?)<!-- end -->", re.DOTALL)
 _CLAIMS = re.compile(r"<!-- claims -->\n(.*?)<!-- end -->", re.DOTALL)
+_ABOUT = re.compile(r"<!-- about: ([\w, -]+); (\w+) -->\n(?:> The tables have changed [^\n]*\n\n)?")
 _NO_PAIRS = "The stored runs were made before verdicts were kept, so that there are no paired differences.\n"
 
 
@@ -49,7 +54,7 @@ def write_tables(text: str, store: Path) -> str:
         opening = match.group(0).partition("\n")[0]
         return f"{opening}\n{_table(name, store, form or 'overview')}<!-- end -->"
 
-    text = _MARKED.sub(fill, text)
+    text = _ABOUT.sub(lambda match: _about(match, store), _MARKED.sub(fill, text))
     return _CLAIMS.sub(
         lambda _: f"<!-- claims -->\n{_plain(claims_table(store))}<!-- end -->", text
     )
@@ -63,6 +68,22 @@ def named_tables(text: str) -> list[str]:
         ['cost']
     """
     return list(dict.fromkeys(match.group(1) for match in _MARKED.finditer(text)))
+
+
+def _about(match: re.Match[str], store: Path) -> str:
+    """A marker of text, and the line that says so if it is about older tables."""
+    opening = match.group(0).partition("\n")[0]
+    digest = hashlib.sha256()
+    for name in match.group(1).split(", "):
+        forms = ("overview",) if find(name).measurements else ("overview", "details")
+        digest.update("".join(_table(name, store, form) for form in forms).encode())
+    now = digest.hexdigest()[:12]
+    if now == match.group(2):
+        return f"{opening}\n"
+    return (
+        f"{opening}\n> The tables have changed since the following was written; where they differ, "
+        f"the tables are right. <!-- now {now} -->\n\n"
+    )
 
 
 def _table(name: str, store: Path, form: str) -> str:
