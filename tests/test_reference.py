@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import doctest
+import functools
 import importlib
 import inspect
 import sys
+import types
+from pathlib import Path
 
 import pytest
 
@@ -37,6 +40,30 @@ VALUES = [
     for name, value in reference.public().items()
     if not (inspect.isclass(value) or inspect.isfunction(value))
 ]
+
+
+# pytest collects src with --doctest-modules: what doctest finds in the module of a name is what runs.
+@pytest.mark.parametrize("name", sorted(set(reference.public()) - set(VALUES)))
+def test_doctest_finds_the_example_of_a_class_or_function(name: str) -> None:
+    value = reference.public()[name]
+    home = importlib.import_module(value.__module__)
+    assert (ROOT / "src") in Path(str(home.__file__)).parents
+    (test,) = doctest.DocTestFinder(recurse=False).find(
+        value, f"{home.__name__}.{value.__qualname__}", home
+    )
+    assert any(test.name == each.name for each in found_in(home))
+    assert [each.want for each in test.examples if each.want or each.exc_msg]
+    assert not [each for each in test.examples if each.options.get(doctest.SKIP)]
+
+
+@functools.cache
+def found_in(home: types.ModuleType) -> list[doctest.DocTest]:
+    return doctest.DocTestFinder().find(home)
+
+
+def test_pytest_runs_the_examples(request: pytest.FixtureRequest) -> None:
+    assert "src" in request.config.getini("testpaths")
+    assert request.config.getoption("doctestmodules")
 
 
 # Doctest runs the examples of classes and functions by itself, but does not see those of values.
