@@ -20,8 +20,7 @@ THREATS = {
     "l1": sp.LpBall(1, 10.0),
 }
 STEPS = 5
-# With 3 * 64 rows the activations of this network pass 16 MB, which glibc returns to the system after use:
-# the page faults of taking them back (MALLOC_TRIM_THRESHOLD_ avoids them) would be what is measured.
+# The activations of 3 * 64 rows pass 16 MB, and page faults would be what is measured: see `allocation`.
 ROWS = 32
 
 

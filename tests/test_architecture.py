@@ -25,6 +25,7 @@ LEVELS = {
     "calls": -1,
     "precision": -2,  # what calls are made in
     "extras": -3,  # what to install
+    "allocator": -3,  # memory of the process
     "counts": -3,  # whole numbers
     "behind": -3,  # networks behind callables
     "display": -2,  # how things print
@@ -53,6 +54,7 @@ LEVELS = {
     "cli": 7,
 }
 MATHEMATICS = [
+    "allocator",
     "counts",
     "behind",
     "display",

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from saddlepoint import data, directions, doctor, models, report, transforms
+    from saddlepoint.allocator import keep_memory
     from saddlepoint.calls import Model
     from saddlepoint.evaluation import (
         AbstractAttack,
@@ -176,6 +177,7 @@ __all__ = [
     "dlr",
     "doctor",
     "estimated",
+    "keep_memory",
     "l0",
     "l1",
     "l2",
@@ -202,6 +204,7 @@ __all__ = [
 
 # Names are imported when they are first used (PEP 562): the command line answers `--help` without torch.
 _ROOMS = {
+    "allocator": ("keep_memory",),
     "calls": ("Model",),
     "evaluation": (
         "AbstractAttack",

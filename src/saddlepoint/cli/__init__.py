@@ -18,6 +18,7 @@ except ImportError as error:  # the extra is not installed
     ) from error
 
 from saddlepoint import __version__
+from saddlepoint.allocator import keep_memory
 from saddlepoint.runs.plain import printable
 from saddlepoint.runs.signals import stop_on_signals
 
@@ -84,6 +85,7 @@ def main(words: Sequence[str] | None = None) -> None:
         if isinstance(stream, io.TextIOWrapper):
             # A terminal without our signs shows question marks.
             stream.reconfigure(errors="replace")
+    keep_memory()
     try:
         with stop_on_signals():
             code = _run(sys.argv[1:] if words is None else list(words))
