@@ -13,6 +13,7 @@ from .flags import Flag
 
 if TYPE_CHECKING:
     from saddlepoint.experiments import Experiment, Labels, Method, Setup
+    from saddlepoint.experiments.plan import Computing
 
 __all__ = ["reproduce"]
 
@@ -30,6 +31,7 @@ def reproduce(
     resume: Flag = False,
     figures: Path | None = None,
     parameters: Path | None = None,
+    precision: Literal["float32", "bfloat16"] = "float32",
     store: Path | None = None,
     summary: Path | None = None,
     seed: int = 0,
@@ -56,6 +58,8 @@ def reproduce(
         resume: Continue what is in the folder; finished rows are not run again.
         figures: Folder for the figures. [default: the folder of the results]
         parameters: Folder with NAME.safetensors and NAME.json of networks that are not shipped.
+        precision: What networks compute in while they are attacked; verdicts are in float32. bfloat16 takes about
+            half the time for networks B and E, where the processor has it.
         store: Folder for a summary of the results, NAME.json, from which --summary writes tables.
         summary: Write the tables and claims of this Markdown file, or of all in this folder, such as docs, from
             the summaries in --store, and stop. [default of --store here: the folder `results` beside the file]
@@ -72,7 +76,7 @@ def reproduce(
         raise UsageError("`reproduce` must be given the name of an experiment; --list shows them.")
     wanted = _Wanted(
         *(limit, full, method, labels, only, out, resume, figures, parameters, store, seed, quiet),
-        jobs,
+        *(jobs, precision),
     )
     if jobs < 1:
         raise UsageError(f"`--jobs` must be at least 1, got {jobs}.")
@@ -108,6 +112,7 @@ class _Wanted:
     seed: int
     quiet: bool
     jobs: int
+    precision: "Computing"
 
     def line(self, name: str, *, resume: bool = False) -> str:
         """The command again."""
@@ -119,7 +124,7 @@ class _Wanted:
         more |= {"figures": self.figures, "store": self.store}
         more["resume"] = resume or self.resume
         asked = self.method, self.labels, self.limit, self.seed, self.parameters
-        return line_of(name, *asked, **more)
+        return line_of(name, *asked, self.precision, **more)
 
 
 def _places(name: str, wanted: _Wanted) -> list[tuple[str, Path]]:
@@ -156,7 +161,10 @@ def _one(name: str, folder: Path, wanted: _Wanted, rank: int, *, part_of_all: bo
             )
         return
     limit = room.FULL if wanted.full else wanted.limit
-    setups = [room.Setup(*each, limit, wanted.seed, wanted.parameters) for each in sources]
+    setups = [
+        room.Setup(method, labels, limit, wanted.seed, wanted.parameters, wanted.precision)
+        for method, labels in sources
+    ]
     if not wanted.quiet and rank == 0:
         _tell_forecast(part, folder, setups)
     for setup in setups:

@@ -147,6 +147,8 @@ def build_problem(
 def describe(settings: AttackSettings) -> dict[str, Any]:
     """The settings of a row that experiments vary, for its record and for summaries."""
     values = settings.model_dump(include=_VARIED) | {"split": "test"}
+    if settings.precision != ["float32"]:
+        values["precision"] = settings.precision
     if settings.norm == "l0":
         # Whole numbers, of which the hashes in stored summaries are made.
         values |= {n: int(values[n]) for n in ("eps", "step_size") if values[n] is not None}

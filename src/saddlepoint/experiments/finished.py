@@ -74,6 +74,7 @@ class Attacked:
         accuracy: Per domain, percent.
         weights: Mean final weight per domain.
         evaluations: Of all domains, mean over rows.
+        precision: What networks computed in during the attack.
         success: Of every row whether all domains were fooled, where a stored summary says so; see `verdicts`.
         settled: The step from which on weights stay near the final ones, where a stored summary says so; see
             `settles`.
@@ -93,6 +94,7 @@ class Attacked:
     accuracy: Mapping[str, float]
     weights: Mapping[str, float]
     evaluations: float
+    precision: str = "float32"
     success: tuple[bool, ...] | None = field(default=None, compare=False)
     settled: int | None = field(default=None, compare=False)
     folder: Path | None = field(default=None, compare=False)
@@ -212,7 +214,7 @@ def _place(folder: Path, source: Source) -> Path:
 
 
 def _attacked(block: Block, row: Row, source: Source, run: Run, folder: Path) -> Attacked:
-    metrics = AttackMetrics.of(run)
+    metrics, settings = AttackMetrics.of(run), settings_of(run, AttackSettings)
     return Attacked(
         block=block,
         row=row,
@@ -220,13 +222,14 @@ def _attacked(block: Block, row: Row, source: Source, run: Run, folder: Path) ->
         images=run.rows * len(run.domains) if run.kind == "universal" else run.rows,
         seed=run.seed,
         domains=run.domains,
-        rule=settings_of(run, AttackSettings).rule,
+        rule=settings.rule,
         asr_all=metrics.asr_all,
         interval=metrics.intervals.asr_all,
         asr_mean=metrics.asr_mean,
         accuracy=metrics.accuracy,
         weights=metrics.weights,
         evaluations=metrics.evaluations.per_row,
+        precision=settings.precision[0],
         folder=folder,
     )
 

@@ -89,7 +89,8 @@ def _block(
 
 def _seconds(block: Block, row: Row, setup: Setup, part: AbstractProblem, clock: Clock) -> float:
     rule = row.strategy.rule if isinstance(row.strategy.rule, str) else "average"
-    settings = block.row_settings(row.strategy, rule, method=setup.method, seed=setup.seed)
+    given = {"seed": setup.seed, "precision": [setup.precision]}
+    settings = block.row_settings(row.strategy, rule, method=setup.method, **given)
     seen = look(part)
     solve = build.solver_of(settings, seen, part)
     solve_once = build.solver_of(settings.model_copy(update={"steps": 1}), seen, part)

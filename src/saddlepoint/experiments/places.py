@@ -27,18 +27,20 @@ def line_of(
     limit: int | None,
     seed: int,
     parameters: Path | None,
+    precision: str,
     /,
     **more: object,
 ) -> str:
     """The line that runs an experiment again, with `more` flags, which decide no number.
 
     Example:
-        >>> line_of("cost", "apgda", "true", 8, 0, None, resume=True)
+        >>> line_of("cost", "apgda", "true", 8, 0, None, "float32", resume=True)
         'saddlepoint reproduce cost --method apgda --limit 8 --resume'
     """
     shown = None if labels == "true" else labels
     flags: dict[str, object] = {"method": method, "labels": shown, "limit": limit}
     flags |= {"seed": seed or None, "parameters": parameters}
+    flags["precision"] = None if precision == "float32" else precision
     return texts.line(["reproduce", name], flags | more)
 
 

@@ -15,11 +15,13 @@ from saddlepoint.runs.settings import AttackSettings
 
 __all__ = [
     "AVERAGE",
+    "COMPUTING",
     "LABELS",
     "METHODS",
     "RESTARTS",
     "UNREPORTED",
     "Block",
+    "Computing",
     "Experiment",
     "Labels",
     "Measurement",
@@ -46,6 +48,12 @@ Labels = Literal["true", "predicted"]
 LABELS: tuple[Labels, ...] = ("true", "predicted")
 """The class that is attacked: the image's, as the paper's text says, or the one that each domain says without a
 perturbation, as the authors' code does. Success is counted against the true class in both."""
+
+
+Computing = Literal["float32", "bfloat16"]
+COMPUTING: tuple[Computing, ...] = ("float32", "bfloat16")
+"""What networks compute in while an attack is under way; verdicts are in float32. The networks are those of the
+experiment, so that nothing is measured and a table does not depend on the machine."""
 
 
 @final

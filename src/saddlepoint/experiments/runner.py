@@ -20,9 +20,11 @@ from saddlepoint.experiments import building
 from saddlepoint.experiments.measurements import measure
 from saddlepoint.experiments.places import check_place, complete_in, line_of
 from saddlepoint.experiments.plan import (
+    COMPUTING,
     LABELS,
     METHODS,
     Block,
+    Computing,
     Experiment,
     Labels,
     Measurement,
@@ -54,6 +56,8 @@ class Setup:
         limit: Images; None takes what each block says.
         seed: Of groups, random transformations and random starts.
         parameters: Folder with parameters of networks that are not shipped.
+        precision: What networks compute in while rows are attacked, "float32" or "bfloat16"; verdicts and
+            measurements are in float32.
         reports: Whether every row gets its HTML page.
         download: Progress of downloads, as in `saddlepoint.data.load`.
     """
@@ -63,6 +67,7 @@ class Setup:
     limit: int | None = None
     seed: int = 0
     parameters: Path | None = None
+    precision: Computing = "float32"
     reports: bool = True
     download: Callable[[str, int, int], None] | None = None
 
@@ -71,6 +76,10 @@ class Setup:
             raise ValueError(f"`method` must be one of {', '.join(METHODS)}, got {self.method!r}.")
         if self.labels not in LABELS:
             raise ValueError(f"`labels` must be one of {', '.join(LABELS)}, got {self.labels!r}.")
+        if self.precision not in COMPUTING:
+            raise ValueError(
+                f"`precision` must be one of {', '.join(COMPUTING)}, got {self.precision!r}."
+            )
         if self.limit is not None and self.limit < 1:
             raise ValueError(f"`limit` must be positive, got {self.limit}.")
 
@@ -203,6 +212,7 @@ class _Runner:
             labels=self.setup.labels,
             limit=len(images.x),
             seed=self.setup.seed,
+            precision=[self.setup.precision],
             batch_size=_CHUNK,
         )
         problem = self._problem(block, settings, images, networks)
@@ -270,13 +280,14 @@ class _Runner:
         block: Block,
     ) -> runs.Run:
         s, (images, networks) = self.setup, self._materials(block)
+        asked = s.method, s.labels, s.limit, s.seed, s.parameters, s.precision
         named = dict(zip(block.networks, networks, strict=True))
         return build.record_of(
             settings,
             problem,
             images,
             named,
-            line_of(self.experiment.name, s.method, s.labels, s.limit, s.seed, s.parameters),
+            line_of(self.experiment.name, *asked),
             values=values,
             known=self._hashed,
         )

@@ -169,6 +169,8 @@ def _row(item: Attacked, run: Run) -> dict[str, Any]:
         "accuracy": {} if groups else item.accuracy,
         "weights": {} if groups else item.weights,
     }
+    if item.precision != "float32":
+        raw["precision"] = item.precision
     if (verdicts := item.verdicts()) is not None:
         raw["verdicts"] = _packed(verdicts)
     if item.row.strategy.key == "minmax" and (settled := item.settles()) is not None:
@@ -179,6 +181,7 @@ def _row(item: Attacked, run: Run) -> dict[str, Any]:
 def _settings(block: Block, row: Row, raw: dict[str, Any]) -> str:
     """The settings behind a row, by what this code says of them."""
     given = {key: raw[key] for key in ("method", "labels", "limit", "seed")}
+    given["precision"] = [raw.get("precision", "float32")]
     settings = block.row_settings(row.strategy, raw["rule"], **given)
     return hash_settings(describe(settings))[:16]
 
@@ -198,6 +201,7 @@ def _attacked(block: Block, row: Row, raw: dict[str, Any]) -> Attacked:
         accuracy=raw["accuracy"],
         weights=raw["weights"],
         evaluations=raw["evaluations"],
+        precision=raw.get("precision", "float32"),
         success=_unpacked(raw["verdicts"], raw["rows"]) if "verdicts" in raw else None,
         settled=raw.get("settled"),
     )

@@ -76,7 +76,7 @@ def _attacks(results: Results, notes: tuple[str, ...]) -> Table:
             if row.paper != UNREPORTED:
                 lines.append(_paper_line(block, row, len(names)))
             lines += [_our_line(results, item, names) for item in ours]
-    notes = (*notes, *found_weights(results), *_missing_lifts(results))
+    notes = (*notes, *found_weights(results), *_missing_lifts(results), *_lowered(results))
     return Table(_heading(experiment), columns, tuple(lines), notes)
 
 
@@ -92,6 +92,26 @@ def _missing_lifts(results: Results) -> list[str]:
     return [
         "Lift is the gain in ASR_all relative to the average of the same setting and source; there is none "
         "where that row has not been run, or where the average fools nothing."
+    ]
+
+
+def _lowered(results: Results) -> list[str]:
+    """A sentence on the rows whose attack computed in fewer bits."""
+    low = [item for item in results.attacks if item.precision != "float32"]
+    if not low:
+        return []
+    every = (
+        "All of our rows"
+        if len(low) == len(results.attacks)
+        else "Of our rows "
+        + "; ".join(
+            dict.fromkeys(
+                f"{item.block.label}, {item.row.strategy.label}, {item.source.name}" for item in low
+            )
+        )
+    )
+    return [
+        f"{every} were attacked with networks computing in {low[0].precision}; verdicts are in float32."
     ]
 
 

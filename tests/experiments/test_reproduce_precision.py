@@ -1,0 +1,81 @@
+"""`reproduce --precision`: attacks in fewer bits, verdicts in full, and a record that says so everywhere."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from test_stored_results import pair
+
+from saddlepoint import experiments, models
+from saddlepoint.experiments import Setup
+from saddlepoint.experiments.building import load_images
+from saddlepoint.losses import fooled
+from saddlepoint.runs import Run, read_results
+
+LOW = Setup(limit=6, precision="bfloat16", reports=False)
+ROW = Path("true") / "apgda"
+
+
+def rows_in(folder: Path) -> list[Path]:
+    return sorted(path.parent for path in (folder / ROW).glob("*/*/run.json"))
+
+
+@pytest.fixture(scope="module")
+def low(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("low")
+    experiments.reproduce(pair(steps=4), folder, LOW)
+    return folder
+
+
+def test_networks_compute_in_bfloat16_and_are_judged_in_float32(low: Path, tmp_path: Path) -> None:
+    experiment = pair(steps=4)
+    experiments.reproduce(experiment, tmp_path, replace(LOW, precision="float32"))
+    images = load_images("cifar10", 6)
+    differs = False
+    for one, other in zip(rows_in(low), rows_in(tmp_path), strict=True):
+        run, tensors = read_results(one)
+        assert run.settings["precision"] == ["bfloat16"]
+        assert "--precision bfloat16" in run.command
+        full = Run.read(other)
+        assert "precision" not in full.settings
+        assert "--precision" not in full.command
+        differs |= not torch.equal(tensors["losses"], read_results(other)[1]["losses"])
+        for k, name in enumerate(experiment.blocks[0].networks):
+            with torch.no_grad():
+                logits = models.load(name)(images.x + tensors["delta"])
+            assert torch.equal(fooled(logits, images.y), tensors["fooled"][:, k])
+    assert differs  # the attack did compute in fewer bits
+
+
+def test_another_precision_does_not_go_on(low: Path) -> None:
+    with pytest.raises(ValueError, match="precision"):
+        experiments.reproduce(pair(steps=4), low, replace(LOW, precision="float32"), resume=True)
+    experiments.reproduce(pair(steps=4), low, LOW, resume=True)  # all is there
+
+
+def test_tables_and_summaries_say_so(low: Path, tmp_path: Path) -> None:
+    experiment = pair(steps=4)
+    tables, _ = experiments.publish(experiment, low)
+    sentence = "All of our rows were attacked with networks computing in bfloat16"
+    assert any(note.startswith(sentence) for note in tables[0].notes)
+    path = experiments.write_summary(experiment, low, tmp_path)
+    stored = json.loads(path.read_text())
+    assert {row["precision"] for row in stored["rows"]} == {"bfloat16"}
+    results = experiments.read_summary(experiment, tmp_path)
+    assert {item.precision for item in results.attacks} == {"bfloat16"}
+    # A row that claims to be in full precision has other settings than it was run with.
+    del stored["rows"][0]["precision"]
+    path.write_text(json.dumps(stored))
+    with pytest.raises(ValueError, match="numbers of the present settings"):
+        experiments.read_summary(experiment, tmp_path)
+
+
+def test_other_words_are_refused() -> None:
+    with pytest.raises(
+        ValueError, match="`precision` must be one of float32, bfloat16, got 'auto'"
+    ):
+        Setup(precision="auto")  # type: ignore[arg-type]
