@@ -50,7 +50,7 @@ def test_the_page_of_a_result_is_that_of_the_same_run(
     folder = tmp_path / "run"
     folder.mkdir()
     with runs.opened(run.but(status="running", metrics={}), folder) as execution:
-        execution.finish(tensors, done=run.rows, metrics=dict(run.metrics))
+        execution.finish(runs.AttackMetrics.of(run), tensors, seconds=0.0)
     assert f"{100 * rates.among_correct:.1f}&thinsp;%" in report.write_report(folder).read_text()
 
 

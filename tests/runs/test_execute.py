@@ -26,7 +26,7 @@ ROWS, SIZE = 10, 4
 TABLE = torch.ones(ROWS, 1)
 TABLES = {"fooled": TABLE > 0, "clean_fooled": TABLE < 0, "weights": TABLE}
 TABLES |= {"num_forwards": TABLE[:, 0]}
-METRICS = summarise(["A"], TABLES, baseline=False).plain()
+METRICS = summarise(["A"], TABLES, baseline=False)
 
 
 def record(eps: float = 0.1, *, data: str = "d", models: dict[str, str] | None = None) -> Run:
@@ -60,7 +60,7 @@ class Work:
     def run(self, execution: Execution) -> Run:
         tensors, seconds = in_pages(execution, ROWS, SIZE, self.page)
         found = {**tensors, **TABLES}
-        return execution.finish(found, done=ROWS, seconds=seconds, metrics=METRICS)
+        return execution.finish(METRICS, found, seconds=seconds)
 
 
 def go(folder: Path, work: Work, **options: bool) -> Run:

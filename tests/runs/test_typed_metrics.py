@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ast
 import re
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -25,6 +27,75 @@ def test_nobody_above_reads_the_json_of_a_record(room: str) -> None:
     texts = {path.name: path.read_text(encoding="utf-8") for path in (ROOT / room).rglob("*.py")}
     assert texts
     assert [name for name, text in texts.items() if odd.search(text)] == []
+
+
+JSON = {
+    # What is read from files and flags before it has a type, or is written to them.
+    ("evaluation", "write_page"),  # what a template shows
+    ("training", "write_checkpoint"),
+    ("training", "read_checkpoint"),
+    ("training", "read_config"),
+    ("runs", "check_alone"),
+    ("runs", "load"),
+    ("runs", "with_data"),
+    ("runs", "parameters"),
+    ("runs", "radius"),
+    ("runs", "check_radius_given"),
+    ("runs", "check_radius_of_file"),
+    # What `run.json` says.
+    ("runs", "plain"),
+    ("runs", "read"),
+    ("runs", "record_of"),
+    ("runs", "begun"),
+    ("runs", "hashes_of"),
+    ("runs", "hash_settings"),
+    ("experiments", "describe"),
+}
+
+
+def _functions(room: str) -> Iterator[ast.FunctionDef]:
+    """The functions of a room that others may call; what is inside of others is not."""
+    for path in sorted((ROOT / room).rglob("*.py")):
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        classes = [node for node in tree.body if isinstance(node, ast.ClassDef)]
+        for node in (*tree.body, *(inner for each in classes for inner in each.body)):
+            if isinstance(node, ast.FunctionDef) and not node.name.startswith("_"):
+                yield node
+
+
+def _untyped(function: ast.FunctionDef) -> bool:
+    taken = [*function.args.args, *function.args.kwonlyargs]
+    said = [*(each.annotation for each in taken), function.returns]
+    return any(re.search(r"(dict|Mapping)\[str, Any\]", ast.unparse(a)) for a in said if a)
+
+
+def test_no_dictionaries_of_anything_go_from_room_to_room() -> None:
+    rooms = ("evaluation", "training", "runs", "experiments")
+    found = {(room, each.name) for room in rooms for each in _functions(room) if _untyped(each)}
+    assert found == JSON
+    assert not any(_untyped(each) for each in _functions("doctor"))
+    example = "def f(a: Mapping[str, Any] | None, b: int) -> str: ..."
+    assert _untyped(ast.parse(example).body[0])  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("room", ["report", "cli", "experiments"])
+def test_nobody_above_reads_the_json_of_settings(room: str) -> None:
+    odd = re.compile(r"\b(run|record|other)\.settings(\.get\(|\[)")
+    assert [p.name for p in (ROOT / room).rglob("*.py") if odd.search(p.read_text())] == []
+
+
+def test_records_are_made_in_one_place_and_their_metrics_written_in_another() -> None:
+    texts = {path.name: path.read_text(encoding="utf-8") for path in ROOT.rglob("*.py")}
+    made = {
+        name
+        for name, text in texts.items()
+        for node in ast.walk(ast.parse(text))
+        if isinstance(node, ast.Call)
+        and ast.unparse(node.func) in ("Run", "runs.Run", "record.Run")
+    }
+    assert made == {"build.py"}
+    written = {name for name, text in texts.items() if re.search(r"\bmetrics=.*plain\(\)", text)}
+    assert written == {"metrics.py"}
 
 
 def test_what_the_doctor_found_is_typed_before_and_after_the_attacks(tmp_path: Path) -> None:
@@ -67,12 +138,13 @@ def test_models_and_images_that_runs_share_are_hashed_once(monkeypatch: pytest.M
     hash_model = build.hash_model
     monkeypatch.setattr(build, "hash_model", lambda m: hashed.append(m) or hash_model(m))
     x, y = sp.data.sample("mnist", 4)
+    data = {"x": x, "y": y}
     a, c = sp.models.load("mnist-a"), sp.models.load("mnist-c")
     known: dict[int, tuple[object, str]] = {}
-    one = build.hashes_of({"eps": 1}, x, y, {"A": a}, known=known)
-    two = build.hashes_of({"eps": 2}, x, y, {"A": a, "C": c}, known=known)
+    one = build.hashes_of({"eps": 1}, data, {"A": a}, known=known)
+    two = build.hashes_of({"eps": 2}, data, {"A": a, "C": c}, known=known)
     assert hashed == [a, c]
-    assert one == build.hashes_of({"eps": 1}, x, y, {"A": a})
-    assert two == build.hashes_of({"eps": 2}, x, y, {"A": a, "C": c})
-    other = build.hashes_of({"eps": 2}, torch.zeros_like(x), y, {"A": a}, known=known)
+    assert one == build.hashes_of({"eps": 1}, data, {"A": a})
+    assert two == build.hashes_of({"eps": 2}, data, {"A": a, "C": c})
+    other = build.hashes_of({"eps": 2}, {"x": torch.zeros_like(x), "y": y}, {"A": a}, known=known)
     assert other.data != two.data

@@ -117,7 +117,7 @@ def _prepared(
         if refused := evaluating.unfit(findings):
             with taken():
                 raise LibraryError(refused)
-        run = run.but(metrics=Examined(doctor=findings).plain())
+        run = Examined(doctor=findings).noted(run)
     return _run(job, run, folder, running, rank, images)
 
 

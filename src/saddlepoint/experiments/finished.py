@@ -13,6 +13,7 @@ from saddlepoint.experiments.measurements import (
     RESULTS,
     Distances,
     MeasuredMetrics,
+    MeasureSettings,
     NetworkAccuracy,
     Residuals,
     Times,
@@ -28,6 +29,7 @@ from saddlepoint.experiments.plan import (
     Row,
 )
 from saddlepoint.runs import AttackMetrics, Run, finished, lift, read_results, settings_of
+from saddlepoint.runs.plain import read_plain
 from saddlepoint.runs.settings import AttackSettings
 
 __all__ = ["Attacked", "Measured", "Results", "Source", "collect"]
@@ -235,8 +237,12 @@ def _attacked(block: Block, row: Row, source: Source, run: Run, folder: Path) ->
 
 
 def _measured(measurement: Measurement, method: str, run: Run, folder: Path) -> Measured:
-    images, result = run.settings.get("limit"), RESULTS[measurement.what].of(run)
-    if not isinstance(images, int) or not _fits(measurement, result):
+    said = f"the settings of `{folder}` must be those of a measurement"
+    images, result = (
+        read_plain(MeasureSettings, run.settings, said).limit,
+        RESULTS[measurement.what].of(run),
+    )
+    if not _fits(measurement, result):
         raise ValueError(
             f"`{folder}` must be a measurement of {measurement.what}, got numbers that do not fit each other; "
             "repeat the run."

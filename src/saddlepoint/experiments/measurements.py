@@ -29,6 +29,7 @@ __all__ = [
     "FIT_FROM",
     "RESULTS",
     "Distances",
+    "MeasureSettings",
     "MeasuredMetrics",
     "NetworkAccuracy",
     "Residuals",
@@ -49,6 +50,17 @@ Tell = Callable[[float], None]
 
 Table = tuple[tuple[float | None, ...], ...]
 """(B, K) numbers; None where there is none."""
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class MeasureSettings:
+    """What decides a measurement: what is measured, how, on how many images, and the seed of groups."""
+
+    measurement: Mapping[str, object]
+    method: str
+    limit: int
+    seed: int
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -15,8 +15,9 @@ from torch import Tensor
 
 from saddlepoint.problems import AbstractProblem
 from saddlepoint.rules import AbstractWeightRule
-from saddlepoint.runs import RECORD, Run, read_results
+from saddlepoint.runs import RECORD, Run, read_results, settings_of
 from saddlepoint.runs.rows import CLEAN, Solve
+from saddlepoint.runs.settings import AttackSettings
 from saddlepoint.solver import AttackResult, History, Progress
 
 __all__ = ["known_answers", "reusing"]
@@ -69,7 +70,8 @@ def known_answers(record: Run, folder: Path, key: str) -> dict[str, Tensor] | No
     """
     for place in sorted(folder.glob(f"*/*/{key}/*/{RECORD}")):
         other = Run.read(place.parent)
-        same = all(other.settings.get(name) == record.settings.get(name) for name in _ASKED)
+        one, two = (settings_of(run, AttackSettings) for run in (other, record))
+        same = all(getattr(one, name, None) == getattr(two, name, None) for name in _ASKED)
         hashes = (other.hashes.models, other.hashes.data) == (
             record.hashes.models,
             record.hashes.data,

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from saddlepoint import report, runs
 from saddlepoint.experiments import building
-from saddlepoint.experiments.measurements import measure
+from saddlepoint.experiments.measurements import MeasureSettings, measure
 from saddlepoint.experiments.places import check_place, complete_in, line_of
 from saddlepoint.experiments.plan import (
     COMPUTING,
@@ -247,18 +247,18 @@ class _Runner:
         settings = block.settings.model_copy(update={"seed": self.setup.seed})
         problem = building.build_problem(block, settings, images, networks)
         plain = {**asdict(block), "settings": settings.model_dump()}
-        values = {
-            "measurement": {**asdict(measurement), "block": plain},
-            "method": self.setup.method,
-            "limit": len(images.x),
-            "seed": self.setup.seed,
-        }
-        record = self._record(settings, values, problem, block).but(kind="measure")
+        asked = MeasureSettings(
+            measurement={**asdict(measurement), "block": plain},
+            method=self.setup.method,
+            limit=len(images.x),
+            seed=self.setup.seed,
+        )
+        record = self._record(settings, asdict(asked), problem, block).but(kind="measure")
         with runs.opened(record, self.target / measurement.key, resume=True) as execution:
             if not execution.complete:
                 began = time.monotonic()
                 # By one process: some measure time, which others at work would disturb.
-                found: dict[str, Any] = {}
+                found = None
                 if self.first:
                     found = measure(
                         measurement,
@@ -266,9 +266,8 @@ class _Runner:
                         self.setup.method,
                         self.setup.seed,
                         lambda fraction: self._tell(measurement.label, fraction),
-                    ).plain()
-                seconds = round(time.monotonic() - began, 3)
-                execution.finish(metrics=found, done=len(problem), seconds=seconds)
+                    )
+                execution.finish(found, seconds=time.monotonic() - began)
         self.done += 1
         self._tell(measurement.label, 0.0)
 

@@ -26,7 +26,7 @@ from saddlepoint.runs import (
     TrainingMetrics,
     settings_of,
 )
-from saddlepoint.runs.comparable import differing, readable
+from saddlepoint.runs.comparable import differing
 from saddlepoint.runs.record import EVALUATE
 from saddlepoint.runs.settings import AttackSettings, EvaluateSettings, TrainSettings
 
@@ -245,7 +245,7 @@ def _own(ranking: Ranking, entry: Entry, names: Sequence[str]) -> str:
         trained = settings_of(run, TrainSettings)
         base = f"{trained.method}, network {trained.model}"
     said = ("rule", "method", "model") if run.kind == "train" else ("rule",)
-    more = [f"{name} {readable(run.settings.get(name))}" for name in names if name not in said]
+    more = [f"{name} {entry.setting(name)}" for name in names if name not in said]
     return " · ".join([base, *(text for text in more if len(text) < 60)])
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,11 +10,11 @@ import torch
 from markupsafe import Markup
 
 from saddlepoint.display import radius_text
-from saddlepoint.evaluation import wilson
 from saddlepoint.report.epoch_chart import epoch_chart
 from saddlepoint.report.svg import ceiling, coloured
 from saddlepoint.report.template import render_template
 from saddlepoint.runs import Epoch, Run, TrainingMetrics, settings_of
+from saddlepoint.runs.metrics import Share
 from saddlepoint.runs.settings import TrainSettings
 from saddlepoint.runs.training_parts import line_to_evaluate
 
@@ -37,7 +37,7 @@ def render_training(run: Run, folder: Path) -> str:
     styles = [_STYLES.get(name, coloured(k, "")) for k, name in enumerate(shown)]
     weighted = [name for name in threats if f"weight/{name}" in epochs[0].stats]
     weighted = weighted if len(weighted) > 1 else []  # the only one has all the weight
-    best, held_out = _kept(epochs), metrics.rows_held_out or 0
+    best, held_out = _kept(epochs), metrics.held_out
     return render_template(
         "training.html",
         run=run,
@@ -54,8 +54,8 @@ def render_training(run: Run, folder: Path) -> str:
         weights_chart=_weights(epochs, weighted, best),
         best=best,
         held_out=bool(shown),
-        kept=[_counted(name, epochs[best - 1].validation[name], held_out) for name in shown],
-        rows=[_row(index, each, shown, weighted, held_out) for index, each in enumerate(epochs)],
+        kept=[_counted(name, held_out[best - 1][name]) for name in shown],
+        rows=[_row(k, each, shown, weighted, held_out[k]) for k, each in enumerate(epochs)],
         network=str(folder / "model.safetensors"),
         evaluate=line_to_evaluate(settings, folder),
     )
@@ -78,11 +78,8 @@ def _kept(epochs: Sequence[Epoch]) -> int:
 
 def _figure(metrics: TrainingMetrics) -> dict[str, Any]:
     """The number at the head, and what it is a share of."""
-    robust = metrics.robust_accuracy
-    name, value, count = "clean", metrics.accuracy, metrics.rows
-    if robust:
-        name, value, count = "union", robust["union"], metrics.rows_attacked
-    return {"robust": bool(robust), **_counted(name, value / 100, count)}
+    robust = bool(metrics.robust_accuracy)
+    return {"robust": robust, **_counted("union" if robust else "clean", metrics.score)}
 
 
 def _tests(metrics: TrainingMetrics) -> list[dict[str, Any]]:
@@ -91,21 +88,18 @@ def _tests(metrics: TrainingMetrics) -> list[dict[str, Any]]:
     eps = metrics.fgsm_eps
     fgsm = "FGSM" if eps is None else f"FGSM, linf {radius_text(eps)}"
     lines = [
-        {"what": every, **_counted("clean", metrics.accuracy / 100, metrics.rows)},
-        {"what": every, **_counted(fgsm, metrics.fgsm_accuracy / 100, metrics.rows)},
+        {"what": every, **_counted("clean", metrics.clean)},
+        {"what": every, **_counted(fgsm, metrics.fgsm)},
     ]
     few = f"the first {metrics.rows_attacked}, longer attacks"
-    for name, value in metrics.robust_accuracy.items():
-        lines.append({"what": few, **_counted(name, value / 100, metrics.rows_attacked)})
-    return lines
+    return lines + [{"what": few, **_counted(n, share)} for n, share in metrics.attacked.items()]
 
 
-def _counted(name: str, share: float, count: int) -> dict[str, Any]:
+def _counted(name: str, share: Share) -> dict[str, Any]:
     """A share of so many images: percent, the number right, and the 95 % interval."""
-    right = round(share * count)
-    low, high = wilson(right, count)
-    ends = {"low": 100 * low, "high": 100 * high}
-    return {"name": name, "percent": 100 * share, "right": right, "count": count, **ends}
+    low, high = share.interval
+    about = {"percent": share.percent, "right": share.right, "count": share.count}
+    return {"name": name, **about, "low": low, "high": high}
 
 
 def _row(
@@ -113,12 +107,12 @@ def _row(
     epoch: Epoch,
     shown: Sequence[str],
     weighted: Sequence[str],
-    held_out: int,
+    held_out: Mapping[str, Share],
 ) -> dict[str, Any]:
     return {
         "epoch": index + 1,
         "loss": epoch.stats["loss"],
-        "accuracy": [_counted(name, epoch.validation[name], held_out) for name in shown],
+        "accuracy": [_counted(name, held_out[name]) for name in shown],
         "weights": {name: 100 * epoch.stats[f"weight/{name}"] for name in weighted},
     }
 
@@ -128,9 +122,8 @@ def _accuracy(
 ) -> Markup | None:
     if not shown:
         return None
-    epochs, count = metrics.history, metrics.rows_held_out or 0
-    series = [torch.tensor([each.validation[name] for each in epochs]) for name in shown]
-    ends = torch.tensor([wilson(round(v * count), count) for v in series[-1].tolist()])
+    series = [torch.tensor([each.validation[name] for each in metrics.history]) for name in shown]
+    ends = torch.tensor([each[shown[-1]].interval for each in metrics.held_out]) / 100
     label, band = "Accuracy on held-out images", (ends[:, 0], ends[:, 1])
     return epoch_chart(series, shown, label, styles=styles, kept=best, band=band)
 

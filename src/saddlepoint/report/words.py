@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import final
 
 from saddlepoint.display import attack_text, hardest, radius_text
-from saddlepoint.evaluation import wilson
 from saddlepoint.runs import AttackMetrics, Run, TrainingMetrics, settings_of
 from saddlepoint.runs.attack_words import weighted
+from saddlepoint.runs.metrics import Share
 from saddlepoint.runs.settings import AttackSettings, TrainSettings
 
 __all__ = [
@@ -244,21 +244,18 @@ def training_lines(run: Run) -> list[str]:
     """What a training came to: the accuracy on all test images, and on those that were attacked, if any."""
     metrics, settings = TrainingMetrics.of(run), settings_of(run, TrainSettings)
 
-    def share(value: float, count: int) -> str:
-        low, high = wilson(round(value * count / 100), count)
-        return f"{value:.2f} % ({100 * low:.1f} to {100 * high:.1f})"
+    def told(share: Share) -> str:
+        low, high = share.interval
+        return f"{share.percent:.2f} % ({low:.1f} to {high:.1f})"
 
     eps = "" if metrics.fgsm_eps is None else f" (linf {radius_text(metrics.fgsm_eps)})"
     lines = [
         f"{settings.data} {settings.model}: accuracy on all {metrics.rows} test images (95 % interval): "
-        f"clean {share(metrics.accuracy, metrics.rows)}, FGSM{eps} {share(metrics.fgsm_accuracy, metrics.rows)}"
+        f"clean {told(metrics.clean)}, FGSM{eps} {told(metrics.fgsm)}"
     ]
-    if metrics.robust_accuracy:
-        attacked = metrics.robust_accuracy.items()
-        told = ", ".join(
-            f"{name} {share(value, metrics.rows_attacked)}" for name, value in attacked
-        )
-        lines.append(f"on the first {metrics.rows_attacked} test images, attacked: {told}")
+    if attacked := metrics.attacked:
+        shares = ", ".join(f"{name} {told(share)}" for name, share in attacked.items())
+        lines.append(f"on the first {metrics.rows_attacked} test images, attacked: {shares}")
     return lines
 
 

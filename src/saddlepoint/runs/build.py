@@ -20,7 +20,7 @@ from saddlepoint.runs.hashing import hash_model, hash_settings, hash_tensors
 from saddlepoint.runs.materials import Images
 from saddlepoint.runs.patching import PatchTest, patched_of, shared
 from saddlepoint.runs.preparing import for_models
-from saddlepoint.runs.record import Hashes, Run
+from saddlepoint.runs.record import EVALUATE, Hashes, Kind, Run
 from saddlepoint.runs.rows import Job, Solve
 from saddlepoint.runs.settings import (
     AttackSettings,
@@ -39,6 +39,7 @@ from saddlepoint.solver.schedule import divided, restart_length
 
 __all__ = [
     "ball_of",
+    "begun",
     "evaluated_problem",
     "files_of_rows",
     "hashes_of",
@@ -237,7 +238,7 @@ def record_of(
     values: Mapping[str, Any] | None = None,
     known: dict[int, tuple[object, str]] | None = None,
 ) -> Run:
-    """The record of a run that begins.
+    """The record of an attack or an evaluation that begins.
 
     Args:
         settings: All of them, defaults included.
@@ -253,39 +254,61 @@ def record_of(
         ValueError: A victim is one of the models.
     """
     values = settings.model_dump() if values is None else values
-    mask = problem.mask if isinstance(problem, Patched) else None
-    hashes = hashes_of(values, images.x, images.y, models, mask=mask, known=known)
+    mask = {"mask": problem.mask} if isinstance(problem, Patched) else {}
+    hashes = hashes_of(values, {"x": images.x, "y": images.y, **mask}, models, known=known)
     hashes = replace(hashes, victims={n: hash_model(m) or "" for n, m in (victims or {}).items()})
     check_strangers(models, victims or {})
+    kind = settings.kind if isinstance(settings, AttackSettings) else EVALUATE
+    classes, rows = images.classes, len(problem)
+    return begun(kind, command, values, hashes, domains=problem.names, rows=rows, classes=classes)
+
+
+def begun(
+    kind: Kind,
+    command: str,
+    values: Mapping[str, Any],
+    hashes: Hashes,
+    *,
+    domains: Sequence[str],
+    rows: int,
+    classes: Sequence[str] = (),
+) -> Run:
+    """The record of a run that begins, of any kind: every one is made here.
+
+    Args:
+        kind: Of run.
+        command: The line that repeats it.
+        values: Its settings, `seed` among them.
+        hashes: What it is made of.
+        domains: Names.
+        rows: How many there are.
+        classes: Names.
+    """
     return Run(
-        kind=settings.kind if isinstance(settings, AttackSettings) else "evaluate",
+        kind=kind,
         command=command,
         settings=values,
-        seed=settings.seed,
-        domains=problem.names,
-        classes=images.classes,
-        rows=len(problem),
+        seed=values.get("seed", 0),
+        domains=tuple(domains),
+        classes=tuple(classes),
+        rows=rows,
         hashes=hashes,
     )
 
 
 def hashes_of(
     settings: Mapping[str, Any],
-    x: Tensor,
-    y: Tensor,
+    data: Mapping[str, Tensor],
     models: Mapping[str, Model],
     *,
-    mask: Tensor | None = None,
     known: dict[int, tuple[object, str]] | None = None,
 ) -> Hashes:
     """What has to be the same for a run to be continued.
 
     Args:
         settings: Those that can change a number.
-        x: Images, (N, ...).
-        y: Labels, (N,).
+        data: Images, labels, and where a patch is, which may have come from a file; none where it is not known.
         models: By name.
-        mask: Where a patch is, which may have come from a file.
         known: A memory for runs that share models and images, which must not change in between: what is in it
             is not hashed again.
     """
@@ -297,9 +320,9 @@ def hashes_of(
             memory[id(thing)] = (thing, hashed() or "")
         return memory[id(thing)][1]
 
-    data = {"x": x, "y": y} | ({} if mask is None else {"mask": mask})
+    images = next(iter(data.values()), None)
     return Hashes(
         settings=hash_settings(settings),
         models={name: once(m, partial(hash_model, m)) for name, m in models.items()},
-        data=once(x, partial(hash_tensors, data)),
+        data="" if images is None else once(images, partial(hash_tensors, data)),
     )

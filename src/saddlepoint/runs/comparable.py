@@ -11,7 +11,6 @@ from typing import final
 from torch import Tensor
 
 from saddlepoint.display import radius_text
-from saddlepoint.evaluation import wilson
 from saddlepoint.runs import texts
 from saddlepoint.runs.counting import row_tables
 from saddlepoint.runs.metrics import AttackMetrics, EvaluationMetrics, Metrics, TrainingMetrics
@@ -72,6 +71,10 @@ class Entry:
     counted: Tensor | None = None
     yes: Tensor | None = None
     transfer: Entry | None = None
+
+    def setting(self, name: str) -> str:
+        """A setting of the run as a person would write it."""
+        return readable(self.run.settings.get(name))
 
 
 @final
@@ -248,7 +251,8 @@ def read_entry(name: str, folder: Path) -> Entry:
         kept = _kept(tensors)
         bound = "union" in metrics.at_most
         return Entry(name, folder, run, metrics, score, bound, kept.new_ones(len(kept)), kept)
-    return Entry(name, folder, run, metrics, _training_score(metrics))
+    share = metrics.score
+    return Entry(name, folder, run, metrics, (share.percent, *share.interval))
 
 
 def _transferred(
@@ -279,14 +283,6 @@ def _kept(tensors: Mapping[str, Tensor]) -> Tensor:
     return kept
 
 
-def _training_score(metrics: TrainingMetrics) -> tuple[float, float, float]:
-    value, count = metrics.accuracy, metrics.rows
-    if metrics.robust_accuracy:
-        value, count = metrics.robust_accuracy["union"], metrics.rows_attacked
-    low, high = wilson(round(value * count / 100), count)
-    return value, round(100 * low, 4), round(100 * high, 4)
-
-
 def _difference(name: str, here: Mapping[str, str], there: Mapping[str, str]) -> str:
     if name in ("images", "models", "victims"):  # hashes say nothing to a reader
         return f"other {name}"
@@ -305,7 +301,7 @@ def _fewer(one: Entry, other: Entry) -> str:
         for entry in (one, other)
         if isinstance(entry.metrics, AttackMetrics | EvaluationMetrics)
     ]
-    source = [{n: entry.run.settings.get(n) for n in _ORIGIN} for entry in (one, other)]
+    source = [[entry.setting(name) for name in _ORIGIN] for entry in (one, other)]
     if len(rows) < 2 or rows[0] == rows[1] or source[0] != source[1]:
         return ""
     return f"other images ({rows[0]} rows instead of {rows[1]}, by the settings of the same data)"

@@ -210,9 +210,6 @@ def finish_evaluation(
     metrics = evaluation_metrics(result, problem.names)
     clean = {name: each.clean for name, each in metrics.domains.items()}
     execution.notes.extend(no_better_than_chance(clean, problem, class_count(problem)))
-    return execution.finish(
-        evaluation_tensors(result, problem),
-        done=execution.run.rows,
-        seconds=round(execution.store.seconds(), 3),
-        metrics=replace(metrics, doctor=examined(execution.run)).plain(),
-    )
+    metrics = replace(metrics, doctor=examined(execution.run))
+    seconds = execution.store.seconds()
+    return execution.finish(metrics, evaluation_tensors(result, problem), seconds=seconds)

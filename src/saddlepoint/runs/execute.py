@@ -21,6 +21,7 @@ from torch import Tensor
 
 from saddlepoint.evaluation import Page
 from saddlepoint.files import read_tensors, remove_unfinished, write_tensors
+from saddlepoint.runs.metrics import Metrics
 from saddlepoint.runs.reading import digest_of, finished
 from saddlepoint.runs.record import EVALUATE, RECORD, ROW_NOUNS, SEEN, TENSORS, Run, Status
 from saddlepoint.runs.refusals import (
@@ -29,8 +30,9 @@ from saddlepoint.runs.refusals import (
     check_free,
     check_same,
     check_same_answers,
+    other_versions,
 )
-from saddlepoint.runs.signals import stop_on_signals
+from saddlepoint.runs.signals import RunInterrupted, stop_on_signals
 from saddlepoint.runs.store import Store, locked
 from saddlepoint.training.checkpoints import read_epochs
 from saddlepoint.training.distributed import World
@@ -42,15 +44,6 @@ _ROWS = "rows {} to {}"  # the name of a page of rows
 VICTIMS = "victims of rows {} to {}"
 """The name of a page of what victims say to the perturbations of rows."""
 _HISTORY = "history."  # these tensors have the steps as first axis and the rows as second
-
-
-class RunInterrupted(KeyboardInterrupt):
-    """The run was stopped by Ctrl-C or a signal; `run` is its record so far, in `folder`."""
-
-    def __init__(self, run: Run, folder: Path) -> None:
-        super().__init__(f"stopped after {run.done} of {run.rows} rows")
-        self.run = run
-        self.folder = folder
 
 
 @final
@@ -102,17 +95,26 @@ class Execution:
             self.run.write(self.folder)
         return self.run
 
-    def finish(self, tensors: Mapping[str, Tensor] | None = None, **changes: Any) -> Run:
-        """Write the results and the complete record, in this order, and remove the pages."""
+    def finish(
+        self,
+        metrics: Metrics | None,
+        tensors: Mapping[str, Tensor] | None = None,
+        *,
+        seconds: float,
+    ) -> Run:
+        """Write results and the complete record, in this order; only process 0 has to know the metrics."""
         # What any process had to say is said once. From here on none of them needs the pages.
-        said = [line for own in self.world.gather(self.said()) for line in own]
-        if self.world.rank == 0 and tensors is not None:
-            asked = {} if self.answers is None else {ANSWERS: self.answers}
-            write_tensors(self.folder / TENSORS, {**tensors, **asked})
+        said = dict.fromkeys(line for own in self.world.gather(self.said()) for line in own)
         if self.world.rank == 0:
+            if tensors is not None:
+                asked = {} if self.answers is None else {ANSWERS: self.answers}
+                write_tensors(self.folder / TENSORS, {**tensors, **asked})
             there = [self.folder / name for name in self.run.results]
-            changes["digests"] = {path.name: digest_of(path) for path in there if path.is_file()}
-        self.update(status="complete", warnings=tuple(dict.fromkeys(said)), **changes)
+            digests = {path.name: digest_of(path) for path in there if path.is_file()}
+            self.run = self.run.but(digests=digests)
+        self.run = self.run if metrics is None else metrics.noted(self.run)
+        about = {"done": self.run.rows, "seconds": round(seconds, 3), "warnings": tuple(said)}
+        self.update(status="complete", **about)
         if self.world.rank == 0:
             self.store.clear()
         self.world.wait()  # whoever goes on finds the record complete
@@ -289,7 +291,7 @@ def _open(run: Run, folder: Path, resume: bool, overwrite: bool) -> Execution:
             done=old.done,
             seconds=old.seconds,
             metrics={**old.metrics, **run.metrics},
-            warnings=(*run.warnings, *old.warnings, *_other_versions(old, run)),
+            warnings=(*run.warnings, *old.warnings, *other_versions(old, run)),
         )
         return Execution(same, folder, store, resumed=True)
     check_free(folder, overwrite=overwrite)
@@ -308,13 +310,6 @@ def _kept_answers(execution: Execution) -> Tensor | None:
     if execution.complete and file in execution.run.digests:
         return read_tensors(execution.folder / file).tensors.get(ANSWERS)
     return execution.store.kept_answers()
-
-
-def _other_versions(old: Run, new: Run) -> tuple[str, ...]:
-    """A remark where the first rows were made by other versions: they may round differently."""
-    pairs = [(name, old.versions.get(name), now) for name, now in new.versions.items()]
-    changed = [f"{name} {then} and {now}" for name, then, now in pairs if then != now]
-    return (f"the run was continued with other versions: {', '.join(changed)}.",) if changed else ()
 
 
 @contextmanager

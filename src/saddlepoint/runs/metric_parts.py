@@ -1,18 +1,22 @@
-"""What metrics are made of: percents and intervals, what happened to victims, what patches do elsewhere."""
+"""What metrics are made of: shares, intervals, epochs, what happened to victims, what patches do elsewhere."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar, final
 
+from saddlepoint.evaluation import wilson
 from saddlepoint.evaluation.held_out import PatchRates
 
 __all__ = [
+    "Epoch",
+    "Evaluations",
     "HeatMap",
     "HeldOut",
     "Interval",
     "Part",
+    "Share",
     "Transfer",
     "VictimMetrics",
     "ViewSuccess",
@@ -45,6 +49,48 @@ class Part:
     """A part of the metrics of a run. Fields that may be left out are None or empty then."""
 
     __pydantic_config__: ClassVar[Any] = {"extra": "forbid", "allow_inf_nan": False}
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Evaluations(Part):
+    """Gradient evaluations of all domains, in all and per row."""
+
+    total: int
+    per_row: float
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Epoch(Part):
+    """Means over the images of an epoch, such as "loss" and "weight/linf", and held-out accuracy, fractions."""
+
+    stats: Mapping[str, float]
+    validation: Mapping[str, float] = field(default_factory=dict)
+
+
+@final
+@dataclass(frozen=True)
+class Share:
+    """A share of so many images, in percent.
+
+    Example:
+        >>> Share(97.5, 200).right, Share(97.5, 200).interval
+        (195, (94.2822, 98.9275))
+    """
+
+    percent: float
+    count: int
+
+    @property
+    def right(self) -> int:
+        """How many images it is."""
+        return round(self.percent * self.count / 100)
+
+    @property
+    def interval(self) -> Interval:
+        """The Wilson score interval, percent."""
+        return percents(wilson(self.right, self.count))
 
 
 @final

@@ -9,7 +9,16 @@ from typing import Any, ClassVar, Self, TypeVar, final
 from saddlepoint.doctor import Finding
 from saddlepoint.evaluation import Failure
 from saddlepoint.evaluation.pages import Status
-from saddlepoint.runs.metric_parts import HeldOut, Interval, Part, Transfer, VictimMetrics
+from saddlepoint.runs.metric_parts import (
+    Epoch,
+    Evaluations,
+    HeldOut,
+    Interval,
+    Part,
+    Share,
+    Transfer,
+    VictimMetrics,
+)
 from saddlepoint.runs.plain import read_plain
 from saddlepoint.runs.record import Run
 
@@ -27,6 +36,7 @@ __all__ = [
     "Metrics",
     "RateIntervals",
     "Rates",
+    "Share",
     "TrainingMetrics",
     "Transfer",
     "VictimMetrics",
@@ -59,6 +69,10 @@ class Metrics(Part):
         found: dict[str, Any] = _plain(self)
         return found
 
+    def noted(self, run: Run) -> Run:
+        """The record with these metrics."""
+        return run.but(metrics=self.plain())
+
     @classmethod
     def of(cls, run: Run) -> Self:
         """The metrics of a record, see `read`."""
@@ -72,15 +86,6 @@ class Metrics(Part):
             ValueError: A key is missing, unknown, or holds something else.
         """
         return read_plain(cls, plain, f"`metrics` must be those of {cls.about}")
-
-
-@final
-@dataclass(frozen=True, kw_only=True)
-class Evaluations(Part):
-    """Gradient evaluations of all domains, in all and per row."""
-
-    total: int
-    per_row: float
 
 
 @final
@@ -270,15 +275,6 @@ class Examined(Metrics):
 
 @final
 @dataclass(frozen=True, kw_only=True)
-class Epoch(Part):
-    """Means over the images of an epoch, such as "loss" and "weight/linf", and held-out accuracy, fractions."""
-
-    stats: Mapping[str, float]
-    validation: Mapping[str, float] = field(default_factory=dict)
-
-
-@final
-@dataclass(frozen=True, kw_only=True)
 class TrainingMetrics(Metrics):
     """A training.
 
@@ -302,6 +298,34 @@ class TrainingMetrics(Metrics):
     robust_accuracy: Mapping[str, float] = field(default_factory=dict)
     rows_held_out: int | None = None
     history: tuple[Epoch, ...]
+
+    @property
+    def clean(self) -> Share:
+        """On all test images."""
+        return Share(self.accuracy, self.rows)
+
+    @property
+    def fgsm(self) -> Share:
+        """On all test images under FGSM."""
+        return Share(self.fgsm_accuracy, self.rows)
+
+    @property
+    def attacked(self) -> dict[str, Share]:
+        """On the images that were attacked in the end, as `robust_accuracy`."""
+        return {name: Share(v, self.rows_attacked) for name, v in self.robust_accuracy.items()}
+
+    @property
+    def score(self) -> Share:
+        """What headlines and rankings are about: the union of the threats, or without any what is clean."""
+        return self.attacked.get("union", self.clean)
+
+    @property
+    def held_out(self) -> tuple[dict[str, Share], ...]:
+        """On the images that were held out, for every epoch."""
+        count = self.rows_held_out or 0
+        return tuple(
+            {n: Share(100 * v, count) for n, v in e.validation.items()} for e in self.history
+        )
 
 
 def examined(run: Run) -> Mapping[str, tuple[Finding, ...]]:

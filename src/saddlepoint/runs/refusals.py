@@ -26,6 +26,7 @@ __all__ = [
     "check_free",
     "check_same",
     "check_same_answers",
+    "other_versions",
     "same_answers",
 ]
 
@@ -89,6 +90,13 @@ def check_same(old: Run, new: Run, folder: Path) -> None:
         raise ValueError(
             f"`--resume` must continue with the same {what} as the run in {folder}, got {got}; {remedy}."
         )
+
+
+def other_versions(old: Run, new: Run) -> tuple[str, ...]:
+    """A remark where the first rows were made by other versions: they may round differently."""
+    pairs = [(name, old.versions.get(name), now) for name, now in new.versions.items()]
+    changed = [f"{name} {then} and {now}" for name, then, now in pairs if then != now]
+    return (f"the run was continued with other versions: {', '.join(changed)}.",) if changed else ()
 
 
 def _differing(there: Mapping[str, Any], here: Mapping[str, Any]) -> dict[str, str]:

@@ -126,7 +126,7 @@ def attack_rows(
     else:
         metrics = _tested(job.test, metrics, tensors)
         tensors |= keep_patches(job.problem, job.test, tensors)
-    return execution.finish(tensors, done=total, seconds=round(seconds, 3), metrics=metrics.plain())
+    return execution.finish(metrics, tensors, seconds=seconds)
 
 
 def class_count(problem: AbstractProblem) -> int:

@@ -7,11 +7,25 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from types import FrameType
+from typing import TYPE_CHECKING
 
-__all__ = ["stop_on_signals"]
+if TYPE_CHECKING:
+    from saddlepoint.runs.record import Run
+
+__all__ = ["RunInterrupted", "stop_on_signals"]
 
 _active = False
+
+
+class RunInterrupted(KeyboardInterrupt):
+    """The run was stopped by Ctrl-C or a signal; `run` is its record so far, in `folder`."""
+
+    def __init__(self, run: Run, folder: Path) -> None:
+        super().__init__(f"stopped after {run.done} of {run.rows} rows")
+        self.run = run
+        self.folder = folder
 
 
 @contextmanager

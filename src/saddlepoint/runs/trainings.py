@@ -20,12 +20,12 @@ from saddlepoint.doctor.defaults import default_radius
 from saddlepoint.files import write_atomically
 from saddlepoint.problems import Ensemble
 from saddlepoint.runs import texts
+from saddlepoint.runs.build import begun, hashes_of
 from saddlepoint.runs.execute import Execution
-from saddlepoint.runs.hashing import hash_model, hash_settings, hash_tensors
 from saddlepoint.runs.materials import Images
 from saddlepoint.runs.metrics import Epoch, TrainingMetrics
 from saddlepoint.runs.preparing import begun_with
-from saddlepoint.runs.record import Hashes, Run
+from saddlepoint.runs.record import Run
 from saddlepoint.runs.refusals import ASKED, answers
 from saddlepoint.runs.settings import TrainSettings
 from saddlepoint.runs.training_parts import (
@@ -152,20 +152,10 @@ def record_training(settings: TrainSettings, work: Work, command: str) -> Run:
     values = {**settings.model_dump(), "recipe": asdict(work.recipe)}
     parts = {"train": work.train, "held out": work.held_out or work.train, "test": work.test}
     tensors = {f"{name} {k}": pair[k] for name, pair in parts.items() for k in (0, 1)}
-    return Run(
-        kind="train",
-        command=command,
-        settings=values,
-        seed=settings.seed,
-        domains=tuple(work.threats),
-        classes=(),
-        rows=work.recipe.epochs,
-        hashes=Hashes(
-            hash_settings(values),
-            {settings.model: hash_model(work.network) or "", **hashes_of_start(settings)},
-            hash_tensors(tensors),
-        ),
-    )
+    hashes = hashes_of(values, tensors, {settings.model: work.network})
+    hashes = replace(hashes, models={**hashes.models, **hashes_of_start(settings)})
+    rows = work.recipe.epochs
+    return begun("train", command, values, hashes, domains=tuple(work.threats), rows=rows)
 
 
 def first_answers(work: Work) -> Tensor | None:
@@ -225,8 +215,7 @@ def train_and_test(
             Epoch(stats=each.stats, validation=each.validation or {}) for each in history
         ),
     )
-    done = work.recipe.epochs
-    return execution.finish(metrics=metrics.plain(), done=done, seconds=execution.seconds())
+    return execution.finish(metrics, seconds=execution.seconds())
 
 
 def _fit(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from torch import Tensor
@@ -11,6 +12,7 @@ from saddlepoint.problems import AbstractProblem, Ensemble, Product, Transformed
 from saddlepoint.projections import LpBall, norm_name
 from saddlepoint.rules import AbstractWeightRule, Average, Entropic, Fixed, MinMax, WorstCase
 from saddlepoint.runs import texts
+from saddlepoint.runs.build import begun, hashes_of
 from saddlepoint.runs.counting import summarise
 from saddlepoint.runs.evaluations import (
     ALONE,
@@ -19,9 +21,8 @@ from saddlepoint.runs.evaluations import (
     evaluation_metrics,
     evaluation_tensors,
 )
-from saddlepoint.runs.hashing import hash_model, hash_settings, hash_tensors
 from saddlepoint.runs.metrics import Metrics
-from saddlepoint.runs.record import EVALUATE, Hashes, Kind, Run
+from saddlepoint.runs.record import EVALUATE, Kind, Run
 from saddlepoint.runs.rows import judged_rows
 from saddlepoint.runs.shown import keep_for_gallery
 from saddlepoint.solver import AttackResult
@@ -147,24 +148,16 @@ def _run(
     metrics: Metrics,
 ) -> Run:
     """The record; of what is not there any more nothing is hashed."""
-    models, images, rows = dict.fromkeys(settings["models"], ""), "", 0
-    if problem is not None:
-        hashes = [hash_model(model) or "" for model in problem.models]
-        models, rows = dict(zip(_model_names(problem), hashes, strict=True)), len(problem)
-        images = hash_tensors({"x": problem.images(problem.zeros()), "y": problem.truth})
-    return Run(
-        kind=kind,
-        command=command,
-        settings=settings,
-        seed=0 if problem is None else problem.seed,
-        domains=() if problem is None else problem.names,
-        classes=tuple(classes),
-        rows=rows,
-        done=rows,
-        hashes=Hashes(hash_settings(settings), models, images),
-        status="complete",
-        metrics=metrics.plain(),
-    )
+    if problem is None:
+        hashes = replace(hashes_of(settings, {}, {}), models=dict.fromkeys(settings["models"], ""))
+        run = begun(kind, command, settings, hashes, domains=(), rows=0, classes=classes)
+    else:
+        models = dict(zip(_model_names(problem), problem.models, strict=True))
+        data = {"x": problem.images(problem.zeros()), "y": problem.truth}
+        about: Any = {"domains": problem.names, "rows": len(problem), "classes": classes}
+        run = begun(kind, command, settings, hashes_of(settings, data, models), **about)
+        run = run.but(seed=problem.seed)
+    return metrics.noted(run.but(status="complete", done=run.rows))
 
 
 def _model_names(problem: AbstractProblem) -> list[str]:
