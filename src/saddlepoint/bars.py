@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import Any
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any, TypeVar
 
 from saddlepoint.extras import install
 
-__all__ = ["Bar", "bar"]
+__all__ = ["Bar", "bar", "telling"]
+
+State = TypeVar("State")
 
 
 class Bar:
@@ -90,3 +92,34 @@ def bar(title: str, *more: Any, quiet: bool = False) -> Iterator[Bar]:
     made = Bar(title, *more, quiet=quiet)
     with made.shown:
         yield made
+
+
+@contextmanager
+def telling(
+    progress: bool,
+    callback: Callable[[State], None] | None,
+    shown: Callable[[], AbstractContextManager[Callable[[State], None]]],
+) -> Iterator[Callable[[State], None] | None]:
+    """Who is told how far some work has come: the user's function, a bar, or both.
+
+    Args:
+        progress: Whether to show a bar.
+        callback: The user's own, or None.
+        shown: Makes the bar.
+
+    Example:
+        >>> with telling(False, None, lambda: bar("work")) as told:
+        ...     print(told)
+        None
+    """
+    if not progress:
+        yield callback
+        return
+    with shown() as report:
+
+        def tell(state: State) -> None:
+            report(state)
+            if callback is not None:
+                callback(state)
+
+        yield tell

@@ -94,13 +94,7 @@ def training(
     """
     from saddlepoint.training.training_bar import training_bar
 
-    with training_bar(title, quiet=quiet) as (bar, tell):
-        forecast = Forecast(bar.say, shorter)
-
-        def report(state: "TrainingProgress") -> None:
-            tell(state)
-            forecast(state)
-
+    with training_bar(title, quiet=quiet, also=lambda say: Forecast(say, shorter)) as report:
         yield report
 
 

@@ -1,4 +1,4 @@
-"""Who is told how far an evaluation has come: the user's function, a bar, or both."""
+"""The bar of an evaluation."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from saddlepoint.bars import bar
 from saddlepoint.display import attack_text
 from saddlepoint.evaluation.work import EvaluationProgress
 
-__all__ = ["evaluation_bar", "telling_evaluation"]
+__all__ = ["evaluation_bar"]
 
 _Told = Callable[[EvaluationProgress], None]
 
 
 @contextmanager
-def evaluation_bar(title: str, *, quiet: bool = False) -> Iterator[_Told]:
+def evaluation_bar(title: str = "evaluation", *, quiet: bool = False) -> Iterator[_Told]:
     """A bar for the attack that is running, with images left and images that are not fooled yet.
 
     Elsewhere than on a terminal there is one plain line per attack.
@@ -40,29 +40,3 @@ def evaluation_bar(title: str, *, quiet: bool = False) -> Iterator[_Told]:
                 shown.say(f"{title}: {where}: {figures}")
 
         yield report
-
-
-@contextmanager
-def telling_evaluation(progress: bool, callback: _Told | None) -> Iterator[_Told | None]:
-    """The callback of an evaluation.
-
-    Args:
-        progress: Whether to show a bar.
-        callback: The user's own, or None.
-
-    Example:
-        >>> with telling_evaluation(False, None) as told:
-        ...     print(told)
-        None
-    """
-    if not progress:
-        yield callback
-        return
-    with evaluation_bar("evaluation") as report:
-
-        def tell(state: EvaluationProgress) -> None:
-            report(state)
-            if callback is not None:
-                callback(state)
-
-        yield tell

@@ -13,8 +13,9 @@ from typing import Any, ParamSpec, final
 
 import torch
 
+from saddlepoint.bars import telling
 from saddlepoint.evaluation.domain_results import DomainAccuracy
-from saddlepoint.evaluation.evaluation_bar import telling_evaluation
+from saddlepoint.evaluation.evaluation_bar import evaluation_bar
 from saddlepoint.evaluation.pages import Status, part_of
 from saddlepoint.evaluation.results import Outcome, RobustAccuracy
 from saddlepoint.loaders import batches, length
@@ -41,7 +42,7 @@ def streaming(evaluate: Callable[_P, RobustAccuracy]) -> Callable[_P, RobustAccu
     @functools.wraps(evaluate)
     def either(*args: _P.args, **kwargs: _P.kwargs) -> RobustAccuracy:
         given = _arguments(signature, args, kwargs)
-        with telling_evaluation(given["progress"], given["callback"]) as callback:
+        with telling(given["progress"], given["callback"], evaluation_bar) as callback:
             return both(given | {"callback": callback})
 
     def both(given: dict[str, Any]) -> RobustAccuracy:
@@ -88,7 +89,7 @@ def streaming_problems(evaluate: Callable[_P, DomainAccuracy]) -> Callable[_P, D
     @functools.wraps(evaluate)
     def either(*args: _P.args, **kwargs: _P.kwargs) -> DomainAccuracy:
         given = _bound(signature, args, kwargs)
-        with telling_evaluation(given["progress"], given["callback"]) as callback:
+        with telling(given["progress"], given["callback"], evaluation_bar) as callback:
             return both(given | {"callback": callback})
 
     def both(given: dict[str, Any]) -> DomainAccuracy:

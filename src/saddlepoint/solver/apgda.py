@@ -9,6 +9,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
+from saddlepoint.bars import telling
 from saddlepoint.behind import keeping_buffers
 from saddlepoint.calls import full_precision
 from saddlepoint.directions import Direction, raw
@@ -17,6 +18,7 @@ from saddlepoint.precision import Precision, Precisions
 from saddlepoint.problems import AbstractProblem
 from saddlepoint.projections import AbstractSet, LpBall
 from saddlepoint.rules import AbstractWeightRule, MinMax
+from saddlepoint.solver.attack_bar import attack_bar
 from saddlepoint.solver.batching import Plan, Report, in_batches
 from saddlepoint.solver.best import Best, may_be_kept
 from saddlepoint.solver.checks import check_arguments, check_differentiable
@@ -24,7 +26,6 @@ from saddlepoint.solver.evaluate import evaluate, gradients_enabled
 from saddlepoint.solver.inspection import inspect
 from saddlepoint.solver.lowering import choose_precisions
 from saddlepoint.solver.result import AttackResult, Callback, History
-from saddlepoint.solver.telling import telling
 from saddlepoint.solver.watch import Watch
 
 __all__ = ["Keep", "apgda", "apgda_unchecked"]
@@ -113,7 +114,7 @@ def apgda(
     if keep not in ("last", "best"):
         raise ValueError(f"`keep` must be 'last' or 'best', got {keep!r}.")
     check_arguments(problem, ball, rule, loss, steps, start, targeted, batch_size)
-    with keeping_buffers(problem.models), telling(progress, callback) as told:
+    with keeping_buffers(problem.models), telling(progress, callback, attack_bar) as told:
         batch_size, accumulate = inspect(problem, loss, targeted, batch_size, accumulate)
         precisions = choose_precisions(problem, precision)
         return apgda_unchecked(

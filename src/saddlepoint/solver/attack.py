@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from saddlepoint import streams
+from saddlepoint.bars import telling
 from saddlepoint.behind import keeping_buffers
 from saddlepoint.calls import full_precision
 from saddlepoint.counts import check_count, check_seed
@@ -16,6 +17,7 @@ from saddlepoint.precision import Precision, Precisions
 from saddlepoint.problems import AbstractProblem
 from saddlepoint.projections import AbstractSet, LpBall
 from saddlepoint.rules import AbstractWeightRule, MinMax
+from saddlepoint.solver.attack_bar import attack_bar
 from saddlepoint.solver.batching import Plan, Report, in_batches
 from saddlepoint.solver.best import Best
 from saddlepoint.solver.checks import check_arguments, check_budget
@@ -28,7 +30,6 @@ from saddlepoint.solver.restart import Restart
 from saddlepoint.solver.result import AttackResult, Callback, keep_partial
 from saddlepoint.solver.schedule import divided, restart_length
 from saddlepoint.solver.steps import random_point, within_box
-from saddlepoint.solver.telling import telling
 from saddlepoint.solver.watch import Watch
 
 __all__ = ["attack", "attack_unchecked"]
@@ -135,7 +136,7 @@ def attack(
     if quantize is not None:
         Grid(quantize).check(problem.unperturbed())
         Grid(quantize).check_ball(ball.ball)
-    with keeping_buffers(problem.models), telling(progress, callback) as told:
+    with keeping_buffers(problem.models), telling(progress, callback, attack_bar) as told:
         batch_size, accumulate = inspect(problem, loss, targeted, batch_size, accumulate)
         precisions = choose_precisions(problem, precision)
         if evaluations is not None:

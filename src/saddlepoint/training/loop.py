@@ -14,6 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.data import Dataset
 
+from saddlepoint.bars import telling
 from saddlepoint.calls import full_precision
 from saddlepoint.counts import check_seed
 from saddlepoint.directions import raw
@@ -38,7 +39,7 @@ from .methods import ADVERSARIAL, MethodOptions, make_method
 from .recipes import Recipe
 from .session import CHECKPOINT, Session, Validation
 from .threats import Threat, ThreatLike, check_threats
-from .training_bar import telling_training
+from .training_bar import training_bar
 
 __all__ = ["METHODS", "Batches", "Loader", "Step", "TrainingProgress", "clean_step", "train"]
 
@@ -201,7 +202,7 @@ def train(
         if not resume:
             raise FileExistsError(f"`out` has {path} already; resume it or choose another folder.")
         session.restore(path)
-    with telling_training(progress, callback) as session.callback:
+    with telling(progress, callback, training_bar) as session.callback:
         session.run()
     return tuple(session.history)
 

@@ -1,30 +1,37 @@
-"""Who is told how far a training has come: the user's function, a bar, or both."""
+"""The bar of a training."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from saddlepoint.bars import Bar, bar
+from saddlepoint.bars import bar
 
 from .batches import TrainingProgress
 
-__all__ = ["telling_training", "training_bar"]
+__all__ = ["training_bar"]
 
 _Told = Callable[[TrainingProgress], None]
 
 
 @contextmanager
-def training_bar(title: str, *, quiet: bool = False) -> Iterator[tuple[Bar, _Told]]:
+def training_bar(
+    title: str = "training",
+    *,
+    quiet: bool = False,
+    also: Callable[[Callable[[str], None]], _Told] | None = None,
+) -> Iterator[_Told]:
     """A bar over all steps with epoch, time left, and what else there is room for, and one line per epoch.
 
     Args:
         title: What is trained.
         quiet: Neither bar nor lines.
+        also: Gets what says a line, and gives who else is told of every step.
     """
     from rich.progress import TaskProgressColumn
 
     with bar(title, TaskProgressColumn(), quiet=quiet) as shown:
+        other = None if also is None else also(shown.say)
 
         def report(state: TrainingProgress) -> None:
             done, columns = (state.epoch - 1) * state.steps + state.step, shown.shown.console.width
@@ -33,34 +40,10 @@ def training_bar(title: str, *, quiet: bool = False) -> Iterator[tuple[Bar, _Tol
             shown.move(done, state.epochs * state.steps, figures, first)
             if state.step == state.steps:
                 shown.say(f"{title}  {epoch}  {figures}")
+            if other is not None:
+                other(state)
 
-        yield shown, report
-
-
-@contextmanager
-def telling_training(progress: bool, callback: _Told | None) -> Iterator[_Told | None]:
-    """The callback of a training.
-
-    Args:
-        progress: Whether to show a bar.
-        callback: The user's own, or None.
-
-    Example:
-        >>> with telling_training(False, None) as told:
-        ...     print(told)
-        None
-    """
-    if not progress:
-        yield callback
-        return
-    with training_bar("training") as (_, report):
-
-        def tell(state: TrainingProgress) -> None:
-            report(state)
-            if callback is not None:
-                callback(state)
-
-        yield tell
+        yield report
 
 
 def _figures(state: TrainingProgress) -> str:
