@@ -126,6 +126,7 @@ def run_attack(
     from saddlepoint.runs import build
     from saddlepoint.runs.record import ROW_NOUNS
     from saddlepoint.runs.refusals import answers
+    from saddlepoint.runs.shown import files_of_rows
 
     from . import folders, progress, show
     from .errors import library, usage
@@ -160,7 +161,7 @@ def run_attack(
     if rank:
         return 0
     if running.save_images is not None:
-        origin = Origin(ready.images.classes, build.files_of_rows(settings, ready.images))
+        origin = Origin(ready.images.classes, files_of_rows(settings, ready.images))
         _save_images(settings, job.problem, folder, running.save_images, origin, quiet=quiet)
     return _finish(run, folder, quiet=quiet, as_json=running.json)
 
@@ -169,9 +170,8 @@ def _prepared(
     settings: "AttackSettings", running: ImagesRunning, folder: Path, *, quiet: bool
 ) -> "tuple[Prepared[AttackSettings], AttackSettings, Job]":
     """Load images and models, and make the problem: the settings are those that the run has in the end."""
-    from saddlepoint.runs import build, patching, targets
-    from saddlepoint.runs import victims as victim_room
-    from saddlepoint.runs.preparing import prepared, with_precisions
+    from saddlepoint.runs import build
+    from saddlepoint.runs.preparing import prepared
 
     from . import progress, show
     from .errors import library, usage
@@ -181,20 +181,11 @@ def _prepared(
             ready = prepared(settings, trust=running.trust, progress=downloading)
         show.size_used(settings.size, ready.settings.size, ready.settings.crop, quiet=quiet)
         show.limit_used(settings.limit, len(ready.images.x), quiet=quiet)
-        settings, classes = ready.settings, ready.images.classes
-        x, y = targets.without(settings, ready.x, ready.y, classes)
-        problem = build.problem_of(settings, x, y, ready.models)
-        test = patching.test_of(settings, problem, x, y, ready.models)
-        if settings.targeted is not None:
-            problem = targets.aimed(problem, settings.targeted, classes)
-            test = test and test.aimed(settings.targeted, classes)
-        victims = victim_room.victims_of(settings, problem, x, y, ready.victims)
         asked = settings.precision
-        settings, _ = with_precisions(settings, problem, folder, resume=running.resume)
+        settings, make_job = build.assembled(ready, folder, resume=running.resume)
         show.precision_used(asked, settings.precision, quiet=quiet)
-        build.rules_of(settings, problem)  # weights for other domains are the user's to mend
     with library():
-        return ready, settings, build.job_of(settings, problem, victims, test)
+        return ready, settings, make_job()
 
 
 def _save_images(

@@ -1,4 +1,4 @@
-"""Which rows of an attack a report will show, and the images it needs for them."""
+"""Which rows of an attack a report will show, the images it needs for them, and the files these come from."""
 
 from __future__ import annotations
 
@@ -7,10 +7,13 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
+from saddlepoint import data
 from saddlepoint.problems import AbstractProblem, Product, Transformed
+from saddlepoint.runs.materials import Images
+from saddlepoint.runs.settings import AttackSettings, PatchSettings, UniversalSettings
 from saddlepoint.streams import JUDGE
 
-__all__ = ["GALLERY_ROWS", "gallery_rows", "hardness", "keep_for_gallery"]
+__all__ = ["GALLERY_ROWS", "files_of_rows", "gallery_rows", "hardness", "keep_for_gallery"]
 
 GALLERY_ROWS = 60
 """How many rows a report shows at most."""
@@ -84,3 +87,16 @@ def keep_for_gallery(problem: AbstractProblem, tensors: Mapping[str, Tensor]) ->
         if all(view.shape == views[0].shape for view in views):
             kept["gallery.views"] = torch.stack(views, dim=1)
     return kept
+
+
+def files_of_rows(settings: AttackSettings, images: Images) -> list[tuple[str, ...]]:
+    """For every row of the problem the files its images come from; empty where images are no files."""
+    if not images.files or isinstance(settings, PatchSettings):  # a patch is for many images
+        return []
+    if not isinstance(settings, UniversalSettings):
+        return [(file,) for file in images.files]
+    rows, seed = torch.arange(len(images.y)), settings.seed
+    groups, _ = data.group(
+        rows, images.y, settings.group_size, seed=seed, by_class=settings.by_class
+    )
+    return [tuple(images.files[row] for row in group) for group in groups.tolist()]
