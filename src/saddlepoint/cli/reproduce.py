@@ -58,8 +58,8 @@ def reproduce(
         resume: Continue what is in the folder; finished rows are not run again.
         figures: Folder for the figures. [default: the folder of the results]
         parameters: Folder with NAME.safetensors and NAME.json of networks that are not shipped.
-        precision: What networks compute in while they are attacked; verdicts are in float32. bfloat16 takes about
-            half the time for networks B and E, where the processor has it.
+        precision: What networks compute in while they are attacked; verdicts are in float32. bfloat16 takes
+            about half the time for networks B and E, where the processor has it.
         store: Folder for a summary of the results, NAME.json, from which --summary writes tables.
         summary: Write the tables and claims of this Markdown file, or of all in this folder, such as docs, from
             the summaries in --store, and stop. [default of --store here: the folder `results` beside the file]
