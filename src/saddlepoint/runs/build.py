@@ -15,11 +15,11 @@ from saddlepoint import data
 from saddlepoint.problems import AbstractProblem, Ensemble, Model, Patched, Product, Universal
 from saddlepoint.projections import NORMS, AbstractSet, LpBall
 from saddlepoint.rules import AbstractWeightRule
-from saddlepoint.runs import attack_words, texts
+from saddlepoint.runs import attack_words, patching, texts
 from saddlepoint.runs.attack_words import gradient, view_names
 from saddlepoint.runs.hashing import hash_model, hash_settings, hash_tensors
 from saddlepoint.runs.materials import Images
-from saddlepoint.runs.patching import PatchTest, patched_of, shared, test_of
+from saddlepoint.runs.patching import PatchTest, patched_of, shared
 from saddlepoint.runs.preparing import Prepared, for_models, with_precisions
 from saddlepoint.runs.record import EVALUATE, Hashes, Kind, Run
 from saddlepoint.runs.rows import Job, Solve
@@ -233,7 +233,7 @@ def assembled(
     settings, classes = ready.settings, ready.images.classes
     x, y = without(settings, ready.x, ready.y, classes)
     problem = problem_of(settings, x, y, ready.models)
-    test = test_of(settings, problem, x, y, ready.models)
+    test = patching.test_of(settings, problem, x, y, ready.models)
     if settings.targeted is not None:
         problem = aimed(problem, settings.targeted, classes)
         test = test and test.aimed(settings.targeted, classes)
