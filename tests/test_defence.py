@@ -18,6 +18,8 @@ from folders import ROOT
 from saddlepoint import cli, data, models
 from saddlepoint.evaluation import robust_accuracy
 from saddlepoint.projections import l2, linf
+from saddlepoint.rules import MinMax
+from saddlepoint.runs import texts
 
 TINY = plan.Table(
     "tiny",
@@ -43,6 +45,17 @@ def network(training: plan.Training, right: dict[str, torch.Tensor], **others: A
 
 
 class TestPlan:
+    def test_the_full_recipe_trains_on_all_images(self) -> None:
+        assert {each.settings.held_out for each in plan.TABLES["full"].trainings()} == {0}
+        assert {each.settings.limit for each in plan.TABLES["full"].trainings()} == {None}
+
+    def test_no_step_of_the_grid_is_cut(self) -> None:
+        for each in plan.TABLES["grid"].trainings():
+            rule = texts.rule(each.settings.rule)
+            assert isinstance(rule, MinMax)
+            assert rule.step_size is not None
+            assert rule.step_size * rule.gamma <= 1
+
     @pytest.mark.parametrize("name", plan.TABLES)
     def test_every_training_is_a_line_that_the_command_takes(self, name: str) -> None:
         trainings = list(plan.TABLES[name].trainings())
@@ -273,15 +286,33 @@ class TestPage:
         assert ampgd.share("union") == pytest.approx(100 * (12 + 9) / 60)
         found = ampgd.minus(eat)
         assert found is not None
-        # Only seed 0 is common: images 6 to 11 are the difference.
-        share = 6 / 30
-        error = 1.96 * math.sqrt(share * (1 - share) * 30 / 29) / math.sqrt(30)
-        wanted = [100 * share, 100 * (share - error), 100 * (share + error)]
+        # Only seed 0 is common: images 6 to 11 are the difference, and one more is counted on either side.
+        middle, square = 6 / 32, 8 / 32
+        error = 1.959964 * math.sqrt((square - middle**2) / 32)
+        wanted = [100 * 6 / 30, 100 * (middle - error), 100 * (middle + error)]
         assert found == pytest.approx(tuple(wanted))
         text = page.rendered(TINY, "quick", networks)
         assert "**35.0** [30.0, 40.0]" in text
-        assert "Highest mean union: AMPGD, 35.0." in text
-        assert "are there" not in text  # all of them are
+        assert "seed 0)" in text  # of the difference
+        assert "Highest union over seed 0, which all of these rows have: AMPGD, 40.0." in text
+        assert "have been judged" not in text  # all of them have
+
+    def test_rows_are_compared_over_the_seeds_that_they_share(self) -> None:
+        table = replace(TINY, seeds=2, more={})
+        left = {("AMPGD", 0): 20, ("AMPGD", 1): 10, ("E-AT", 0): 18, ("E-AT", 1): 2}
+        networks = {}
+        for each in table.trainings():
+            union = torch.arange(30) < left[each.row, each.seed]
+            networks[each.key] = network(each, {"clean": union, "linf": union, "l2": union})
+        text = page.rendered(table, "quick", networks)
+        assert "Highest mean union: AMPGD, 50.0." in text
+        assert "seed 0" not in text
+        del networks["tiny/E-AT/1"]  # whose mean would then be above AMPGD's
+        text = page.rendered(table, "quick", networks)
+        assert "Highest union over seed 0, which all of these rows have: AMPGD, 66.7." in text
+        assert "3 of the 4 networks of this table have been judged so." in text
+        del networks["tiny/AMPGD/0"]
+        assert "Highest" not in page.rendered(table, "quick", networks)  # no seed is shared
 
     def test_the_papers_rows_stand_beside_those_of_the_same_suite_and_method(self) -> None:
         table = replace(plan.TABLES["cifar10"], suites={"quick": 30, "autoattack": 30})
@@ -315,7 +346,7 @@ class TestPage:
         }
         text = page.rendered(table, "quick", networks)
         assert "| l2 1 | 2 | 0.55 [0.50, 0.60] | 0.40 [0.40, 0.40] |" in text
-        assert "2 of 2 trainings" in text
+        assert "2 of 2 networks" in text
 
     def test_nothing_is_said_of_tables_without_networks(self) -> None:
         assert page.rendered(TINY, "quick", {}) == ""

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import mean
@@ -15,6 +14,7 @@ from torch import Tensor
 
 from benchmarks.peers.page import table as markdown
 from saddlepoint.evaluation.rates import wilson
+from saddlepoint.experiments.pairs import mean_of
 
 from .plan import TABLES, Table
 from .published import PUBLISHED
@@ -32,10 +32,10 @@ Written by `python -m benchmarks.defence` from `docs/results/defence.json`; the 
 with radii (0.3, 2, 10), for CIFAR-10 `preact_resnet_small` with (0.03, 0.5, 12). Accuracy in percent on the
 first test images, under every attack of a suite; clean accuracy is that of all test images. With several
 seeds numbers are means over them, and the smallest and largest union follow in brackets; **one seed has no
-spread, and says little about a method**. The last column is the union of the first row minus that of this
-row, image by image on the same images and averaged over the seeds that both have, with a 95 % interval over
-images; what another seed would change is not in it. Where the paper publishes a number under the same suite,
-that of its own, larger network stands behind.
+spread, and says little about a method**. "Minus it" is the union of the first row minus that of this
+row, image by image on the same images and averaged over the seeds that both have, which are named where they
+are fewer than either has, with a 95 % interval over images; what another seed would change is not in it. Where
+the paper publishes a number under the same suite, that of its own, larger network follows.
 """
 
 
@@ -61,19 +61,26 @@ class Line:
         """Mean accuracy in percent over the seeds."""
         return 100 * self.right[name].double().mean().item()
 
+    def unions(self, seeds: Collection[int]) -> list[list[bool]]:
+        """Who was right under all threats, for some of its seeds."""
+        found: list[list[bool]] = [
+            self.right["union"][self.seeds.index(seed)].tolist() for seed in seeds
+        ]
+        return found
+
     def minus(self, other: Line) -> tuple[float, float, float] | None:
         """The union of this row minus that of another in points, and its interval over images."""
-        common = [seed for seed in self.seeds if seed in other.seeds]
+        common = shared_seeds([self, other])
         if not common:
             return None
-        mine, theirs = (
-            torch.stack([each.right["union"][each.seeds.index(seed)] for seed in common]).double()
-            for each in (self, other)
-        )
-        difference = 100 * (mine - theirs).mean(dim=0)
-        middle, spread = difference.mean().item(), difference.std().item()
-        half = 1.96 * spread / math.sqrt(len(difference))
-        return middle, middle - half, middle + half
+        pairs = list(zip(other.unions(common), self.unions(common), strict=True))
+        middle, (low, high) = mean_of(pairs, same_rows=True)
+        return middle, low, high
+
+
+def shared_seeds(rows: Iterable[Line]) -> list[int]:
+    """The seeds that all rows have."""
+    return sorted(set.intersection(*(set(row.seeds) for row in rows)))
 
 
 def lines(table: Table, suite: str, networks: Mapping[str, Any]) -> list[Line]:
@@ -143,7 +150,7 @@ def _weights(table: Table, rows: list[Line]) -> str:
         cells.append([row.row, str(len(row.seeds)), *shown])
     head = ["Method", "seeds", *(f"weight of {name}" for name in names)]
     done, wanted = sum(len(row.seeds) for row in rows), sum(1 for _ in table.trainings())
-    return f"{markdown(head, cells)}\n{done} of {wanted} trainings of this table are there.\n"
+    return f"{markdown(head, cells)}\n{done} of {wanted} networks of this table are there.\n"
 
 
 def _union(row: Line) -> str:
@@ -157,18 +164,35 @@ def _union(row: Line) -> str:
 
 def _difference(first: Line, row: Line) -> str:
     found = None if row is first else first.minus(row)
-    return "" if found is None else f"{found[0]:+.1f} ({found[1]:+.1f} to {found[2]:+.1f})"
+    if found is None:
+        return ""
+    common = shared_seeds([first, row])
+    fewer = len(common) < max(len(first.seeds), len(row.seeds))
+    seeds = f", seed {', '.join(map(str, common))}" if fewer else ""
+    return f"{found[0]:+.1f} ({found[1]:+.1f} to {found[2]:+.1f}{seeds})"
 
 
 def _said(table: Table, rows: list[Line]) -> str:
-    """What the numbers say by themselves: who has the highest union, and how many trainings are missing."""
-    best = max(rows, key=lambda row: row.share("union"))
+    """What the numbers say by themselves: who has the highest union, and how many networks are missing.
+
+    Rows are compared over the seeds that all of them have.
+    """
+    common = shared_seeds(rows)
     done, wanted = sum(len(row.seeds) for row in rows), sum(1 for _ in table.trainings())
     said = []
-    if len(rows) > 1:
-        said.append(f"Highest mean union: {best.row}, {best.share('union'):.1f}.")
+    if len(rows) > 1 and common:
+        means = {row.row: mean(map(mean, row.unions(common))) for row in rows}
+        best = max(means, key=means.__getitem__)
+        number = f"{best}, {100 * means[best]:.1f}"
+        which = f"seed{'s' if len(common) > 1 else ''} {', '.join(map(str, common))}"
+        whole = all(list(row.seeds) == common for row in rows)
+        said.append(
+            f"Highest mean union: {number}."
+            if whole and len(common) > 1
+            else f"Highest union over {which}, which all of these rows have: {number}."
+        )
     if done < wanted:
-        said.append(f"{done} of {wanted} trainings of this table are there.")
+        said.append(f"{done} of the {wanted} networks of this table have been judged so.")
     return " ".join(said) + "\n"
 
 
