@@ -12,6 +12,8 @@ __all__ = ["Bar", "bar", "telling"]
 
 State = TypeVar("State")
 
+_BOTH = 24  # so many columns hold a part of a title and a part of the figures
+
 
 class Bar:
     """One bar on stderr if that is a terminal; where it is not, also in notebooks, the lines that are said.
@@ -63,8 +65,11 @@ class Bar:
         """Show how much is done, and what there is room for to say beside it."""
         self._title = self._title if title is None else title
         room = self.shown.console.width - self._fixed
-        # Where there is room for both, half of it is for the figures.
-        named = self._cut(self._title, room if room < 24 else max(room // 2, room - len(figures)))
+        if room < _BOTH:
+            figures = self._count(figures, room)
+            named = self._cut(self._title, room - len(figures))
+        else:  # half of it is for the figures
+            named = self._cut(self._title, max(room // 2, room - len(figures)))
         self.shown.update(
             self.task,
             completed=done,
@@ -72,6 +77,19 @@ class Bar:
             figures=self._escape(self._cut(figures, room - len(named))),
             description=self._escape(named),
         )
+
+    @staticmethod
+    def _count(figures: str, room: int) -> str:
+        """What is worth more than the title where there is room for one of them: how much is done.
+
+        Example:
+            >>> [Bar._count("8/100 images, 5 fooled", room) for room in (20, 9, 4)]
+            ['8/100 images', '8/100', '']
+        """
+        if not figures[:1].isdigit():
+            return ""
+        first, word = figures.partition(",")[0], figures.split()[0].rstrip(",")
+        return first if len(first) + 4 <= room else word if len(word) <= room else ""
 
     @staticmethod
     def _cut(text: str, room: int) -> str:

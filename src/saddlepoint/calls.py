@@ -25,6 +25,7 @@ __all__ = [
     "dtypes_of",
     "full_precision",
     "home",
+    "how_to_declare",
     "logits_of",
 ]
 
@@ -38,6 +39,10 @@ Example:
     torch.Size([5, 4])
 """
 
+_DECLARE = (
+    "it has no gradients; declare a model that answers arrays by saddlepoint.scores(model), on the command "
+    "line by scores: before its word, and give the attack a gradient"
+)
 _DEVICES = ("cpu", "cuda", "mps", "xpu")  # that autocast may be on for
 
 
@@ -118,11 +123,31 @@ def logits_of(output: object) -> Tensor:
         got = f"{_name(found.dtype)}; return scores of all classes, not classes"
     elif isinstance(output, Mapping):
         got = f"{type(output).__name__} with keys {list(output)}; wrap it to return one of them"
+    elif _is_array(found) or _is_array(output):
+        got = f"{type(output).__name__}: {_DECLARE}"
     else:
         got = f"{type(output).__name__}; wrap it in a function that returns the tensor alone"
     raise TypeError(
         'models must return logits (B, C) as a floating-point tensor, as `.logits` or ["logits"], or as the '
         f"first of a tuple, got {got}."
+    )
+
+
+def how_to_declare(thing: object) -> str:
+    """How a classifier of scikit-learn's kind, which cannot be called, becomes a model; empty for other things.
+
+    Example:
+        >>> class Forest:
+        ...     def predict_proba(self, rows): ...
+        >>> how_to_declare(Forest())
+        '; declare a classifier of scikit-learn by saddlepoint.scores(it.predict_proba, probabilities=True, \
+flat=True)'
+    """
+    if not callable(getattr(thing, "predict_proba", None)):
+        return ""
+    return (
+        "; declare a classifier of scikit-learn by saddlepoint.scores(it.predict_proba, probabilities=True, "
+        "flat=True)"
     )
 
 
@@ -202,6 +227,11 @@ def _dtype_remedy(given: torch.dtype, known: set[torch.dtype], error: RuntimeErr
             f"it failed ({error}); write model.float(), with the wrapper around the network included."
         )
     return None
+
+
+def _is_array(found: object) -> bool:
+    """Whether it is numbers of another library than torch."""
+    return not isinstance(found, Tensor) and hasattr(found, "__array__")
 
 
 def _name(dtype: torch.dtype) -> str:

@@ -10,6 +10,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+import saddlepoint as sp
 from commands import inside, run
 from saddlepoint import data
 from saddlepoint.runs.materials import Images, load_models
@@ -213,3 +214,65 @@ def test_a_file_of_settings_for_random_search_may_name_the_default_rule_only(
     assert inside(*again, tmp_path / "same.yaml") == 0
     assert inside(*again, tmp_path / "other.yaml") == 2
     assert "`--rule` must be left out with --gradient searched" in capsys.readouterr().err
+
+
+UNDECLARED = """
+import numpy as np
+
+class Forest:
+    def predict_proba(self, rows):
+        return np.full((len(rows), 10), 0.1)
+
+forest = Forest()
+
+def arrays():
+    return lambda images: np.zeros((len(images), 10), np.float32)
+"""
+
+
+@pytest.mark.parametrize("command", ["attack ensemble --eps 0.2", "evaluate --threat linf:0.2"])
+def test_models_of_numpy_and_scikit_learn_are_told_how_they_are_declared(
+    command: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("forests.py").write_text(UNDECLARED)
+    line = (*command.split(), "--data", "mnist-sample", "--limit", "4")
+    assert inside(*line, "--models", "forests.py:arrays") != 0
+    said = capsys.readouterr().err
+    assert "got ndarray: it has no gradients" in said
+    assert "saddlepoint.scores(model)" in said
+    assert "scores: before its word" in said
+    assert inside(*line, "--models", "forests.py:forest") == 2
+    said = capsys.readouterr().err
+    assert "got Forest; declare a classifier of scikit-learn by saddlepoint.scores(" in said
+
+
+def test_python_says_how_a_classifier_is_declared() -> None:
+    class Forest:
+        def predict_proba(self, rows: object) -> object:
+            return rows
+
+    x, y = data.sample("mnist", 2)
+    for use in (lambda: sp.Ensemble([Forest()], x, y), lambda: sp.models.wrap(Forest())):
+        with pytest.raises(TypeError, match=r"got Forest; .* saddlepoint.scores\(it.predict_proba"):
+            use()
+
+
+def test_the_doctor_knows_models_that_are_declared(capsys: pytest.CaptureFixture[str]) -> None:
+    """They are told to be what they are, and not accused of masking what nobody asks them for."""
+    line = ("--data", "mnist-sample", "--limit", "4")
+    assert inside("doctor", "scores:mnist-a", *line) == 1
+    said = capsys.readouterr().out
+    assert "declared to answer scores only" in said
+    assert "--gradient estimated:queries=5000" in said
+    assert "masks" not in said
+    assert "withstand" not in said
+    assert (
+        inside("evaluate", "scores:mnist-a", "--threat", "linf:0.2", *line, "--out", "never") == 1
+    )
+    said = capsys.readouterr().err
+    assert "not fit to be evaluated" in said
+    assert "declared to answer scores only" in said

@@ -33,9 +33,18 @@ def elsewhere(tmp_path, monkeypatch):
     [
         (
             "evaluate oncenets.py:smal --threat linf:0.1",
-            "`MODEL` oncenets.py:smal must name something in oncenets.py, which has sp, small, got 'smal'; did",
+            "`MODEL` oncenets.py:smal must name something in oncenets.py, which has small, got 'smal'; did",
         ),
         ("attack ensemble --models oncenets.py:smal --eps 0.1", "`--models` oncenets.py:smal must"),
+        (
+            "attack ensemble --models A --victims oncenets.py:smal --eps 0.1",
+            "`--victims` oncenets.py:smal must",
+        ),
+        (
+            "attack ensemble --models A --victims no.pt:oncenets.py:small --eps 0.1",
+            "`--victims` must name a file that exists, got 'no.pt'",
+        ),
+        ("attack ensemble --models A --victims a:b:c --eps 0.1", "`--victims` must be one of: A,B"),
         (
             "train --data d.npz --model none.py:net",
             "`--model` must name a file that exists, got 'n",

@@ -311,3 +311,29 @@ def test_page_tables_and_console_keep_white_box_and_transfer_apart(
     assert not (tmp_path / "plain/table.csv").exists()
     assert "transfer" not in plain.metrics
     assert 'id="transfer"' not in (tmp_path / "plain/report.html").read_text()
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("--models A --victims D,D", "`--victims` must be different models, got D (2), which is D"),
+        ("--models A --victims D,scores:D", "`--victims` must be different models, got D (2)"),
+        ("--models A --victims Z", "`--victims` must be, for --data mnist, A, B, C, D, got 'Z'"),
+        ("--models A,Z --victims D", "`--models` must be, for --data mnist, A, B, C, D, got 'Z'"),
+        ("--models A --victims nonsuch", "`--victims` must be one of"),
+        (
+            "--models nets.py:asked --victims nets.py:second --mean own,mnist,mnist",
+            "`--mean` must have one entry for all models or one for each, 2 with --victims, got 3",
+        ),
+        (
+            "--models nets.py:asked,A --mean own,mnist,mnist",
+            "`--mean` must have one entry for all models or one for each, 2, got 3",
+        ),
+    ],
+)
+def test_what_is_wrong_with_victims_is_said_of_victims(
+    words: str, message: str, calls: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert inside("attack", "ensemble", *words.split(), *QUICK, "--out", "r") == 2
+    assert message in capsys.readouterr().err
+    assert not Path("r").exists()

@@ -71,14 +71,15 @@ def check_models(flags: Mapping[str, Any], *named: str) -> None:
         named: Models that are named without a flag.
     """
     from saddlepoint.runs.model_words import check_there
-    from saddlepoint.runs.texts import split
+    from saddlepoint.runs.texts import renamed, split
 
-    words = ",".join(filter(None, (flags.get(name) for name in ("models", "model", "victims"))))
-    try:
-        check_there([*named, *split(words)])
-    except ValueError as error:
-        flag = "MODEL" if named else "--model" if flags.get("model") else "--models"
-        raise UsageError(str(error).replace("`--models`", f"`{flag}`")) from error
+    words = {"MODEL": list(named)}
+    words |= {f"--{name}": split(flags.get(name) or "") for name in ("models", "model", "victims")}
+    for flag, models in words.items():
+        try:
+            check_there(models)
+        except ValueError as error:
+            raise UsageError(renamed(str(error), {"--models": flag})) from error
 
 
 def given(settings: Any) -> dict[str, Any]:

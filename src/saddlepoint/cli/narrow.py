@@ -1,10 +1,23 @@
 """Tables for terminals of any width: side by side where they fit, one figure per line where they do not."""
 
+import os
+import sys
+
 from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-__all__ = ["fitted"]
+__all__ = ["console_of", "fitted"]
+
+
+def console_of(width: int) -> Console:
+    """Stdout as wide as the terminal is or COLUMNS says; as wide as given where neither does.
+
+    Args:
+        width: In files and pipes.
+    """
+    told = sys.stdout.isatty() or os.environ.get("COLUMNS", "").isdigit()
+    return Console(width=None if told else width, highlight=False)
 
 
 def fitted(console: Console, table: Table) -> RenderableType:

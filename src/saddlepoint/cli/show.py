@@ -14,7 +14,7 @@ from rich.table import Table
 
 from saddlepoint.runs.plain import printable
 
-from .narrow import fitted
+from .narrow import console_of, fitted
 
 if TYPE_CHECKING:
     from saddlepoint.evaluation import SavedImages
@@ -121,7 +121,7 @@ def summary(run: "Run") -> None:
     from saddlepoint.runs.attack_words import weighted
     from saddlepoint.runs.settings import AttackSettings
 
-    console = Console(width=None if sys.stdout.isatty() else 100, highlight=False)
+    console = console_of(100)
     metrics = AttackMetrics.of(run)
     settings = settings_of(run, AttackSettings)
     names = [words.method_name(settings)]
@@ -208,7 +208,7 @@ def _patch_summary(run: "Run") -> None:
     from saddlepoint.report.patch_page import patch_headline, view_table
     from saddlepoint.runs import AttackMetrics
 
-    console = Console(width=None if sys.stdout.isatty() else 110, highlight=False)
+    console = console_of(110)
     metrics = AttackMetrics.of(run)
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     headings, lines = view_table(run, metrics)
@@ -229,7 +229,7 @@ def evaluation(run: "Run") -> None:
     from saddlepoint.report.evaluation_page import accuracy_text, attack_table, evaluation_headline
     from saddlepoint.runs import EvaluationMetrics
 
-    console = Console(width=None if sys.stdout.isatty() else 120, highlight=False)
+    console = console_of(120)
     metrics = EvaluationMetrics.of(run)
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     several = len(metrics.domains) > 1
@@ -291,7 +291,7 @@ def results_table(shown: "Results") -> None:
         table.add_row(*map(_shown, line))
     say(shown.title)
     # Elsewhere than on a terminal as wide as it is.
-    console = Console(width=None if sys.stdout.isatty() else 300, highlight=False)
+    console = console_of(300)
     console.print(fitted(console, table))
     for remark in shown.notes:
         say(f"{remark}\n")
@@ -322,7 +322,7 @@ def board(found: "Board") -> None:
         score_text,
     )
 
-    console = Console(width=None if sys.stdout.isatty() else 120, highlight=False)
+    console = console_of(120)
     for ranking in in_order(found):
         console.print(_shown(f"{ranking.question.title} {ranking.question.key}"))
         console.print(_shown(ranking_about(ranking)))

@@ -20,6 +20,7 @@ from saddlepoint.loaders import batches
 from saddlepoint.models.own_code import place_of
 from saddlepoint.problems import Model
 from saddlepoint.problems.inputs import Data, Numbers
+from saddlepoint.score_models import has_gradient
 
 __all__ = ["Finding", "Findings", "Status", "examine", "worst"]
 
@@ -56,7 +57,8 @@ def examine(
         callback: Called with every finding as soon as it is there.
 
     Returns:
-        Findings, in the order of the checks. Where images or outputs are unusable, only that one.
+        Findings, in the order of the checks. Where images or outputs are unusable, only that one; of a model
+        that `saddlepoint.scores` declares, those that need no gradient.
 
     Raises:
         ValueError: `eps` or `steps` out of range, or no image.
@@ -98,6 +100,8 @@ def examine(
         subject = Subject(model, x, y, eps=eps, steps=steps, queries=queries, seed=seed)
         for look in behaviour.CHECKS:
             note(look(subject))
+            if look is behaviour.gradients and not has_gradient(model):
+                return findings  # all that follows would tell of the same
         try:
             for check in strength.CHECKS:
                 note(check(subject))

@@ -16,6 +16,7 @@ from saddlepoint.evaluation.failures import reason
 from saddlepoint.losses import fooled
 from saddlepoint.models.own_code import place_of
 from saddlepoint.problems import Model
+from saddlepoint.score_models import has_gradient
 from saddlepoint.solver.watch import TWICE, alone_tolerance, moved
 
 __all__ = ["CHECKS", "inputs", "mode"]
@@ -91,7 +92,9 @@ def outputs(subject: Subject) -> Finding:
             "fail",
             "outputs are non-negative and sum to one.",
             "these are probabilities: losses saturate and gradients come out far too small.",
-            "return logits: drop the last softmax.",
+            "return logits: drop the last softmax."
+            if has_gradient(subject.model)
+            else "declare them: saddlepoint.scores(model, probabilities=True) takes their logarithm.",
         )
     spread = float((values.amax(dim=-1) - values.amin(dim=-1)).median())
     return Finding(
@@ -137,7 +140,17 @@ def randomness(subject: Subject) -> Finding:
 
 
 def gradients(subject: Subject) -> Finding:
-    """Zero, vanishing, exploding or undefined gradients of the margin."""
+    """Zero, vanishing, exploding or undefined gradients of the margin; or none, because the user says so."""
+    if not has_gradient(subject.model):
+        return Finding(
+            "gradients",
+            "fail",
+            "the model is declared to answer scores only, so that it has no gradient.",
+            "evaluations follow gradients: of their attacks random search alone is left, and what it leaves is "
+            "called robust.",
+            "attack it with `attack ensemble --models scores:WORD --gradient estimated:queries=5000`; a "
+            "network that has gradients is named without scores:.",
+        )
     gradient = input_gradient(subject.model, subject.x, subject.y, "margin").flatten(1)
     norms = torch.linalg.vector_norm(gradient, dim=1)
     if not bool(norms.isfinite().all()):

@@ -16,6 +16,8 @@ from typing import Any
 
 from torch import nn
 
+from saddlepoint.calls import how_to_declare
+
 __all__ = ["code_of", "from_code", "is_code", "place_of", "reason_in", "takes"]
 
 _PLACES = [sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "scripts")]
@@ -81,7 +83,8 @@ def from_code(module: str, factory: str) -> Callable[..., Any]:
     name = f"{module}:{factory}"
     found = code_of(name, lambda thing: isinstance(thing, nn.Module))
     if not callable(found):
-        raise ValueError(f"`{name}` must give a model, got {type(found).__name__}.")
+        got = f"{type(found).__name__}{how_to_declare(found)}"
+        raise ValueError(f"`{name}` must give a model, got {got}.")
     return found.eval() if isinstance(found, nn.Module) else found
 
 

@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from saddlepoint.behind import modules_behind
-from saddlepoint.calls import dtypes_of, logits_of
+from saddlepoint.calls import dtypes_of, how_to_declare, logits_of
 
 __all__ = ["NORMALISATIONS", "Normalisation", "Wrapped", "normalisation", "wrap"]
 
@@ -95,7 +95,9 @@ def wrap(
         (tensor([[ 1., -1.]], grad_fn=<IndexSelectBackward0>), False, True)
     """
     if not callable(net):
-        raise TypeError(f"`net` must be a module or a function, got {type(net).__name__}.")
+        raise TypeError(
+            f"`net` must be a module or a function, got {type(net).__name__}{how_to_declare(net)}."
+        )
     prepared = normalisation(mean, std)
     if isinstance(net, nn.Module):
         try:

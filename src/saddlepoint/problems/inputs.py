@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import Dataset
 
-from saddlepoint.calls import Model, check_eval_mode
+from saddlepoint.calls import Model, check_eval_mode, how_to_declare
 from saddlepoint.loaders import collected
 from saddlepoint.problems.abstract import AbstractProblem
 
@@ -143,7 +143,9 @@ def as_models(models: Sequence[Model] | nn.ModuleList) -> tuple[Model, ...]:
         raise ValueError("`models` must name at least one model, got an empty sequence.")
     for index, model in enumerate(models):
         if not callable(model):
-            raise TypeError(f"`models[{index}]` must be callable, got {type(model).__name__}.")
+            raise TypeError(
+                f"`models[{index}]` must be callable, got {type(model).__name__}{how_to_declare(model)}."
+            )
     return models
 
 

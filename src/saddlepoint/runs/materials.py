@@ -185,6 +185,7 @@ def load_models(
     mean: str | None = None,
     std: str | None = None,
     trust: bool = False,
+    victims: int = 0,
 ) -> dict[str, Model]:
     """Models by name, in order; a name that comes twice gets a number.
 
@@ -195,16 +196,25 @@ def load_models(
             with a card, have their own unless this is given.
         std: The same.
         trust: Whether TorchScript, which is code, may be loaded.
+        victims: The last so many are those of --victims.
     """
     models: dict[str, Model] = {}
-    words = [parse(spec) for spec in specs]
-    for word in words:
-        check_files(word)
-    for word, prepared in zip(words, preparations(words, mean, std), strict=True):
+    asked = len(specs) - victims
+    flags = [
+        {"--models": "--models" if index < asked else "--victims"} for index in range(len(specs))
+    ]
+    words: list[ModelWord] = []
+    for spec, flag in zip(specs, flags, strict=True):
+        with _flags(**flag):
+            words.append(parse(spec))
+            check_files(words[-1])
+    prepared = preparations(words, mean, std, victims)
+    for word, how, flag in zip(words, prepared, flags, strict=True):
         name = word.short
         if name in models:
             name = f"{name} ({sum(key.startswith(name) for key in models) + 1})"
-        models[name] = load_model(word, images, prepared, trust=trust)
+        with _flags(**flag):
+            models[name] = load_model(word, images, how, trust=trust)
     return models
 
 

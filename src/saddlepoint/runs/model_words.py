@@ -151,7 +151,8 @@ def default_data(words: Sequence[str]) -> str:
 def check_there(words: Iterable[str]) -> None:
     """Refuse at once, before torch and images are loaded, files that are missing and names they do not have.
 
-    A name is looked for in the text of a file; what is made in other ways is found out later.
+    A name is looked for in the text of a file; what is made in other ways is found out later. What a file
+    imports is taken, and not suggested.
 
     Raises:
         ValueError: A file is not there, or has no such name.
@@ -166,28 +167,31 @@ def check_there(words: Iterable[str]) -> None:
             known = _names_in(Path(word.module))
             first = word.name.partition(".")[0]
             if known is not None and first not in known:
-                listed = ", ".join(name for name in known if not name.startswith("_"))
+                listed = ", ".join(n for n, own in known.items() if own and not n.startswith("_"))
                 raise ValueError(
                     f"`--models` {text} must name something in {word.module}, which has {listed or 'nothing'}, "
                     f"got {first!r}."
                 )
 
 
-def _names_in(file: Path) -> list[str] | None:
-    """What a file of Python defines at its top; None where that cannot be said without running it."""
+def _names_in(file: Path) -> dict[str, bool] | None:
+    """What a file of Python has at its top, and whether it is its own and not imported.
+
+    None where that cannot be said without running it.
+    """
     try:
         tree = ast.parse(file.read_text(encoding="utf-8"))
     except (SyntaxError, ValueError):  # said better where it is imported
         return None
-    found: list[str] = []
+    found: dict[str, bool] = {}
     for node in tree.body:
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
-            found.append(node.name)
+            found[node.name] = True
         elif isinstance(node, ast.Import | ast.ImportFrom):
-            found += [(each.asname or each.name).partition(".")[0] for each in node.names]
+            found |= {(each.asname or each.name).partition(".")[0]: False for each in node.names}
         elif isinstance(node, ast.Assign | ast.AnnAssign):
             targets = node.targets if isinstance(node, ast.Assign) else [node.target]
-            found += [each.id for each in targets if isinstance(each, ast.Name)]
+            found |= {each.id: True for each in targets if isinstance(each, ast.Name)}
         elif not isinstance(node, ast.Expr):  # a loop or a condition may define anything
             return None
     return None if "*" in found or "__getattr__" in found else found

@@ -29,7 +29,7 @@ OWN = "own"
 
 
 def preparations(
-    words: Sequence[ModelWord], mean: str | None, std: str | None
+    words: Sequence[ModelWord], mean: str | None, std: str | None, victims: int = 0
 ) -> list[Normalisation | None]:
     """What --mean and --std say for each model; None where they say nothing.
 
@@ -39,6 +39,7 @@ def preparations(
         words: The models.
         mean: A name, numbers separated by commas, or several of them.
         std: Numbers separated by commas, or several of them.
+        victims: So many of the models are those of --victims.
 
     Raises:
         ValueError: No such name, numbers that do not fit, or another number of them than of models.
@@ -49,7 +50,8 @@ def preparations(
         >>> preparations(words, "own,mnist", None)
         [None, Normalisation(mean=(0.1307,), std=(0.3081,))]
     """
-    means, stds = _each("--mean", mean, len(words)), _each("--std", std, len(words))
+    given = {"--mean": mean, "--std": std}
+    means, stds = (_each(flag, text, len(words), victims) for flag, text in given.items())
     found = [_one(*pair) for pair in zip(means, stds, strict=True)]
     inside = [word for word in words if normalises_inside(word)]
     if any(found) and len(inside) == len(words):
@@ -127,7 +129,7 @@ def _of_somebody_else(text: str) -> bool:
     return not isinstance(values, dict) or known.isdisjoint(values)
 
 
-def _each(flag: str, text: str | None, count: int) -> list[str | None]:
+def _each(flag: str, text: str | None, count: int, victims: int) -> list[str | None]:
     """One word for every model."""
     if text is None or text.strip() == OWN:
         return [None] * count
@@ -138,8 +140,10 @@ def _each(flag: str, text: str | None, count: int) -> list[str | None]:
     if len(parts) == 1:
         return [parts[0]] * count
     if len(parts) != count:
+        of = " with --victims" if victims else ""
         raise ValueError(
-            f"`{flag}` must have one entry for all models or one for each, {count}, got {len(parts)}: {text}."
+            f"`{flag}` must have one entry for all models or one for each, {count}{of}, got "
+            f"{len(parts)}: {text}."
         )
     return [None if part == OWN else part for part in parts]
 

@@ -135,9 +135,10 @@ def prepared(
     if settings.limit is not None:
         settings = settings.model_copy(update={"limit": min(settings.limit, len(images.x))})
     words = [*settings.models, *(settings.victims if isinstance(settings, AttackSettings) else ())]
-    preparing = {"mean": settings.mean, "std": settings.std}
-    loaded = list(load_models(words, images, **preparing, trust=trust).items())
+    preparing: dict[str, Any] = {"mean": settings.mean, "std": settings.std}
     asked = len(settings.models)
+    preparing |= {"trust": trust, "victims": len(words) - asked}
+    loaded = list(load_models(words, images, **preparing).items())
     x, y, models = placed(settings.device, images, dict(loaded[:asked]))
     victims = on_device(settings.device, dict(loaded[asked:]))
     return Prepared(settings, images, x, y, models, victims)

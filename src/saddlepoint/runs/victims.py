@@ -70,14 +70,15 @@ def victims_of(
 
 
 def check_strangers(models: Mapping[str, Model], victims: Mapping[str, Model]) -> None:
-    """Refuse a victim that is attacked too: its success rate would be no transfer.
+    """Refuse a victim that is attacked too: its success rate would be no transfer; and one that comes twice.
 
     A network that is asked for its scores only is the same network.
 
     Raises:
-        ValueError: One has the parameters and the code of an attacked model.
+        ValueError: One has the parameters and the code of an attacked model, or of another victim.
     """
     attacked = {_digest(model): name for name, model in models.items()} if victims else {}
+    seen: dict[str, str] = {}
     for name, model in victims.items():
         digest = _digest(model)
         if digest is not None and digest in attacked:
@@ -85,6 +86,12 @@ def check_strangers(models: Mapping[str, Model], victims: Mapping[str, Model]) -
                 f"`--victims` must be models that the attack does not ask, got {name}, which is "
                 f"{attacked[digest]} of --models; leave it out of one of them."
             )
+        if digest is not None and digest in seen:
+            raise ValueError(
+                f"`--victims` must be different models, got {name}, which is {seen[digest]} again and would "
+                "count twice; leave one of them out."
+            )
+        seen |= {} if digest is None else {digest: name}
 
 
 def _digest(model: Model) -> str | None:
