@@ -53,8 +53,11 @@ def write_atomically(path: Path, content: bytes | memoryview) -> None:
             file.flush()
             os.fsync(file.fileno())
         temporary.replace(path)
-    except BaseException:
+    except BaseException as error:
         temporary.unlink(missing_ok=True)
+        if isinstance(error, OSError) and error.filename is None and error.errno is not None:
+            # A full disk does not say which file there was no room for.
+            raise OSError(error.errno, os.strerror(error.errno), str(path)) from error
         raise
 
 

@@ -29,6 +29,7 @@ from saddlepoint.runs.preparing import device_of
             "rotate",
         ),
         (["attack", "ensemble", "--models", "A", "--eps", "0.1", "--device", "cpuu"], "cpu"),
+        (["attack", "ensemble", "--models", "A", "--eps", "0.1", "--device", "gup"], "gpu"),
         (["evaluate", "A", "--threat", "lnf:0.1"], "linf"),
         (["evaluate", "A", "--threat", "linf:0.1", "--suite", "quik"], "quick"),
         (["evaluate", "A", "--threat", "linf:0.1", "--on-failure", "rase"], "raise"),
@@ -141,7 +142,9 @@ def test_the_command_line_says_whose_error_it_is(
     words = ["--models", "A,small_nets:wide", "--eps", "0.1", "--limit", "4"]
     assert inside("attack", "ensemble", *words) in (1, 2)
     said = capsys.readouterr().err
-    assert "domain 1 (wide), for images of shape (4, 1, 28, 28)" in said
+    assert (
+        "got images of 28x28 and wide, which takes 32x32; write --size 32, or wrap this one" in said
+    )
 
 
 def test_doctor_takes_a_device(capsys: pytest.CaptureFixture[str]) -> None:
@@ -192,3 +195,63 @@ def test_help_says_what_is_required(capsys: pytest.CaptureFixture[str]) -> None:
     assert inside("train", "--help") == 0
     text = " ".join(capsys.readouterr().out.replace("│", " ").split())
     assert text.count("[required]") == 2  # --data and --model
+
+
+def test_a_folder_that_is_not_there_is_told_and_its_neighbour_suggested(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("images/photos").mkdir(parents=True)
+    line = ("attack", "ensemble", "--models", "A", "--eps", "0.1", "--data")
+    for given, meant in (("imags/", "images"), ("images/fotos", str(Path("images", "photos")))):
+        assert inside(*line, given) == 2
+        said = capsys.readouterr().err
+        assert f"got {given!r}, which is not there; did you mean {meant}?" in said
+    assert inside(*line, "somewhere/else/") == 2
+    assert capsys.readouterr().err.endswith("got 'somewhere/else/', which is not there.\n")
+
+
+@pytest.mark.parametrize("model", ["A", "sizenets.py:conv"])
+@pytest.mark.parametrize("command", ["attack ensemble --eps 0.1", "evaluate --threat linf:0.1"])
+def test_a_size_that_a_network_does_not_take_is_told_in_our_words(
+    model: str,
+    command: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("sizenets.py").write_text(
+        "from torch import nn\n"
+        "def conv(): return nn.Sequential(nn.Conv2d(1, 2, 3), nn.Flatten(), nn.Linear(2 * 26 * 26, 10))\n"
+    )
+    line = (*command.split(), "--models", model, "--data", "mnist-sample", "--limit", "2")
+    assert inside(*line, "--size", "32", "--out", "r") == 2
+    said = capsys.readouterr().err
+    name = model.rpartition(":")[2]
+    assert (
+        f"`--size` must be one that the model takes, got images of 32x32 and {name}, which takes 28x28; write "
+        "--size 28." in said
+    )
+
+
+def test_more_grey_levels_than_files_hold_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert inside("attack", "ensemble", "--models", "A", "--quantize", "100000000") == 2
+    assert "`--quantize` must be at most 65536, got 100000000." in capsys.readouterr().err
+    x, y = sp.data.sample("mnist", 1)
+    with pytest.raises(ValueError, match="`quantize` must be at most 65536"):
+        sp.attack(sp.Ensemble([sp.models.load("mnist-a")], x, y), sp.linf(0.1), quantize=2**20)
+
+
+def test_a_full_disk_names_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from saddlepoint import files
+    from saddlepoint.cli.errors import one_line
+
+    def full(number: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(files.os, "fsync", full)
+    with pytest.raises(OSError, match="No space") as raised:
+        files.write_atomically(tmp_path / "run.json", b"{}")
+    assert one_line(raised.value) == f"`{tmp_path / 'run.json'}`: no space left on device."
+    assert list(tmp_path.iterdir()) == []

@@ -2,9 +2,12 @@
 
 import csv
 import io
+from pathlib import Path
 
 import pytest
 
+from run_factory import make_run
+from saddlepoint.report import write_report
 from saddlepoint.report.tables import Column, Table, to_csv, to_latex, to_markdown
 
 EVIL = [
@@ -55,3 +58,13 @@ def test_latex_has_no_command_of_others():
     assert r"\textless{}script\textgreater{}" in to_latex(table("<script>"))
     assert r"\_x \textasciicircum{}2" in to_latex(table("_x ^2"))
     assert len(to_latex(table("a\nb")).splitlines()) == len(to_latex(table("ab")).splitlines())
+
+
+def test_no_control_character_reaches_a_page(tmp_path: Path) -> None:
+    odd = "ca\x1b[31mt\x00\x07", "do\x9bg", "bi\u202erd", "ship"
+    make_run(tmp_path / "run", rows=6, classes=odd, names=("ne\x1bt", "b", "c"))
+    page = write_report(tmp_path / "run").read_text(encoding="utf-8")
+    assert "do g" in page
+    assert "\\u001b" not in page  # nor for a script to make one of
+    left = {sign for sign in page if not sign.isprintable()} - {"\n", "\t"}
+    assert all(ord(sign) >= 160 and sign.isspace() for sign in left), left

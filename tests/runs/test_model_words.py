@@ -158,7 +158,8 @@ class TestCode:
     def test_wrong_parameters_are_named(self, here, images):
         save_file(models.load("mnist-a").state_dict(), here / "w.safetensors")
         with pytest.raises(
-            ValueError, match=r"nets.py:small` must be what .* layers.1.weight is missing"
+            ValueError,
+            match=r"`w.safetensors` must hold the parameters of nets.py:small, got: layers.1.weight is missing",
         ):
             load("w.safetensors:nets.py:small", images)
         with pytest.raises(

@@ -124,6 +124,7 @@ def with_suggestion(text: str) -> str:
     got = found["got"].strip("'").partition(":")[0]
     known = {name.lower(): name for name in re.findall(r"[A-Za-z][\w+-]*", found["known"])}
     near = difflib.get_close_matches(got.lower(), known, n=1, cutoff=_NEAR)
+    near = near or [name for name in known if sorted(name) == sorted(got.lower())]  # gup for gpu
     if not near or known[near[0]] == got:
         return text
     return f"{text.removesuffix('.')}; did you mean {known[near[0]]}?"

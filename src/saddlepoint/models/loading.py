@@ -152,8 +152,16 @@ def parameters(path: Path) -> Mapping[str, Tensor]:
     return _state_dict(path)
 
 
-def fill(name: str, model: nn.Module, tensors: Mapping[str, Tensor]) -> None:
+def fill(
+    name: str, model: nn.Module, tensors: Mapping[str, Tensor], file: str = "parameters"
+) -> None:
     """Load parameters into a network, also where a wrapper of torch has put its word before all names.
+
+    Args:
+        name: Of the network, for messages.
+        model: The network.
+        tensors: By name.
+        file: Where they come from, for messages.
 
     Raises:
         ValueError: They are not the parameters of this network; says which is the first that is not.
@@ -164,7 +172,7 @@ def fill(name: str, model: nn.Module, tensors: Mapping[str, Tensor]) -> None:
             candidates.append({key.removeprefix(prefix): v for key, v in tensors.items()})
     problems = [_misfit(model, each) for each in candidates]
     if None not in problems:
-        raise ValueError(f"`{name}` must be what the parameters are for, got: {problems[-1]}.")
+        raise ValueError(f"`{file}` must hold the parameters of {name}, got: {problems[-1]}.")
     model.load_state_dict(candidates[problems.index(None)])
 
 

@@ -253,7 +253,13 @@ ZOOS = tuple(_MAKERS)
 
 
 def from_zoo(
-    zoo: str, name: str, wanted: Wanted, tensors: Tensors = None, *, pretrained: bool = False
+    zoo: str,
+    name: str,
+    wanted: Wanted,
+    tensors: Tensors = None,
+    *,
+    pretrained: bool = False,
+    file: str = "parameters",
 ) -> Found:
     """A network of another library, in evaluation mode.
 
@@ -263,6 +269,7 @@ def from_zoo(
         wanted: What a network without parameters of its own is built for.
         tensors: Parameters to load into it.
         pretrained: Download the parameters that the library has for it.
+        file: Where `tensors` come from, for messages.
 
     Raises:
         ImportError: The library is not installed.
@@ -275,7 +282,7 @@ def from_zoo(
     network = found.network
     assert isinstance(network, nn.Module)  # as all networks of libraries are
     if tensors is not None:
-        fill(f"{zoo}:{name}", network, tensors)
+        fill(f"{zoo}:{name}", network, tensors, file)
     elif zoo != "hf" and not pretrained:
         warnings.warn(
             f"{zoo}:{name} has random parameters, as nothing is downloaded unless it is named: write "

@@ -13,8 +13,13 @@ from typing import Any
 from jinja2 import Environment, FunctionLoader, StrictUndefined
 from markupsafe import Markup
 
+from saddlepoint.runs.plain import printable
+
 __all__ = ["check_free", "render_template"]
 
+# Names of classes and models may hold what is no sign: commands of terminals, turns of the direction of text.
+_LETTERS = map(chr, (*range(160), 0x200E, 0x200F, *range(0x202A, 0x202F), *range(0x2066, 0x206A)))
+_CONTROLS = {ord(each): " " for each in _LETTERS if not each.isprintable() and each not in "\n\t"}
 _MARK = b"saddlepoint</title>"
 
 
@@ -47,19 +52,21 @@ def render_template(name: str, **values: Any) -> str:
             **values,
         )
     )
-    return text + "\n"
+    return text.translate(_CONTROLS) + "\n"
 
 
 @cache
 def _environment() -> Environment:
     # Everything is escaped; what is not is marked so in Python, in `charts` and here.
-    return Environment(
+    made = Environment(
         loader=FunctionLoader(_asset),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )
+    made.filters["printable"] = printable  # for JSON, which writes control characters in letters
+    return made
 
 
 def _asset(name: str) -> str:

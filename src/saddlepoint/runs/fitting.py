@@ -1,4 +1,4 @@
-"""Whether models and images fit together: classes and channels."""
+"""Whether models and images fit together: classes, channels and size."""
 
 from __future__ import annotations
 
@@ -7,10 +7,14 @@ from dataclasses import replace
 
 import torch
 
+from saddlepoint.data.pixels import resized
 from saddlepoint.problems import Ensemble, Model, check_eval_mode
 from saddlepoint.runs.materials import Images
 
 __all__ = ["check_classes"]
+
+_SIZES = (28, 32, 64, 96, 128, 160, 192, 224, 240, 256, 288, 299, 320, 384, 448, 512)
+"""What networks are made for; a model that fails is asked whether it takes one of them."""
 
 
 def check_classes(images: Images, models: Mapping[str, Model]) -> None:
@@ -28,6 +32,7 @@ def check_classes(images: Images, models: Mapping[str, Model]) -> None:
         logits = _number_of_logits(model, images)
         if logits is None:
             _check_channels(name, model, images)
+            _check_size(name, model, images, alone=len(models) == 1)
             continue
         if images.places and logits != len(images.classes):
             raise ValueError(
@@ -53,6 +58,23 @@ def _check_channels(name: str, model: Model, images: Images) -> None:
         f"`--data` must have as many channels as the model takes, got images of {words[count]} and {name}, "
         f"which takes {words[4 - count]}; save the images with {words[4 - count]}."
     )
+
+
+def _check_size(name: str, model: Model, images: Images, *, alone: bool) -> None:
+    """Refuse images of another size than the model takes, of which torch says which matrices do not fit."""
+    height, width = images.x.shape[2:]
+    for size in _SIZES:
+        if (height, width) == (size, size):
+            continue
+        other = resized(images.x[:1].cpu(), size).to(images.x)
+        if _number_of_logits(model, replace(images, x=other)) is not None:
+            remedy = f"write --size {size}"
+            if not alone:
+                remedy += f", or wrap this one alone: saddlepoint.models.wrap(net, size={size})"
+            raise ValueError(
+                f"`--size` must be one that the model takes, got images of {height}x{width} and {name}, which "
+                f"takes {size}x{size}; {remedy}."
+            )
 
 
 def _number_of_logits(model: Model, images: Images) -> int | None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import difflib
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -126,8 +128,20 @@ def check_data(spec: str) -> None:
         return
     raise ValueError(
         f"`--data` must be one of {', '.join(datasets.NAMES)}, a folder with one folder per class, "
-        f"an .npz file, or a data set in code, file.py:dataset or package.module:dataset, got {spec!r}."
+        "an .npz file, or a data set in code, file.py:dataset or package.module:dataset, got "
+        f"{spec!r}{_folder_meant(spec)}."
     )
+
+
+def _folder_meant(spec: str) -> str:
+    """That there is no such folder, where one is meant, and the folder beside it that has nearly that name."""
+    path = Path(spec)
+    beside = path.parent
+    there = [each.name for each in beside.iterdir() if each.is_dir()] if beside.is_dir() else []
+    near = difflib.get_close_matches(path.name, there, n=1)
+    if near:
+        return f", which is not there; did you mean {beside / near[0]}?"
+    return ", which is not there" if spec.endswith(("/", os.sep)) or path.parent.name else ""
 
 
 def _named(
@@ -271,10 +285,11 @@ def _found(word: ModelWord, images: Images, *, trust: bool) -> Found:
                     f"`--models` {word.module}:{word.name} must give a module to load parameters into, got "
                     f"{type(network).__name__}."
                 )
-            fill(f"{word.module}:{word.name}", network, tensors)
+            fill(f"{word.module}:{word.name}", network, tensors, word.parameters)
         return Found(network)
     wanted = Wanted(images.x.shape[1], len(images.classes))
-    return from_zoo(word.kind, word.name, wanted, tensors, pretrained=word.pretrained)
+    how: dict[str, Any] = {"pretrained": word.pretrained, "file": word.parameters}
+    return from_zoo(word.kind, word.name, wanted, tensors, **how)
 
 
 def _letter(letter: str, images: Images) -> Model:

@@ -14,6 +14,7 @@ from saddlepoint.projections import LpBall
 
 __all__ = ["Grid"]
 
+_MOST = 2**16  # grey levels of the finest images that are read
 _OFF = (
     1e-4  # of a level: what dividing 8-bit integers by 255 in float32 may leave, several times over
 )
@@ -37,6 +38,10 @@ class Grid:
 
     def __post_init__(self) -> None:
         check_count("quantize", self.levels, 2)
+        if self.levels > _MOST:
+            raise ValueError(
+                f"`quantize` must be at most {_MOST}, as 16 bits hold, got {self.levels}; 256 is for 8 bits."
+            )
 
     def check(self, images: Tensor) -> None:
         """Refuse images that are not on the grid: no perturbation could bring them onto it for sure."""

@@ -146,6 +146,7 @@ class AttackSettings(Settings):
     quantize: int | None = Field(
         default=None,
         ge=2,
+        le=65536,
         description="256 keeps adversarial images 8-bit, so that they survive saving.",
     )
     split: Split = None

@@ -160,11 +160,8 @@ Threats = Annotated[
 
 
 # What pydantic says, in the words of the library.
-_PLAINER = {
-    "Input should be": "must be",
-    "List should": "must",
-    "greater than or equal to": "at least",
-}
+_PLAINER = {"Input should be": "must be", "List should": "must"}
+_PLAINER |= {"greater than or equal to": "at least", "less than or equal to": "at most"}
 
 
 class Settings(BaseModel):
