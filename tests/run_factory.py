@@ -136,13 +136,20 @@ def make_evaluation(
     size: int = 6,
     eps: float = 0.05,
     budget: float | None = None,
+    constant: bool = False,
 ) -> runs.Run:
     """A finished evaluation with a made-up word of the doctor."""
     names = names or tuple(f"net {k}" for k in range(domains))
     generator = torch.Generator().manual_seed(7)
     models = [network(seed, channels * size * size, 4) for seed in range(domains)]
     x = torch.rand(rows, channels, size, size, generator=generator)
-    everything = sp.Ensemble(models, x, models[0](x).argmax(dim=1), names=names)
+    labels = models[0](x).argmax(dim=1)
+    if constant:  # its answer is the rarest class, whatever the image
+        rarest = min(labels.unique().tolist(), key=lambda label: int((labels == label).sum()))
+        with torch.no_grad():
+            models[0][-1].weight *= 1e-3
+            models[0][-1].bias.copy_(100.0 * nn.functional.one_hot(torch.tensor(rarest), 4))
+    everything = sp.Ensemble(models, x, labels, names=names)
     balls = {"linf": sp.LpBall(math.inf, eps), "l2": sp.LpBall(2, 4 * eps)}
     config = {"data": data, "models": list(names), "suite": "quick", "every_attack": False}
     config |= {"transforms": [], "budget": None, "threat": [f"linf:{eps}", f"l2:{4 * eps}"]}

@@ -319,3 +319,21 @@ class TestProgress:
         assert inside(*words.split()) == 0
         (line,) = [each for each in capsys.readouterr().err.splitlines() if "about" in each]
         assert "shorter: a tenth with --limit 10, --epochs 1 or --steps 1. Ctrl-C" in line
+
+
+def test_models_is_another_word_for_model(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    line = ("train", "--data", "mnist-sample", "--print-config")
+    assert inside(*line, "--models", "A") == 0
+    said = capsys.readouterr().out
+    assert "model: A\n" in said
+    (tmp_path / "mine.yaml").write_text("models: [A]\ndata: mnist-sample\n")
+    assert inside("train", "--config", "mine.yaml", "--print-config") == 0
+    assert capsys.readouterr().out == said
+    assert inside(*line, "--models", "A,C") == 2
+    assert "`--model` must name one network to train, got 2." in capsys.readouterr().err
+    (tmp_path / "both.yaml").write_text("models: [A]\nmodel: C\ndata: mnist-sample\n")
+    assert inside("train", "--config", "both.yaml", "--print-config") == 2
+    assert "they are the same" in capsys.readouterr().err
+    assert inside("train", "--help") == 0
+    assert "--models" in capsys.readouterr().out

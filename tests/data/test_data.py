@@ -377,6 +377,17 @@ class TestGroup:
     x = torch.arange(23.0)[:, None]
     y = torch.arange(23) % 3
 
+    def test_a_data_set_or_a_loader_stands_for_images_and_labels(self):
+        wanted = data.group(self.x, self.y, size=5)
+        given = torch.utils.data.TensorDataset(self.x, self.y)
+        for source in (given, torch.utils.data.DataLoader(given, batch_size=4)):
+            for found, tensor in zip(data.group(source, size=5), wanted, strict=True):
+                assert torch.equal(found, tensor)
+
+    def test_too_few_of_a_class_are_told(self):
+        with pytest.raises(ValueError, match=r"at most the images of a class among 23, 8, got 9\."):
+            data.group(self.x, self.y, size=9, by_class=True)
+
     def test_groups_hold_each_image_at_most_once_with_its_label(self):
         groups, labels = data.group(self.x, self.y, size=5)
         assert groups.shape == (4, 5, 1)

@@ -164,3 +164,19 @@ def test_the_time_is_told_where_it_is_long(
     assert "ensemble-cifar10: about 2.5 minutes" in capsys.readouterr().err
     assert inside("reproduce", "ensemble-cifar10", "--out", tmp_path / "b", "--quiet") == 0
     assert "minutes" not in capsys.readouterr().err
+
+
+def test_too_few_images_for_a_group_are_told_in_the_words_of_the_command(tmp_path, capsys):
+    assert inside("reproduce", "image-robustness", "--limit", "10", "--out", tmp_path / "r") == 2
+    said = capsys.readouterr().err
+    assert "`--limit` must leave 5 images of one class for a group of the paper, got 10" in said
+    assert "leave it out, or take 41 or more." in said
+
+
+def test_a_folder_in_the_way_of_the_last_experiment_is_told_before_the_first(tmp_path, capsys):
+    last = list(experiments.EXPERIMENTS)[-1]
+    (tmp_path / last).mkdir()
+    (tmp_path / last / "table.md").write_text("mine")
+    assert inside("reproduce", "all", "--limit", "1", "--out", tmp_path) == 2
+    assert "must not hold files that an experiment would write over" in capsys.readouterr().err
+    assert [path.name for path in tmp_path.iterdir()] == [last]

@@ -297,6 +297,13 @@ class TestWords:
         one = replace(metrics, accuracy=dict(zip(run.domains, (0.0, 12.5, 0.0), strict=True)))
         told = " ".join(words.headline(run, one))
         assert f"The hardest model is {run.domains[1]}: it still classifies 12.5 %" in told
+        aimed = run.but(settings={**run.settings, "targeted": "next"})
+        reached = {name: 75.0 if k else 25.0 for k, name in enumerate(run.domains)}
+        told = " ".join(words.headline(aimed, replace(metrics, reached=reached)))
+        assert (
+            f"The hardest model is {run.domains[0]}: it answers the next class for only 25.0 %"
+            in told
+        )
         tied = replace(metrics, accuracy=dict.fromkeys(run.domains, 0.0))
         assert "hardest" not in " ".join(words.headline(run, tied))
 

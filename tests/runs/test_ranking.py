@@ -92,7 +92,7 @@ def test_damaged_and_unfinished_runs_are_named_and_foreign_folders_passed_over(b
     reasons = {each.folder.name: each.reason for each in board.left_out}
     assert set(reasons) == {"damaged", "cut"}
     assert "damaged or was edited" in reasons["damaged"]
-    assert "interrupted after 3 of 24 rows" in reasons["cut"]
+    assert "interrupted after 3 of 24 images" in reasons["cut"]
     assert "--resume" in reasons["cut"]
     assert len(board.entries) == len(LINES)
 
@@ -244,6 +244,40 @@ def test_what_was_never_attacked_never_wins(tmp_path, domains):
     assert (sound.bound, slow.bound, slow.score[1]) == (False, True, 0)
     assert not any(pair.separable for pair in ranking.pairs)
     assert {entry.name for entry in ranking.first} == {"sound", "slow"}
+
+
+def test_a_model_that_guesses_is_in_no_ranking(tmp_path):
+    """A constant answer is right for its class whatever the attack, and would win among models that are not."""
+    make_evaluation(tmp_path / "sound", rows=40, eps=0.2)
+    make_evaluation(tmp_path / "other", rows=40, eps=0.2)
+    make_evaluation(tmp_path / "constant", rows=40, eps=0.2, constant=True)
+    board = runs.rank_runs([tmp_path])
+    (ranking,) = board.rankings
+    assert {entry.name for entry in ranking.entries} == {"sound", "other"}
+    (alone,) = board.alone
+    assert alone.entry.guesses
+    assert alone.entry.score[0] > max(entry.score[0] for entry in ranking.entries)
+    assert "no more right than guessing gives" in alone.reason
+
+
+def test_what_is_left_out_is_named_with_its_folder_and_in_its_own_words(tmp_path, capsys):
+    line = "train --data mnist-sample --model A --limit 20 --epochs 1 --quiet --test-steps 1"
+    assert inside(*line.split(), "--out", tmp_path / "t") == 0
+    run = runs.Run.read(tmp_path / "t")
+    run.but(status="interrupted", rows=3, done=1).write(tmp_path / "t")
+    make_run(tmp_path / "whole", rows=4)
+    broken = _made(tmp_path / "broken")
+    (broken / "run.json").write_text("{}")
+    assert inside("report", tmp_path) == 0
+    out, err = capsys.readouterr()
+    assert (
+        f"`{tmp_path / 't'}` must be a finished run, got one that is interrupted after 1 of 3 epochs"
+        in err
+    )
+    assert all(str(tmp_path) in line for line in err.splitlines())
+    assert "whole: success rate " in out
+    page = (tmp_path / "leaderboard.html").read_text()
+    assert "</a>: success rate " in page or "</b>: success rate " in page
 
 
 def test_a_flipped_byte_in_the_tensors_is_a_damaged_run(tmp_path):

@@ -97,7 +97,9 @@ def _flags(settings: type[Settings]) -> Any:
         kinds = [k for k in (bool, int) if info.annotation in (k, k | None)]
         kind: Any = list[str] if name == "threat" else (kinds[0] if kinds and not text else str)
         required = settings.demanded.get(name, info.is_required())
-        flag = Parameter(help=_help(info, required=required), negative=())
+        named = [name, settings.also[name]] if name in settings.also else [name]
+        flags = [f"--{each.replace('_', '-')}" for each in named]
+        flag = Parameter(flags, help=_help(info, required=required), negative=())
         fields.append((name, Annotated[kind | None, flag], field(default=None)))
     # Without a module of its own it would count as one of Python's types, which have no flags.
     home = {"__module__": __name__}

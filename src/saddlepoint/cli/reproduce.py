@@ -83,7 +83,9 @@ def reproduce(
     if jobs > 1 and processes() == 1:
         return together(jobs, wanted.line(name), wanted.line(name, resume=True))
     with joined() as rank:
-        for each, folder in _places(name, wanted):
+        places = _places(name, wanted)
+        _check_places(places, wanted)
+        for each, folder in places:
             try:
                 _one(each, folder, wanted, rank, part_of_all=name == "all")
             except KeyboardInterrupt:
@@ -138,6 +140,23 @@ def _places(name: str, wanted: _Wanted) -> list[tuple[str, Path]]:
             "`--only` must be left out with all, whose experiments have settings of their own."
         )
     return [(each, (wanted.out or Path("runs")) / each) for each in EXPERIMENTS]
+
+
+def _check_places(places: list[tuple[str, Path]], wanted: _Wanted) -> None:
+    """Refuse, before the first of several experiments is run, what is in the way of any of them."""
+    from saddlepoint import experiments as room
+    from saddlepoint.experiments.places import check_place
+    from saddlepoint.training.distributed import World
+
+    def check() -> None:
+        for name, folder in places:
+            experiment = room.find(name)
+            for method, labels in _sources(experiment, wanted.method, wanted.labels, filtered=True):
+                check_place(experiment, folder, folder / labels / method, resume=wanted.resume)
+
+    if len(places) > 1:
+        with usage():
+            World.current().agree(check)
 
 
 def _one(name: str, folder: Path, wanted: _Wanted, rank: int, *, part_of_all: bool) -> None:

@@ -316,10 +316,10 @@ def board(found: "Board") -> None:
     from saddlepoint.report.compare import (
         about_alone,
         in_order,
+        named_score,
         outcome,
         ranking_about,
         ranking_table,
-        score_text,
     )
 
     console = console_of(120)
@@ -336,9 +336,7 @@ def board(found: "Board") -> None:
         console.print(fitted(console, table))
         console.print(_shown(outcome(ranking)), end="\n\n")
     for each in found.alone:
-        told = (
-            f"{each.entry.name}: {score_text(each.entry)}; {about_alone(each.entry)}. {each.reason}"
-        )
+        told = f"{each.entry.name}: {named_score(each.entry)}; {about_alone(each.entry)}. {each.reason}"
         console.print(_shown(told))
     for left in found.left_out:
         note(f"saddlepoint: note: left out: {left.reason}", quiet=False)

@@ -14,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from saddlepoint.loaders import batches
+from saddlepoint.loaders import batches, collected
 
 from .classes import class_names
 from .formats import Arrays, read_npz
@@ -127,9 +127,9 @@ def sample(name: str, limit: int | None = None) -> tuple[Tensor, Tensor]:
 
 
 def group(
-    x: Tensor | NDArray[Any],
-    y: Tensor | NDArray[Any],
-    size: int,
+    x: Any,
+    y: Tensor | NDArray[Any] | None = None,
+    size: int = 0,
     *,
     seed: int = 0,
     by_class: bool = False,
@@ -140,7 +140,8 @@ def group(
     not fill a whole group are dropped: the last N mod K, or with `by_class` as many of each class.
 
     Args:
-        x: Images, (N, ...), a tensor or an array.
+        x: Images, (N, ...), a tensor or an array; or a data set or a loader in place of `x` and `y`, which is
+            read as a whole.
         y: Labels, (N,).
         size: Images per group, K, at least 1.
         seed: Of the random order; the global random state is neither used nor changed.
@@ -159,7 +160,7 @@ def group(
         >>> groups.shape, labels.shape  # 4 images are left over
         (torch.Size([12, 8, 1, 28, 28]), torch.Size([12, 8]))
     """
-    x, y = torch.as_tensor(x), torch.as_tensor(y)
+    x, y = collected(x) if y is None else (torch.as_tensor(x), torch.as_tensor(y))
     if len(x) != len(y) or y.ndim != 1:
         raise ValueError(f"`y` must have shape (N,) = ({len(x)},), got {tuple(y.shape)}.")
     if size < 1:
@@ -168,7 +169,13 @@ def group(
     parts = [order[y[order] == label] for label in torch.unique(y)] if by_class else [order]
     chosen = torch.cat([part[: len(part) // size * size] for part in parts])
     if len(chosen) == 0:
-        raise ValueError(f"`size` must be at most the images at hand, got {size} for {len(y)}.")
+        most, of = len(y), "at hand"
+        if by_class:
+            most, of = (
+                int(torch.unique(y, return_counts=True)[1].max()),
+                f"of a class among {len(y)}",
+            )
+        raise ValueError(f"`size` must be at most the images {of}, {most}, got {size}.")
     index = chosen.view(-1, size)
     return x[index], y[index]
 

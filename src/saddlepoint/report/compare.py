@@ -33,10 +33,10 @@ from saddlepoint.runs.settings import AttackSettings, EvaluateSettings, TrainSet
 __all__ = [
     "about_alone",
     "in_order",
+    "named_score",
     "outcome",
     "ranking_about",
     "ranking_table",
-    "score_text",
     "write_comparison",
 ]
 
@@ -66,7 +66,11 @@ def write_comparison(board: Board, path: Path) -> Path:
         heading=_heading(board),
         rankings=[_ranking(ranking) for ranking in in_order(board)],
         alone=[
-            {"entry": each.entry, "score": score_text(each.entry), "about": about_alone(each.entry)}
+            {
+                "entry": each.entry,
+                "score": named_score(each.entry),
+                "about": about_alone(each.entry),
+            }
             | {"reason": each.reason, "notes": _notes(each.entry)}
             for each in board.alone
         ],
@@ -178,13 +182,30 @@ def score_text(entry: Entry) -> str:
     return f"{'at most ' if entry.bound else ''}{value:.1f} % ({low:.1f} to {high:.1f})"
 
 
+def named_score(entry: Entry) -> str:
+    """The same with what it is, for a run that stands in no table."""
+    names = {"union": "accuracy under every attack", "success": "success rate"}
+    name = score_name(entry)
+    return f"{names.get(name, name)} {score_text(entry)}"
+
+
+def score_name(entry: Entry, *, transfer: bool = False) -> str:
+    """What the number is that a run is ranked by, in a word or two."""
+    if transfer:
+        return "transfer"
+    if isinstance(entry.metrics, AttackMetrics):
+        return "success" if entry.metrics.held_out is None else "success, hardest view"
+    if isinstance(entry.metrics, TrainingMetrics) and not entry.metrics.robust_accuracy:
+        return "accuracy"
+    return "union"
+
+
 def ranking_table(ranking: Ranking) -> tuple[list[str], list[list[str]]]:
     """Headings and one line per run: rank, run, what is its own, score, interval, and other numbers."""
     transfer = ranking.question.transfer
     others = [_on_victims(e) if transfer else _numbers(e) for e in ranking.entries]
     names = list(dict.fromkeys(name for each in others for name in each))
-    own = {"ensemble": "success", "universal": "success", "transform": "success"}
-    score = "transfer" if transfer else own.get(ranking.entries[0].run.kind, "union")
+    score = score_name(ranking.entries[0], transfer=transfer)
     own_settings = differing(ranking.entries)
     lines = []
     for place, numbers in zip(ranking.places, others, strict=True):

@@ -144,10 +144,16 @@ def target_text(run: Run) -> str:
 
 
 def hardest_name(run: Run, metrics: AttackMetrics) -> str | None:
-    """The domain with the highest remaining accuracy; None where several have it."""
+    """The domain with the highest remaining accuracy, or that answers the class to reach least often.
+
+    None where several have it.
+    """
     if run.kind == "universal":  # the place of an image in its group means nothing
         return None
-    index = hardest(list(metrics.accuracy.values()))
+    kept = metrics.accuracy
+    if metrics.reached:
+        kept = {name: 100 - share for name, share in metrics.reached.items()}
+    index = hardest(list(kept.values()))
     return None if index is None else list(metrics.accuracy)[index]
 
 
@@ -205,11 +211,13 @@ def headline(run: Run, metrics: AttackMetrics) -> list[str]:
         lines.append(_against(run, share, metrics.baseline.rate[0], metrics.lift_among_correct))
     name, domains = hardest_name(run, metrics), len(run.domains)
     if name is not None:
-        kept, weight = metrics.accuracy[name], metrics.weights[name]
+        weight = metrics.weights[name]
+        does = f"still classifies {metrics.accuracy[name]:.1f} % correctly under attack"
+        if metrics.reached:
+            does = f"answers {target} for only {metrics.reached[name]:.1f} % of all {nouns.rows}"
         held = f" and held a mean weight of {weight:.2f}, where equal shares would be {1 / domains:.2f}"
         lines.append(
-            f"The hardest {nouns.domain} is {name}: it still classifies {kept:.1f} % correctly under attack"
-            f"{held if weighted(settings.gradient) else ''}."
+            f"The hardest {nouns.domain} is {name}: it {does}{held if weighted(settings.gradient) else ''}."
         )
     return lines
 

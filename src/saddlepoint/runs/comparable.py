@@ -12,7 +12,7 @@ from torch import Tensor
 
 from saddlepoint.display import radius_text
 from saddlepoint.runs import texts
-from saddlepoint.runs.counting import row_tables
+from saddlepoint.runs.counting import by_guessing, row_tables
 from saddlepoint.runs.metrics import AttackMetrics, EvaluationMetrics, Metrics, TrainingMetrics
 from saddlepoint.runs.reading import metrics_of, read_results
 from saddlepoint.runs.record import EVALUATE, RECORD, Run
@@ -60,6 +60,7 @@ class Entry:
         counted: Rows that count for the value, (N,), and `yes`, those of them it is the share of; None where
             rows are not stored.
         transfer: The same run by its success on victims, another question; None where it has no victims.
+        guesses: Whether no model is right more often than by guessing, so that what attacks leave says nothing.
     """
 
     name: str
@@ -71,6 +72,7 @@ class Entry:
     counted: Tensor | None = None
     yes: Tensor | None = None
     transfer: Entry | None = None
+    guesses: bool = False
 
     def setting(self, name: str) -> str:
         """A setting of the run as a person would write it."""
@@ -250,9 +252,15 @@ def read_entry(name: str, folder: Path) -> Entry:
         score = (metrics.union, *metrics.intervals.union)
         kept = _kept(tensors)
         bound = "union" in metrics.at_most
-        return Entry(name, folder, run, metrics, score, bound, kept.new_ones(len(kept)), kept)
-    share = metrics.score
-    return Entry(name, folder, run, metrics, (share.percent, *share.interval))
+        entry = Entry(name, folder, run, metrics, score, bound, kept.new_ones(len(kept)), kept)
+        clean = max(each.clean for each in metrics.domains.values())
+        return replace(entry, guesses=_guesses(run, clean, metrics.rows))
+    share, guesses = metrics.score, _guesses(run, metrics.accuracy, metrics.rows)
+    return Entry(name, folder, run, metrics, (share.percent, *share.interval), guesses=guesses)
+
+
+def _guesses(run: Run, accuracy: float, rows: int) -> bool:
+    return bool(run.classes) and accuracy <= by_guessing(rows, len(run.classes))
 
 
 def _transferred(

@@ -15,9 +15,22 @@ from saddlepoint.runs.metric_parts import Interval, Transfer, VictimMetrics, per
 from saddlepoint.runs.metrics import AttackMetrics, Evaluations, RateIntervals, Rates
 from saddlepoint.runs.victims import FOOLED
 
-__all__ = ["lift", "row_tables", "summarise", "transfer"]
+__all__ = ["by_guessing", "lift", "row_tables", "summarise", "transfer"]
 
 _Z95 = 1.959963984540054
+
+
+def by_guessing(rows: int, classes: int) -> float:
+    """How many percent of so many rows are right no more often than by guessing.
+
+    Twice what guessing gives, or less where so many rows make less of it now and then.
+
+    Example:
+        >>> round(by_guessing(10_000, 10), 1), by_guessing(20, 10), by_guessing(20, 2)
+        (10.8, 20.0, 60.0)
+    """
+    top = 100 * wilson(round(rows / classes), rows, 0.99)[1]
+    return min(top, 200 / classes, 60.0)
 
 
 def summarise(

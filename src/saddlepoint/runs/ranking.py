@@ -163,7 +163,8 @@ def rank_runs(folders: Sequence[Path], *, strict: bool = False) -> Board:
         except (OSError, ValueError) as error:
             if strict and folder in folders:
                 raise
-            left_out.append(LeftOut(folder, str(error)))
+            named = "" if str(folder) in str(error) else f"`{folder}`: "
+            left_out.append(LeftOut(folder, f"{named}{error}"))
     rankings = tuple(ranking for question in QUESTIONS for ranking in _rankings(question, entries))
     ranked = {entry.folder for each in rankings for entry in each.entries}
     alone = _alone([e for e in entries if e.folder not in ranked], entries)
@@ -189,7 +190,7 @@ def _rankings(question: Question, entries: Sequence[Entry]) -> list[Ranking]:
     """One for every set of two or more runs that the question can be asked of."""
     groups: dict[tuple[tuple[str, str], ...], list[Entry]] = {}
     for entry in filter(None, map(question.seen, entries)):
-        if entry.score is not None:
+        if entry.score is not None and not entry.guesses:
             groups.setdefault(tuple(sorted(facts(question, entry).items())), []).append(entry)
     return [
         _ranking(question, group)
@@ -262,6 +263,11 @@ def _alone(lonely: Sequence[Entry], entries: Sequence[Entry]) -> list[Alone]:
         near = _nearest(entry, entries)
         if not any(entry.run.kind in question.kinds for question in QUESTIONS):
             reason = f"Runs of this kind ({entry.run.kind}) are not ranked."
+        elif entry.guesses:
+            reason = (
+                "Not ranked: without attack it has no more right than guessing gives, so that what is left "
+                "under attack says nothing."
+            )
         elif entry.score is None:
             reason = "No row was right before the attack, so that there is no success rate."
         elif near is None:
@@ -285,6 +291,7 @@ def _nearest(entry: Entry, entries: Sequence[Entry]) -> Entry | None:
         for other in entries
         if other.folder != entry.folder
         and other.score is not None
+        and not other.guesses
         and (apart := differences(entry, other)) is not None
     ]
     return min(found, key=lambda pair: pair[0])[1] if found else None

@@ -21,7 +21,7 @@ from saddlepoint.runs.metrics import (
     TrainingMetrics,
 )
 from saddlepoint.runs.plain import quoted
-from saddlepoint.runs.record import EVALUATE, RECORD, TENSORS, Run
+from saddlepoint.runs.record import EVALUATE, RECORD, ROW_NOUNS, TENSORS, Run
 from saddlepoint.runs.recounting import check_counts
 from saddlepoint.runs.settings import (
     ATTACKS,
@@ -74,7 +74,7 @@ def read_results(folder: Path) -> tuple[Run, dict[str, Tensor]]:
     if run.status != "complete":
         raise ValueError(
             f"`{folder}` must be a finished run, got one that is {run.status} after {run.done} of {run.rows} "
-            f"rows; continue it with: {run.line_to_resume(folder)}"
+            f"{ROW_NOUNS.get(run.kind, 'images')}; continue it with: {run.line_to_resume(folder)}"
         )
     for name, digest in run.digests.items():
         path = folder / name

@@ -58,7 +58,7 @@ Status = Literal["running", "interrupted", "failed", "complete"]
 EVALUATE: Kind = "evaluate"
 """The kind of a run that counts what withstands attacks."""
 
-ROW_NOUNS = {"universal": "groups", "patch": "patches"}
+ROW_NOUNS = {"universal": "groups", "patch": "patches", "train": "epochs"}
 """What the rows of attacks are, by kind; images where it is not here."""
 
 # What runs of a kind write besides their record: results, and what is drawn of them; attacks are the default.

@@ -10,11 +10,11 @@ from typing import final
 import torch
 from torch import Tensor
 
-from saddlepoint.evaluation import Page, wilson
+from saddlepoint.evaluation import Page
 from saddlepoint.losses import fooled as is_fooled
 from saddlepoint.problems import AbstractProblem
 from saddlepoint.rules import AbstractWeightRule
-from saddlepoint.runs.counting import summarise
+from saddlepoint.runs.counting import by_guessing, summarise
 from saddlepoint.runs.execute import VICTIMS, Execution, in_pages
 from saddlepoint.runs.metrics import AttackMetrics
 from saddlepoint.runs.patching import PatchTest, keep_patches
@@ -142,9 +142,7 @@ def no_better_than_chance(
     """A warning of every model that seems to guess, of which an attack says nothing."""
     if len(problem.models) != problem.num_domains:  # images and views: one of them may be hard
         accuracy = {"the model": sum(accuracy.values()) / len(accuracy)}
-    # Twice what guessing gives, and what so many rows make of it now and then.
-    top = 100 * wilson(round(len(problem) / classes), len(problem), 0.99)[1]
-    limit = min(top, 200 / classes, 60.0)
+    limit = by_guessing(len(problem), classes)
     return [
         f"{name} has {share:.0f} % of the images right before the attack, and guessing among {classes} classes "
         f"{100 / classes:.0f} %: are its parameters, its labels and its normalisation right? `saddlepoint "

@@ -177,6 +177,8 @@ class Settings(BaseModel):
     """What a setting without a default could be."""
     demanded: ClassVar[Mapping[str, bool]] = {}
     """Whether the help says that a setting is required, where its default tells otherwise."""
+    also: ClassVar[Mapping[str, str]] = {}
+    """Other names of settings, by which other commands know them."""
 
     @field_validator("*", mode="before")
     @classmethod

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import ClassVar, Literal, Self
+from typing import Any, ClassVar, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from saddlepoint.runs import texts
 from saddlepoint.runs.settings.common import (
@@ -37,6 +37,8 @@ class TrainSettings(Settings):
         "data": "such as --data mnist",
         "model": "such as --model A",
     }
+
+    also: ClassVar[Mapping[str, str]] = {"model": "models"}
 
     method: Method | None = Field(
         default=None,
@@ -135,6 +137,29 @@ class TrainSettings(Settings):
     test_restarts: int = Field(
         default=3, ge=1, description="How many of these attacks there are per threat."
     )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _one_model(cls, values: Any) -> Any:
+        """`models` is `model`, as other commands call it; one network is trained."""
+        if not isinstance(values, dict) or "models" not in values:
+            return values
+        models = values["models"]
+        if "model" in values:
+            raise ValueError(
+                "`--models` must be left out where --model is given: they are the same."
+            )
+        return {k: v for k, v in values.items() if k != "models"} | {
+            "model": models[0] if isinstance(models, list) and len(models) == 1 else models
+        }
+
+    @field_validator("model", mode="before")
+    @classmethod
+    def _is_one(cls, value: object) -> object:
+        words = texts.split(value) if isinstance(value, str) else value
+        if isinstance(words, list) and len(words) != 1:
+            raise ValueError(f"`--model` must name one network to train, got {len(words)}.")
+        return value
 
     @model_validator(mode="after")
     def _has_threats(self) -> Self:
