@@ -4,7 +4,7 @@ import json
 
 import pytest
 import torch
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 
 import saddlepoint as sp
 from commands import inside
@@ -274,3 +274,66 @@ class TestHostileOnnx:
         file.write_bytes(onnx.helper.make_model(graph).SerializeToString())
         with pytest.raises(ValueError, match=r"must be an ONNX file|outside|escapes|\.\."):
             load(str(file), images)
+
+
+class TestSizes:
+    """What pictures are brought to where nothing is said: what the network's own preprocessing says."""
+
+    @pytest.fixture
+    def photos(self, tmp_path):
+        from PIL import Image
+
+        generator = torch.Generator().manual_seed(3)
+        for k, side in enumerate([(210, 170), (180, 260), (200, 200), (300, 190), (170, 171)]):
+            (tmp_path / "photos" / f"class {k}").mkdir(parents=True)
+            pixels = torch.rand(3, 4, 4, generator=generator)[None]
+            large = torch.nn.functional.interpolate(pixels, side, mode="bicubic").clamp(0, 1)[0]
+            array = (255 * large).byte().permute(1, 2, 0).numpy()
+            Image.fromarray(array).save(tmp_path / "photos" / f"class {k}" / "1.png")
+        return tmp_path / "photos"
+
+    def answers(self, word, photos, out):
+        words = ("--data", photos, "--models", word, "--eps", "1/255", "--steps", "1", "--out", out)
+        assert inside("attack", "ensemble", *words) == 0
+        settings = json.loads((out / "run.json").read_text())["settings"]
+        return settings["size"], settings["crop"], load_file(out / "tensors.safetensors")
+
+    @pytest.mark.filterwarnings("ignore")
+    def test_timm(self, photos, tmp_path, capsys):
+        known = extra("timm").get_pretrained_cfg("test_resnet")
+        side, crop = known.input_size[1], known.crop_pct
+        size, kept, tensors = self.answers("timm:test_resnet", photos, tmp_path / "out")
+        assert (size, kept) == (side, pytest.approx(crop))
+        assert f"images are resized for the models: --size {side} --crop" in capsys.readouterr().err
+        x, y, classes = data.folder(photos, size=side, crop=crop)
+        model = load("timm:test_resnet", materials.Images(x, y, classes, ""))
+        assert torch.equal(tensors["clean_predictions"][:, 0], logits(model, x).argmax(dim=1))
+
+    @pytest.mark.parametrize(
+        ("sizes", "size", "crop"),
+        [
+            ({"size": {"height": 48, "width": 48}}, 48, 1.0),
+            (
+                {"size": {"shortest_edge": 64}, "do_center_crop": True}
+                | {"crop_size": {"height": 48, "width": 48}},
+                48,
+                0.75,
+            ),
+        ],
+    )
+    def test_transformers(self, photos, tmp_path, sizes, size, crop):
+        library = extra("transformers")
+        torch.manual_seed(0)
+        shape = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2}
+        shape |= {"intermediate_size": 32, "image_size": 48, "patch_size": 8, "num_labels": 5}
+        network = library.ViTForImageClassification(library.ViTConfig(**shape)).eval()
+        network.save_pretrained(tmp_path / "vit")
+        half = {"image_mean": [0.5] * 3, "image_std": [0.5] * 3, "do_normalize": True}
+        half |= {"do_rescale": True, "rescale_factor": 1 / 255}
+        (tmp_path / "vit" / "preprocessor_config.json").write_text(json.dumps(half | sizes))
+        found = self.answers(f"hf:{tmp_path / 'vit'}", photos, tmp_path / "out")
+        assert found[:2] == (size, crop)
+        x, _, _ = data.folder(photos, size=size, crop=crop)
+        with torch.no_grad():
+            by_hand = network((x - 0.5) / 0.5).logits.argmax(dim=1)
+        assert torch.equal(found[2]["clean_predictions"][:, 0], by_hand)
