@@ -110,7 +110,7 @@ class TestOwnNetwork:
                 "--model mynets.py:function",
                 "must give a torch.nn.Module to be trained, got function",
             ),
-            ("--model mynets.py:none", "must name something in mynets.py, which has torch, nn"),
+            ("--model mynets.py:none", "must name something in mynets.py, which has Small, seven"),
             ("--model p.pt2", "got the program p.pt2, which is fixed; give its code as"),
             ("--model mynets.py:Small --init none.pt", "`--init` must be a file of parameters"),
             (

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -52,12 +54,13 @@ def second(): return Told("c", "victim")
 
 
 @pytest.fixture
-def calls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def calls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """The file of calls, in the folder of the networks, which is the current one."""
     (tmp_path / "nets.py").write_text(NETS)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("CALLS", str(tmp_path / "calls"))
-    return tmp_path / "calls"
+    yield tmp_path / "calls"
+    sys.modules.pop("nets", None)  # other tests have files of this name
 
 
 def attacked(folder: Path, *words: object, kind: str = "ensemble") -> runs.Run:
