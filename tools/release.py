@@ -79,7 +79,10 @@ def built(folder: Path, date: str) -> dict[str, str]:
 
 
 def faults(wheel: Path, source: Path) -> list[str]:
-    """What is missing in the files, or too much."""
+    """What is missing in the files, or too much.
+
+    Links and pictures of README are not looked at: they lead to files beside it, which an index does not have.
+    """
     inside = zipfile.ZipFile(wheel).namelist()
     found = [f"the wheel lacks {name}" for name in NEEDED if name not in inside]
     info = f"saddlepoint-{version()}.dist-info"
@@ -103,7 +106,6 @@ def faults(wheel: Path, source: Path) -> list[str]:
     found += [
         f"the source distribution holds {name}" for name in names if name.startswith("build/")
     ]
-    # Links and pictures of README lead to files beside it, which an index does not have.
     return found
 
 
