@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import re
 import sys
 import tarfile
 import tomllib
@@ -76,12 +77,25 @@ def test_the_page_says_what_the_matrix_ran() -> None:
 def test_the_page_of_a_matrix_says_what_is_missing() -> None:
     written = matrix.render(
         {
-            "3.11": {"python": "3.11.7", "torch": "2.13.0", "tests": "all", "passed": 7},
+            "3.11": {
+                "python": "3.11.7",
+                "torch": "2.13.0",
+                "tests": "all",
+                "commit": "0a1b2c3",
+                "passed": 7,
+            },
+            "3.12": {"python": "3.12.1", "torch": "2.13.0", "tests": "all", "failed": 1},
             "3.14": {"missing": "no interpreter"},
         }
     )
-    assert "| 3.11.7 | 2.13.0 | all | 7 | 0 | 0 |" in written
-    assert "| 3.14 | | **not tested**: no interpreter | | | |" in written
+    assert "| 3.11.7 | 2.13.0 | 0a1b2c3 | all | 7 | 0 | 0 |" in written
+    assert "| 3.12.1 | 2.13.0 | not noted | all | 0 | 1 | 0 |" in written
+    assert "| 3.14 | | | **not tested**: no interpreter | | | |" in written
+
+
+@pytest.mark.skipif(not (ROOT / ".git").exists(), reason="not a checkout")
+def test_the_commit_that_a_matrix_tests_is_noted() -> None:
+    assert re.fullmatch(r"\w[\w.-]{6,}", matrix.commit())
 
 
 def test_a_matrix_that_is_stopped_keeps_the_versions_it_has(

@@ -62,21 +62,37 @@ def tested(python: Path, words: list[str]) -> dict[str, Any]:
         return {"missing": f"pytest ended with {done.returncode}"}
     counts = {word: int(number) for number, word in _COUNTS.findall(done.stdout.splitlines()[-1])}
     scope = " ".join(word for word in words if not word.startswith("-")) or "all"
-    return {"python": versions[0], "torch": versions[1], "tests": scope, **counts}
+    return {
+        "python": versions[0],
+        "torch": versions[1],
+        "tests": scope,
+        "commit": commit(),
+        **counts,
+    }
+
+
+def commit() -> str:
+    """What is tested, as git names it; nothing where there is no git."""
+    asked = ["git", "describe", "--always", "--dirty"]
+    try:
+        return subprocess.run(asked, cwd=ROOT, capture_output=True, text=True).stdout.strip()
+    except OSError:
+        return ""
 
 
 def render(results: dict[str, Any]) -> str:
     """The table of the page."""
     lines = [
-        "| Python | torch | tests | passed | failed | skipped |",
-        "|---|---|---|---:|---:|---:|",
+        "| Python | torch | commit | tests | passed | failed | skipped |",
+        "|---|---|---|---|---:|---:|---:|",
     ]
     for version, found in sorted(results.items()):
         if "missing" in found:
-            lines.append(f"| {version} | | **not tested**: {found['missing']} | | | |")
+            lines.append(f"| {version} | | | **not tested**: {found['missing']} | | | |")
             continue
         counts = [str(found.get(word, 0)) for word in ("passed", "failed", "skipped")]
-        row = [found["python"], found["torch"], found["tests"], *counts]
+        noted = found.get("commit") or "not noted"
+        row = [found["python"], found["torch"], noted, found["tests"], *counts]
         lines.append(f"| {' | '.join(row)} |")
     said = "`make matrix` ran these tests, on Linux without a GPU. GPUs, macOS and Windows were not tested."
     return f"\n{said}\n\n" + "\n".join(lines) + "\n\n"
