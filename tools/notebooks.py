@@ -32,7 +32,7 @@ def write(path: Path, folder: Path, *, execute: bool = True) -> Path:
     if execute:
         where = {"metadata": {"path": str(path.parent)}}
         nbclient.NotebookClient(
-            notebook, timeout=600, kernel_name="python3", resources=where
+            notebook, timeout=3600, kernel_name="python3", resources=where
         ).execute()
     folder.mkdir(parents=True, exist_ok=True)
     page = folder / f"{path.stem}.md"
