@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -9,7 +11,7 @@ import pytest
 import scipy.stats
 import torch
 from test_experiments import EXPERIMENTS, fake
-from test_stored_results import QUIET
+from test_stored_results import QUIET, STORE
 from torch.nn.functional import cross_entropy
 
 import saddlepoint as sp
@@ -20,6 +22,7 @@ from saddlepoint.experiments.finished import Results
 from saddlepoint.experiments.image_groups import IMAGE_GROUPS
 from saddlepoint.experiments.measurements import NetworkAccuracy
 from saddlepoint.experiments.networks import NETWORKS, REPORTED_NETWORKS
+from saddlepoint.experiments.stored import read_lines
 from saddlepoint.experiments.summary import summarise
 
 
@@ -55,7 +58,7 @@ def test_accuracies_are_those_of_a_step_written_out(tmp_path: Path) -> None:
     # An image that was wrong can become right, but not by a step away from the true class.
     assert found["cifar10-c"].fgsm_predicted > found["cifar10-c"].fgsm
     (table,) = summarise(experiments.collect(experiment, tmp_path))
-    assert ("cifar10", "C", "paper", 10_000, 64.95, 14.45, None) in table.lines
+    assert ("cifar10", "C", "paper", None, 64.95, 14.45, None) in table.lines
     line = next(line for line in table.lines if line[:3] == ("cifar10", "C", "ours"))
     assert line[3:5] == (60, found["cifar10-c"].clean)
 
@@ -100,3 +103,49 @@ def test_weights_are_correlated_across_norms_as_scipy_says() -> None:
         told = [(a, b) for a, b in pairs if len(set(a)) > 1 and len(set(b)) > 1]
         kept = [scipy.stats.spearmanr(a, b).statistic for a, b in told]
         assert values[f"with weights in {other}"] == pytest.approx(sum(kept) / len(kept))
+
+
+def test_a_summary_of_some_networks_keeps_the_others(tmp_path: Path) -> None:
+    parts = {
+        name: replace(
+            NETWORKS, measurements=tuple(m for m in NETWORKS.measurements if m.key == name), limit=4
+        )
+        for name in ("mnist-c", "mnist-a", "mnist-paper-a")
+    }
+    for name, part in parts.items():
+        experiments.reproduce(part, tmp_path / name, QUIET)
+        experiments.write_summary(NETWORKS, tmp_path / name, tmp_path)
+    lines = read_lines(NETWORKS, tmp_path)
+    ours = [line[:3] for line in lines if line[2] != "paper"]
+    recipe = "ours, the paper's recipe"
+    assert ours == [("mnist", "A", "ours"), ("mnist", "A", recipe), ("mnist", "C", "ours")]
+    assert [line[:3] for line in lines][:3] == [("mnist", "A", "paper"), *ours[:2]]
+    assert sum(line[2] == "paper" for line in lines) == len(REPORTED_NETWORKS)
+    content = json.loads((tmp_path / "networks.json").read_text())
+    keys = [entry["key"] for entry in content["measured"]]
+    assert keys == ["mnist-a", "mnist-c", "mnist-paper-a"]
+
+
+def test_the_papers_lines_are_those_of_the_code_and_not_of_the_store(tmp_path: Path) -> None:
+    stored = json.loads((STORE / "convergence.json").read_text())
+    stored["lines"] = [["any", "paper", *[None] * 6, -7.0], *stored["lines"][-2:]]
+    (tmp_path / "convergence.json").write_text(json.dumps(stored))
+    lines = read_lines(EXPERIMENTS["convergence"], tmp_path)
+    assert [line[8] for line in lines if line[1] == "paper"] == [-1.0, -2.0]
+    assert len(lines) == 4
+
+
+def test_lines_that_compare_rows_need_all_of_them(tmp_path: Path) -> None:
+    experiment = EXPERIMENTS["image-robustness"]
+    shutil.copy(STORE / "image-robustness.json", tmp_path)
+    before = (tmp_path / "image-robustness.json").read_text()
+    part = replace(experiment, blocks=experiment.blocks[-1:], measurements=(), limit=41)
+    experiments.reproduce(part, tmp_path / "runs", QUIET)
+    with pytest.raises(ValueError, match=r"with apgda, .* got nothing of distances, l0, l1, l2"):
+        experiments.write_summary(experiment, tmp_path / "runs", tmp_path)
+    assert (tmp_path / "image-robustness.json").read_text() == before
+
+
+def test_groups_of_images_have_the_papers_radii_of_network_c() -> None:
+    radii = {block.key: block.settings.eps for block in EXPERIMENTS["image-robustness"].blocks}
+    assert radii == {"l0": 30, "l1": 20.0, "l2": 3.0, "linf": 0.3}

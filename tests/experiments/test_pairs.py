@@ -9,10 +9,12 @@ from itertools import product
 from pathlib import Path
 
 import pytest
+from test_experiments import fake
 from test_stored_results import EXPERIMENTS, QUIET, pair
 
 from saddlepoint import experiments
-from saddlepoint.experiments.pairs import mean_of, paired
+from saddlepoint.experiments.finished import Results
+from saddlepoint.experiments.pairs import mean_of, paired, verdict_pairs
 from saddlepoint.experiments.summary import summarise
 
 
@@ -112,3 +114,17 @@ def test_rows_without_verdicts_or_of_other_images_are_not_paired(tmp_path: Path)
     average, worst = results.attacks
     other = replace(worst, folder=None, success=(True, False, True))
     assert len(summarise(replace(results, attacks=(average, other)))) == 1
+
+
+@pytest.mark.parametrize("change", [{"images": 1000}, {"seed": 1}])
+def test_rows_of_other_images_have_no_lift_and_no_pair(change: dict[str, int]) -> None:
+    experiment = EXPERIMENTS["ensemble-mnist"]
+    block = experiment.blocks[-1]
+    one = replace(fake(block, "avg", "apgda", 50.0), success=(True, False))
+    other = replace(fake(block, "minmax", "apgda", 75.0), success=(True, True))
+    results = Results(experiment, (one, other))
+    assert results.lift(other) == 50.0
+    assert len(verdict_pairs(results)) == 1
+    moved = Results(experiment, (replace(one, **change), other))  # type: ignore[arg-type]
+    assert moved.lift(other) is None
+    assert verdict_pairs(moved) == []

@@ -101,6 +101,10 @@ class Attacked:
     settled: int | None = field(default=None, compare=False)
     folder: Path | None = field(default=None, compare=False)
 
+    def same_images(self, other: Attacked) -> bool:
+        """Whether both were run on as many images with the same seed, so that they can be compared."""
+        return (self.images, self.seed) == (other.images, other.seed)
+
     def verdicts(self) -> tuple[bool, ...] | None:
         """Of every row whether all domains were fooled; None if it is a summary without them."""
         if self.success is not None or self.folder is None:
@@ -164,12 +168,15 @@ class Results:
         """The finished measurements with results of a kind, and these results."""
         return ((m, m.result) for m in self.measured if isinstance(m.result, kind))
 
-    def lift(self, item: Attacked) -> float | None:
-        """Relative gain in ASR_all, percent, over the average strategy of the same block and source."""
+    def average(self, item: Attacked) -> Attacked | None:
+        """The average strategy of the same block and source; None for itself, or if it had other images."""
         base = self.one(item.block, AVERAGE.key, item.source)
-        if base is None or base is item:
-            return None
-        return lift(item.asr_all, base.asr_all)
+        return None if base is None or base is item or not base.same_images(item) else base
+
+    def lift(self, item: Attacked) -> float | None:
+        """Relative gain in ASR_all, percent, over the average of the same block, source and images."""
+        base = self.average(item)
+        return None if base is None else lift(item.asr_all, base.asr_all)
 
     @property
     def sources(self) -> tuple[Source, ...]:

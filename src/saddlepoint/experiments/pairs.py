@@ -12,7 +12,7 @@ from statistics import fmean
 from typing import NamedTuple
 
 from saddlepoint.experiments.finished import Attacked, Results
-from saddlepoint.experiments.plan import AVERAGE, Row
+from saddlepoint.experiments.plan import Row
 from saddlepoint.report.tables import Cell, Column, Table
 from saddlepoint.runs.settings import UniversalSettings
 
@@ -124,8 +124,8 @@ def verdict_pairs(results: Results) -> list[VerdictPair]:
     """Every row that can be compared with the average of the same images; others are left out."""
     found = []
     for item in results.attacks:
-        base = results.one(item.block, AVERAGE.key, item.source)
-        if base is None or base is item:
+        base = results.average(item)
+        if base is None:
             continue
         one, other = base.verdicts(), item.verdicts()
         if one is not None and other is not None and len(one) == len(other):

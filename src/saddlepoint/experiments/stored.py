@@ -7,7 +7,7 @@ than those of this code are refused.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +30,8 @@ SUMMARY_VERSION = 1
 def write_summary(experiment: Experiment, folder: Path, store: Path) -> Path:
     """Store what the folder of an experiment holds as STORE/NAME.json.
 
-    Rows that a summary holds already and the folder does not, such as those of another method, stay in it.
+    Rows and measurements that a summary holds already and the folder does not, such as those of another method,
+    stay in it.
 
     Args:
         experiment: Which one.
@@ -41,7 +42,8 @@ def write_summary(experiment: Experiment, folder: Path, store: Path) -> Path:
         The file.
 
     Raises:
-        ValueError: The summary that is there is about other networks.
+        ValueError: The summary that is there is about other networks, or has lines that compare rows which the
+            folder does not have.
     """
     results = collect(experiment, folder)
     runs = [Run.read(item.folder) for item in results.attacks if item.folder is not None]
@@ -68,7 +70,7 @@ def write_summary(experiment: Experiment, folder: Path, store: Path) -> Path:
             }
             for item in results.measured
         ],
-        "lines": summarise(results)[0].lines if experiment.measurements else [],
+        "lines": list(summarise(results)[0].lines) if experiment.measurements else [],
     }
     path = store / f"{experiment.name}.json"
     if path.is_file():
@@ -85,18 +87,55 @@ def _keep_others(experiment: Experiment, new: dict[str, Any], old: dict[str, Any
                 f"`store` must hold a summary of the same networks, got another {name} in the one of "
                 f"{experiment.name}; move that file away."
             )
-    known = {_key(row) for row in new["rows"]}
-    rows = [*new["rows"], *(row for row in old["rows"] if _key(row) not in known)]
-    places = [
+    _check_whole(experiment, new, old)
+    new["rows"] = _with_older(new["rows"], old["rows"], _key, _places(experiment))
+    places = [(m.key, method) for m in experiment.measurements for method in METHODS]
+    new["measured"] = _with_older(new["measured"], old["measured"], _measured_key, places)
+    if experiment.measurements:
+        new["lines"] = _lines(experiment, [*old["lines"], *new["lines"]])
+    new["versions"] = _unique([*old["versions"], *new["versions"]])
+
+
+def _check_whole(experiment: Experiment, new: dict[str, Any], old: dict[str, Any]) -> None:
+    """Lines that compare rows with each other cannot be written from some of the rows."""
+    if not (experiment.blocks and experiment.measurements):
+        return
+    for method in METHODS:
+        have, had = (
+            {each.get("block", each.get("key")) for each in found if each["method"] == method}
+            for found in ([*content["rows"], *content["measured"]] for content in (new, old))
+        )
+        if have and not had <= have:
+            raise ValueError(
+                f"`folder` must hold all of {experiment.name} that the summary has with {method}, because its "
+                f"lines compare rows with each other, got nothing of {', '.join(sorted(had - have))}."
+            )
+
+
+def _places(experiment: Experiment) -> list[tuple[str, ...]]:
+    return [
         (block.key, row.strategy.key, method, labels)
         for block in experiment.blocks
         for row in block.rows
         for method in METHODS
         for labels in LABELS
     ]
-    order: dict[tuple[str, ...], int] = {place: number for number, place in enumerate(places)}
-    new["rows"] = sorted(rows, key=lambda row: order.get(_key(row), len(order)))
-    new["versions"] = _unique([*old["versions"], *new["versions"]])
+
+
+def _with_older(
+    new: list[dict[str, Any]],
+    old: list[dict[str, Any]],
+    key: Callable[[dict[str, Any]], tuple[str, ...]],
+    places: Sequence[tuple[str, ...]],
+) -> list[dict[str, Any]]:
+    """New entries and the old ones with other keys, in the order of the places."""
+    found = {key(each): each for each in (*old, *new)}
+    order = {place: number for number, place in enumerate(places)}
+    return sorted(found.values(), key=lambda each: order.get(key(each), len(order)))
+
+
+def _measured_key(entry: dict[str, Any]) -> tuple[str, ...]:
+    return entry["key"], entry["method"]
 
 
 def _key(row: dict[str, Any]) -> tuple[str, ...]:
@@ -130,9 +169,28 @@ def read_summary(experiment: Experiment, store: Path) -> Results:
 
 
 def read_lines(experiment: Experiment, store: Path) -> tuple[tuple[Cell, ...], ...]:
-    """The lines of the table of a stored measurement."""
-    lines = _content(experiment, store)["lines"]
-    return tuple(tuple(tuple(c) if isinstance(c, list) else c for c in line) for line in lines)
+    """The lines of the table of a stored measurement; the paper's are those of this code."""
+    return tuple(_lines(experiment, _content(experiment, store)["lines"]))
+
+
+def _lines(experiment: Experiment, lines: Sequence[Sequence[Any]]) -> list[tuple[Cell, ...]]:
+    """Lines of a measurement in order, later ones in place of earlier ones, and the paper's."""
+    table = summarise(Results(experiment, ()))[0]
+    source = [column.name for column in table.columns].index("Source")
+    ours = (tuple(tuple(c) if isinstance(c, list) else c for c in line) for line in lines)
+    every = [*table.lines, *(line for line in ours if line[source] != "paper")]
+    found = {line[: source + 1]: line for line in every}
+    settings = list(dict.fromkeys(key[:-1] for key in found))
+    labels = [measurement.label for measurement in experiment.measurements]
+    sources = ["paper", *METHODS]
+
+    def place(key: tuple[Cell, ...]) -> tuple[int, int, int, str]:
+        *setting, said = key
+        number = labels.index(setting[0]) if setting[0] in labels else -1
+        rank = sources.index(said) if said in sources else len(sources)
+        return number, settings.index(tuple(setting)), rank, str(said)
+
+    return [found[key] for key in sorted(found, key=place)]
 
 
 def _content(experiment: Experiment, store: Path) -> dict[str, Any]:

@@ -22,6 +22,7 @@ from saddlepoint.experiments.plan import (
 from saddlepoint.experiments.ranks import spearman_within
 from saddlepoint.report.tables import Cell, Column, Table
 from saddlepoint.runs import texts
+from saddlepoint.runs.settings import UniversalSettings
 
 __all__ = ["NORMS", "group_weights", "summarise"]
 
@@ -91,7 +92,7 @@ def _missing_lifts(results: Results) -> list[str]:
         return []
     return [
         "Lift is the gain in ASR_all relative to the average of the same setting and source; there is none "
-        "where that row has not been run, or where the average fools nothing."
+        "where that row has not been run on the same images, or where the average fools nothing."
     ]
 
 
@@ -147,7 +148,8 @@ def _paper_line(block: Block, row: Row, domains: int) -> tuple[Cell, ...]:
     paper = row.paper
     accuracy: tuple[Cell, ...] = paper.accuracy or (None,) * domains
     rates = (paper.asr_avg, paper.asr_all, None, paper.lift, None)
-    return (block.label, row.strategy.label, "paper", None, 10_000, *accuracy, *rates)
+    images = 10_000 if isinstance(block.settings, UniversalSettings) else None  # not said of others
+    return (block.label, row.strategy.label, "paper", None, images, *accuracy, *rates)
 
 
 def _our_line(results: Results, item: Attacked, names: Sequence[str]) -> tuple[Cell, ...]:
@@ -285,7 +287,11 @@ def _rates(results: Results, notes: tuple[str, ...]) -> Table:
         Column("T"),
         Column("Slope", 2),
     )
-    lines: list[tuple[Cell, ...]] = [("any, smooth losses", "paper", *(None,) * 6, -1.0)]
+    # The theorem's 1/T is that of the squared norm, as usual, or of the norm, as its footnote says.
+    lines: list[tuple[Cell, ...]] = [
+        (f"smooth losses, 1/T of {what}", "paper", *(None,) * 6, slope)
+        for what, slope in (("the squared norm", -1.0), ("the norm, as in the footnote", -2.0))
+    ]
     for item, result in results.having(Residuals):
         best = result.best
         picked = (best[step - 1] if step <= len(best) else None for step in (1, 10, 100))
@@ -307,8 +313,8 @@ def _costs(results: Results, notes: tuple[str, ...]) -> Table:
     lines: list[tuple[Cell, ...]] = [("attack of the paper", "paper", None, None, None, 1.31, None)]
     for item, result in results.having(Times):
         first, *_, last = result.microseconds.values()
-        where = (item.measurement.label, item.method, item.images)
-        lines.append((*where, first, last, result.ratio, (result.low, result.high)))
+        cells = (first, last, result.ratio, (result.low, result.high))
+        lines.append((item.measurement.label, item.method, item.images, *cells))
     return Table(_heading(results.experiment), columns, tuple(lines), notes)
 
 
@@ -322,16 +328,13 @@ def _networks(results: Results, notes: tuple[str, ...]) -> Table:
         Column("FGSM, true labels"),
         Column("FGSM, predicted labels"),
     )
-    ours = {
-        item.measurement.key: (item, result) for item, result in results.having(NetworkAccuracy)
-    }
+    ours = {m.measurement.key: (m, found) for m, found in results.having(NetworkAccuracy)}
     lines: list[tuple[Cell, ...]] = []
     for (data, letter), (clean, fgsm) in REPORTED_NETWORKS.items():
-        # The paper does not say which class its FGSM moves away from.
-        lines.append((data, letter, "paper", 10_000, clean, fgsm, None))
+        lines.append((data, letter, "paper", None, clean, fgsm, None))
         for family, source in ((data, "ours"), (f"{data}-paper", "ours, the paper's recipe")):
-            if (found := ours.get(f"{family}-{letter.lower()}")) is not None:
-                item, result = found
+            if (both := ours.get(f"{family}-{letter.lower()}")) is not None:
+                item, result = both
                 numbers = (result.clean, result.fgsm, result.fgsm_predicted)
                 lines.append((data, letter, source, item.images, *numbers))
     return Table(_heading(results.experiment), columns, tuple(lines), notes)
