@@ -13,6 +13,7 @@ from saddlepoint.experiments.claim_checks import (
     counted,
     judged,
     nothing,
+    unstored,
 )
 from saddlepoint.experiments.finished import Attacked
 from saddlepoint.experiments.plan import AVERAGE
@@ -22,7 +23,7 @@ from saddlepoint.report.tables import Cell
 __all__ = ["across_norms", "betas", "cost", "distances", "gammas", "rate", "training_cost"]
 
 
-_TRAINING = "AMPGD step over AVG step, K = 3"
+_TRAINING = {name: f"AMPGD step over {name} step, K = 3" for name in ("AVG", "MAX")}
 
 
 def _numbers(cells: Iterable[Cell]) -> list[float]:
@@ -30,40 +31,52 @@ def _numbers(cells: Iterable[Cell]) -> list[float]:
 
 
 def _swept(summaries: Summaries, name: str) -> tuple[Attacked, dict[float, Attacked]] | None:
-    """The average, and min-max by the number that is varied."""
+    """The average, and min-max on the same images by the number that is varied."""
     results = summaries.attacks(name)
     if results is None:
         return None
     (block,) = results.experiment.blocks
     base = results.one(block, AVERAGE.key, APGDA)
     rows = [results.one(block, row.strategy.key, APGDA) for row in block.rows[1:]]
-    found = {float(r.row.strategy.key.partition("-")[2]): r for r in rows if r is not None}
+    found = {
+        float(row.row.strategy.key.partition("-")[2]): row
+        for row in rows
+        if row is not None and base is not None and row.same_images(base)
+    }
     return None if base is None or not found else (base, found)
 
 
 def gammas(summaries: Summaries) -> Finding:
-    """Holds if every gamma is above the average and the best is between 3 and 5; in part if the first is so."""
+    """Holds if every gamma is above the average, one from 3 to 5 is among the best, and 0 and 10 are not.
+
+    Among the best is what is within two points of the best. In part if every gamma is above the average.
+    """
     swept = _swept(summaries, "gamma-mnist")
     if swept is None:
-        return nothing("no summary of the sweep of gamma is stored")
+        return unstored("gamma-mnist")
     base, found = swept
     best = max(found, key=lambda gamma: found[gamma].asr_all)
     rates = [item.asr_all for item in found.values()]
-    ours = (
-        f"{min(rates):.1f} to {max(rates):.1f} %, the average {base.asr_all:.1f} %; best at gamma {best:g}; "
-        f"{found[4.0].asr_all:.1f} % at 4 (apgda)"
-    )
+    ours = f"{min(rates):.1f} to {max(rates):.1f} %, the average {base.asr_all:.1f} %; best at gamma {best:g}"
+    ours += f"; {found[4.0].asr_all:.1f} % at 4" if 4.0 in found else ""
     above = min(rates) > base.asr_all
-    near = [gamma for gamma in found if found[gamma].asr_all == found[best].asr_all]
-    why = f"{counted([base])}; equally good: gamma {', '.join(f'{gamma:g}' for gamma in near)}"
-    return Finding(ours, judged(above and any(3 <= gamma <= 5 for gamma in near), above), why)
+    near = [gamma for gamma in found if found[gamma].asr_all >= found[best].asr_all - NEAR]
+    middle = any(3 <= gamma <= 5 for gamma in near)
+    weak = [gamma for gamma in (0.0, 10.0) if gamma in found and gamma not in near]
+    why = f"{counted([base])}; within {NEAR:g} points of the best: gamma {_listed(near)}"
+    why += f"; of the ends weaker: {f'gamma {_listed(weak)}' if weak else 'none'}"
+    return Finding(f"{ours} (apgda)", judged(above and middle and len(weak) == 2, above), why)
+
+
+def _listed(numbers: Iterable[float]) -> str:
+    return ", ".join(f"{number:g}" for number in numbers)
 
 
 def betas(summaries: Summaries) -> Finding:
     """Holds if 1/T is within two points of the best; in part if it is above the average."""
     swept = _swept(summaries, "beta-mnist")
     if swept is None:
-        return nothing("no summary of the sweep of beta is stored")
+        return unstored("beta-mnist")
     base, found = swept
     unit = 1 / base.block.settings.steps
     there = min(found, key=lambda beta: abs(beta - unit))
@@ -82,7 +95,7 @@ def distances(summaries: Summaries) -> Finding:
     """Holds if all mean rank correlations are at least 0.4 and exclude zero; in part if they are positive."""
     lines = [line for line in summaries.lines("image-robustness") if line[1] == "apgda"]
     if not lines:
-        return nothing("no summary of the interpretability tables is stored")
+        return nothing("no lines of image-robustness are stored")
     means = _numbers(line[k] for line in lines for k in (3, 5))
     lows = [pair[0] for line in lines for k in (4, 6) if isinstance(pair := line[k], tuple)]
     printed = [line for line in summaries.lines("image-robustness") if line[1] == "paper"]
@@ -116,18 +129,24 @@ def across_norms(summaries: Summaries) -> Finding:
 
 
 def rate(summaries: Summaries) -> Finding:
-    """Holds if every slope of the squared residual is at most -1; in part if some are."""
+    """Holds if every slope of the squared residual is at most -2, in part if one is at most -1.
+
+    The theorem says 1/T. Its footnote measures the norm, which is slope -2 of the square; usual for such
+    results is the squared norm, which is -1.
+    """
     lines = [line for line in summaries.lines("convergence") if line[1] == "apgda"]
     slopes = {str(line[0]): line[8] for line in lines if isinstance(line[8], float)}
     if not slopes:
-        return nothing("no summary of the residuals is stored")
+        return nothing("no lines of convergence are stored")
     ours = "; ".join(f"{label}: {slope:.2f}" for label, slope in slopes.items())
-    fast = [slope <= -1 for slope in slopes.values()]
+    usual, strict = (sum(slope <= bound for slope in slopes.values()) for bound in (-1, -2))
     why = (
-        "slope of the squared residual against T in logarithms, -1 in the theorem, which asks for smooth "
-        f"losses and small steps; {lines[0][2]} images, networks A, C, D"
+        "slope of the squared residual against T in logarithms. If 1/T is the rate of the squared norm, as "
+        f"usual, it is -1, which {usual} of {len(slopes)} reach; if it is that of the norm, as the footnote "
+        f"says, -2, which {strict} of {len(slopes)} reach. The theorem asks for smooth losses and small steps; "
+        f"{lines[0][2]} images, networks A, C, D"
     )
-    return Finding(ours, judged(all(fast), any(fast)), why)
+    return Finding(ours, judged(strict == len(slopes), usual > 0), why)
 
 
 def cost(summaries: Summaries) -> Finding:
@@ -142,15 +161,28 @@ def cost(summaries: Summaries) -> Finding:
 
 
 def training_cost(summaries: Summaries) -> Finding:
-    """Holds if a step of AMPGD takes at most 1.15 times that of the average, as `benchmarks` has kept it."""
+    """Holds if a step of AMPGD takes at most 1.15 times that of the average and of the maximum.
+
+    In part if one of them is so, or is all that was measured. `python -m benchmarks` keeps the ratios; what was
+    measured with twice as much load as there are cores does not count.
+    """
     file = summaries.store / "figures.json"
     kept = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
     room = kept.get("training", {})
     found = {each["name"]: each["value"] for each in room.get("figures", [])}
-    if _TRAINING not in found:
+    ratios = {name: found[figure] for name, figure in _TRAINING.items() if figure in found}
+    if not ratios:
         return nothing("needs a machine that does nothing else: python -m benchmarks training")
-    ratio = found[_TRAINING]
-    load = " and ".join(f"{each:g}" for each in room.get("begun_and_ended_with_load", []))
-    why = "a step of training against three threats, both in one run of `python -m benchmarks training`"
-    why += f"; with a load of {load} on {room['cores']} cores" if load else ""
-    return Finding(f"{ratio:.2f} over the average", judged(ratio <= 1.15, ratio <= 1.31), why)
+    loads = room.get("begun_and_ended_with_load", [])
+    load = f"a load of {' and '.join(f'{each:g}' for each in loads)} on {room['cores']} cores"
+    if loads and max(loads) >= 2 * room["cores"]:
+        told = "; ".join(f"{ratio:.2f} over {name}" for name, ratio in ratios.items())
+        return nothing(
+            f"needs a machine that does nothing else: python -m benchmarks training; with {load} it was {told}"
+        )
+    ours = "; ".join(f"{ratio:.2f} over {name}" for name, ratio in ratios.items())
+    why = "a step of training against three threats, all in one run of `python -m benchmarks training`"
+    why += f"; with {load}" if loads else ""
+    why += "".join(f"; over {name} it was not measured" for name in _TRAINING if name not in ratios)
+    low = [ratio <= 1.15 for ratio in ratios.values()]
+    return Finding(ours, judged(all(low) and len(low) == len(_TRAINING), any(low)), why)

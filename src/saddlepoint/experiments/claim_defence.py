@@ -1,0 +1,197 @@
+"""What stored trainings say of the claims on defences: AMPGD beside MSD, and the weights of its threats.
+
+They are in `defence.json`, which `python -m benchmarks.defence` writes: of every training its command, the
+weights of the last epoch, and for every suite of attacks on which images the network stays right.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+from statistics import fmean
+from typing import Any, NamedTuple
+
+from saddlepoint.experiments.claim_checks import Finding, Summaries, Verdict, judged, nothing
+from saddlepoint.experiments.pairs import mean_of
+
+__all__ = ["ahead_of_msd", "gap_of_threats", "weight_of_l2"]
+
+_SCHEMA = 1
+_METHODS = ("AMPGD", "MSD")
+_PAPER = {"AMPGD": (76.1, 70.2, 67.2), "MSD": (62.7, 67.9, 65.0)}  # MNIST, linf, l2, l1
+_RADII = (1, 2, 3, 4)
+
+
+class _Judged(NamedTuple):
+    """What a suite found of both methods: per seed, who stays right, by threat."""
+
+    suite: str
+    images: int
+    seeds: tuple[int, ...]
+    right: Mapping[str, Sequence[Mapping[str, Sequence[bool]]]]
+
+    def union(self, method: str) -> list[tuple[bool, ...]]:
+        """Per seed, on which images the network stays right without attack and under every threat."""
+        return [tuple(map(all, zip(*each.values(), strict=True))) for each in self.right[method]]
+
+    def gap(self, method: str) -> float:
+        """Points between the threats with most and least accuracy, mean over seeds."""
+        shares = [
+            [100 * fmean(right) for threat, right in each.items() if threat != "clean"]
+            for each in self.right[method]
+        ]
+        return fmean(max(each) - min(each) for each in shares)
+
+
+def _trainings(summaries: Summaries) -> dict[str, Any]:
+    file = summaries.store / "defence.json"
+    if not file.is_file():
+        return {}
+    content = json.loads(file.read_text(encoding="utf-8"))
+    if content.get("schema") != _SCHEMA:
+        raise ValueError(f"`{file}` must have schema {_SCHEMA}, got {content.get('schema')}.")
+    found: dict[str, Any] = content["trainings"]
+    return found
+
+
+def _of_table(trainings: Mapping[str, Any], table: str, row: str) -> dict[int, Any]:
+    """The trainings of a row by seed."""
+    keys = (key.split("/") for key in trainings)
+    return {
+        int(seed): trainings[f"{table}/{row}/{seed}"]
+        for name, found, seed in keys
+        if (name, found) == (table, row)
+    }
+
+
+def _compared(summaries: Summaries, table: str) -> list[_Judged]:
+    """Every suite that has judged both methods on as many images, with the seeds that both have.
+
+    But for the method their commands have to be the same.
+    """
+    trainings = _trainings(summaries)
+    ours, theirs = (_of_table(trainings, table, method) for method in _METHODS)
+    by_suite: dict[tuple[str, int], list[int]] = {}
+    for seed in sorted(ours.keys() & theirs.keys()):
+        one, other = ours[seed], theirs[seed]
+        if _without_method(one["command"]) != _without_method(other["command"]):
+            continue
+        for suite, judged_by in one["suites"].items():
+            images = judged_by["images"]
+            if other["suites"].get(suite, {}).get("images") == images:
+                by_suite.setdefault((suite, images), []).append(seed)
+    return [
+        _Judged(
+            suite,
+            images,
+            tuple(seeds),
+            {
+                method: [_right(rows[seed]["suites"][suite]) for seed in seeds]
+                for method, rows in zip(_METHODS, (ours, theirs), strict=True)
+            },
+        )
+        for (suite, images), seeds in by_suite.items()
+    ]
+
+
+def _without_method(command: str) -> list[str]:
+    words = command.split()
+    place = words.index("--method")
+    return words[:place] + words[place + 2 :]
+
+
+def _right(judged_by: Mapping[str, Any]) -> dict[str, tuple[bool, ...]]:
+    """Truths out of hexadecimal digits, the first image in the highest bit."""
+    images = judged_by["images"]
+    return {
+        name: tuple(bit == "1" for bit in f"{int(digits, 16):0{4 * len(digits)}b}"[:images])
+        for name, digits in judged_by.items()
+        if name != "images"
+    }
+
+
+def _with_seeds(verdict: Verdict, seeds: Sequence[int]) -> Verdict:
+    """One seed says little about a method: at most in part."""
+    return "holds in part" if verdict == "holds" and len(seeds) < 2 else verdict
+
+
+def _missing(table: str) -> Finding:
+    return nothing(
+        f"needs trainings of AMPGD and MSD with the same seeds: python -m benchmarks.defence {table}"
+    )
+
+
+def _rests_on(found: Sequence[_Judged], table: str) -> str:
+    seeds = sorted({seed for each in found for seed in each.seeds})
+    said = (
+        "one seed, which says little about a method" if len(seeds) == 1 else f"{len(seeds)} seeds"
+    )
+    images = ", ".join(f"{each.images} images under {each.suite}" for each in found)
+    return f"table {table} of RESULTS: {said}; {images}"
+
+
+def ahead_of_msd(summaries: Summaries, *, table: str, reported: float) -> Finding:
+    """Holds if under every suite the union is half of the paper's points ahead and the interval excludes zero.
+
+    In part if it is ahead under every suite. With one seed at most in part.
+    """
+    found = _compared(summaries, table)
+    if not found:
+        return _missing(table)
+    texts, ahead, clear = [], [], []
+    for each in found:
+        pairs = list(zip(each.union("MSD"), each.union("AMPGD"), strict=True))
+        mean, (low, high) = mean_of(pairs, same_rows=True)
+        texts.append(f"{each.suite}: {mean:+.1f} points [{low:+.1f}, {high:+.1f}]")
+        ahead.append(mean > 0)
+        clear.append(mean >= reported / 2 and low > 0)
+    seeds = [seed for each in found for seed in each.seeds]
+    verdict = _with_seeds(judged(all(clear), all(ahead)), sorted(set(seeds)))
+    why = f"accuracy under all three threats, AMPGD minus MSD; {_rests_on(found, table)}"
+    return Finding("; ".join(texts), verdict, why)
+
+
+def gap_of_threats(summaries: Summaries, *, table: str) -> Finding:
+    """Holds if under every suite the gap of AMPGD is at most half of that of MSD; in part if it is smaller.
+
+    With one seed at most in part.
+    """
+    found = _compared(summaries, table)
+    if not found:
+        return _missing(table)
+    gaps = [tuple(each.gap(method) for method in _METHODS) for each in found]
+    ours = "; ".join(
+        f"{each.suite}: AMPGD {mine:.1f}, MSD {theirs:.1f} points"
+        for each, (mine, theirs) in zip(found, gaps, strict=True)
+    )
+    half = all(mine <= theirs / 2 for mine, theirs in gaps)
+    smaller = all(mine < theirs for mine, theirs in gaps)
+    seeds = sorted({seed for each in found for seed in each.seeds})
+    paper = {method: max(values) - min(values) for method, values in _PAPER.items()}
+    why = (
+        f"between the threats with most and least accuracy; {_rests_on(found, table)}; in the paper's own "
+        f"table of MNIST the gap is {paper['AMPGD']:.1f} for AMPGD and {paper['MSD']:.1f} for MSD"
+    )
+    return Finding(ours, _with_seeds(judged(half, smaller), seeds), why)
+
+
+def weight_of_l2(summaries: Summaries) -> Finding:
+    """Holds if the mean weight of l2 rises from each radius to the next; in part if from the first to the last.
+
+    With one seed at most in part.
+    """
+    trainings = _trainings(summaries)
+    rows = {radius: _of_table(trainings, "weights", f"l2 {radius}") for radius in _RADII}
+    seeds = sorted(set.intersection(*(set(found) for found in rows.values())))
+    if not seeds:
+        return nothing(
+            "needs trainings with all four radii and the same seeds: python -m benchmarks.defence weights"
+        )
+    means = [fmean(rows[radius][seed]["weights"]["l2"] for seed in seeds) for radius in _RADII]
+    shown = (f"{radius} {mean:.2f}" for radius, mean in zip(_RADII, means, strict=True))
+    rises = all(a < b for a, b in pairwise(means))
+    said = "one seed, which says little" if len(seeds) == 1 else f"{len(seeds)} seeds"
+    why = f"mean weight of l2 in the last epoch by its radius, linf 0.2 beside it; {said}"
+    verdict = _with_seeds(judged(rises, means[0] < means[-1]), seeds)
+    return Finding(", ".join(shown), verdict, why)

@@ -1,0 +1,282 @@
+"""What stored runs say of the claims on ensembles of networks, Tables 1 to 4 and Figures 1 and 2."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from statistics import fmean
+from typing import NamedTuple
+
+from saddlepoint.experiments.claim_checks import (
+    APGDA,
+    NEAR,
+    PREDICTED,
+    Finding,
+    Pair,
+    Summaries,
+    comparable,
+    counted,
+    judged,
+    nothing,
+    unstored,
+)
+from saddlepoint.experiments.finished import Attacked, Results
+from saddlepoint.experiments.plan import UNREPORTED
+from saddlepoint.experiments.ranks import spearman
+
+__all__ = [
+    "above_heuristics",
+    "hard_against_easy",
+    "moderate_radii",
+    "order_of_weights",
+    "path_of_weights",
+    "radii",
+    "settling",
+    "static_weights",
+]
+
+_RADII = ("eps-mnist", "eps-cifar10", "eps-mnist-abc", "eps-cifar10-abc")
+_MODERATE = {"mnist": (0.15, 0.25), "cifar10": (0.03, 0.05)}
+_HEURISTICS = {"MNIST": "ensemble-mnist-heuristics", "CIFAR-10": "ensemble-cifar10-heuristics"}
+
+
+def _linf(summaries: Summaries) -> Pair | None:
+    """Average and min-max of the linf rows of Table 1."""
+    results = summaries.attacks("ensemble-mnist")
+    pairs = [] if results is None else comparable(results, APGDA, "linf-0.2")
+    return pairs[0] if pairs else None
+
+
+def hard_against_easy(summaries: Summaries) -> Finding:
+    """Holds if the hard half gains at least ten points and the easy half loses at most a third of that.
+
+    In part if the hard half gains more than the easy half loses.
+    """
+    pair = _linf(summaries)
+    if pair is None:
+        return unstored("ensemble-mnist")
+    base, item = pair
+    order = sorted(base.domains, key=lambda name: -base.accuracy[name])
+    hard, easy = sorted(order[:2]), sorted(order[2:])
+    gains = [fmean(base.accuracy[n] - item.accuracy[n] for n in names) for names in (hard, easy)]
+    ours = f"{', '.join(hard)} {gains[0]:+.1f} points; {', '.join(easy)} {gains[1]:+.1f} (apgda)"
+    small, more = gains[1] >= -gains[0] / 3, gains[0] > max(0.0, -gains[1])
+    why = (
+        f"{counted([item])}; our hard networks under the average are {' and '.join(hard)}; ASR_all goes "
+        f"from {base.asr_all:.1f} to {item.asr_all:.1f} %, ASR_avg from {base.asr_mean:.1f} to "
+        f"{item.asr_mean:.1f} %"
+    )
+    why += "" if more else "; the easy networks lose as much as the hard ones gain, or more"
+    return Finding(ours, judged(gains[0] >= 10 and small, more), why)
+
+
+def order_of_weights(summaries: Summaries) -> Finding:
+    """Holds if no two networks are the other way round in weight and accuracy; in part if ranks correlate."""
+    pair = _linf(summaries)
+    if pair is None:
+        return unstored("ensemble-mnist")
+    base, item = pair
+    weights = [item.weights[name] for name in item.domains]
+    order = sorted(item.domains, key=lambda name: -item.weights[name])
+    under = [spearman(weights, [each.accuracy[n] for n in item.domains]) for each in (item, base)]
+    ours = ", ".join(f"w_{name} {item.weights[name]:.2f}" for name in order)
+    left = ", ".join(f"{name} {item.accuracy[name]:.1f} %" for name in order)
+    why = (
+        f"accuracy under min-max, in that order: {left}; rank correlation {under[0]:.2f}, with the accuracies "
+        f"under the average {under[1]:.2f}; {counted([item])}"
+    )
+    left_over = [item.accuracy[name] for name in order]
+    return Finding(ours, judged(left_over == sorted(left_over, reverse=True), under[0] > 0), why)
+
+
+# ------------------------------------------------------------------------------- over the steps
+
+
+def settling(summaries: Summaries) -> Finding:
+    """Holds if weights are within 0.1 (l1, mean over images) of the final ones from a fifth of the steps on.
+
+    In part if they are from four fifths on.
+    """
+    results = summaries.attacks("steps-mnist")
+    item = None
+    if results is not None:
+        item = results.one(results.experiment.blocks[0], "minmax", APGDA)
+    if item is None or (settled := item.settles()) is None:
+        return nothing("no run of Figure 1 with the steps of its weights is stored")
+    steps = item.block.settings.steps
+    ours = f"from step {settled} of {steps} on (apgda)"
+    why = (
+        "the step from which on the mean l1 distance of the weights of an image to its final ones stays below "
+        f"0.1; a small number is a fifth of the steps or less; {counted([item])}"
+    )
+    return Finding(ours, judged(settled <= steps / 5, settled <= 0.8 * steps), why)
+
+
+def path_of_weights(summaries: Summaries) -> Finding:
+    """Not measured: summaries keep the final weights alone."""
+    if summaries.attacks("steps-mnist") is None:
+        return unstored("steps-mnist")
+    return nothing("a summary keeps the final weights; those of every step are in Figure 1 only")
+
+
+# ------------------------------------------------------------------------------- over the radius
+
+
+def _by_radius(summaries: Summaries) -> dict[str, list[Pair]]:
+    """The pairs of every data set and ensemble that is stored."""
+    found: dict[str, list[Pair]] = {}
+    for name in _RADII:
+        results = summaries.attacks(name)
+        for pair in [] if results is None else comparable(results, APGDA):
+            block = pair.item.block
+            where = f"{block.settings.data} {', '.join(block.letters)}"
+            found.setdefault(where, []).append(pair)
+    return found
+
+
+def radii(summaries: Summaries) -> Finding:
+    """Holds if min-max is nowhere more than two points below the average; in part if so in most settings."""
+    found = _by_radius(summaries)
+    pairs = [pair for several in found.values() for pair in several]
+    if not pairs:
+        return unstored(_RADII[0])
+    above = sum(p.gain > 0 for p in pairs)
+    below = [p for p in pairs if p.gain < -NEAR]
+    level = len(pairs) - above - len(below)
+    ours = (
+        f"above in {above}, level in {level}, below in {len(below)} of {len(pairs)} radii (apgda)"
+    )
+    where = [
+        f"{p.item.block.settings.data} {''.join(p.item.domains)} {p.item.block.label} by {-p.gain:.1f}"
+        for p in below
+    ]
+    why = f"{'; '.join(found)}; {counted(p.item for p in pairs)}"
+    why += f"; below in {', '.join(where)} points" if where else ""
+    return Finding(ours, judged(not below, len(below) < len(pairs) / 4), why)
+
+
+def moderate_radii(summaries: Summaries) -> Finding:
+    """Holds if in every ensemble the radius with the largest gain is moderate; in part if in some."""
+    found = _by_radius(summaries)
+    texts, inside, items = [], [], []
+    for where, pairs in found.items():
+        low, high = _MODERATE[pairs[0].item.block.settings.data]
+        moderate = [p for p in pairs if low <= p.item.block.settings.eps <= high]
+        others = [p for p in pairs if p not in moderate]
+        if not moderate or not others:
+            continue
+        best = max(pairs, key=lambda pair: pair.gain)
+        gains = [fmean(p.gain for p in several) for several in (moderate, others)]
+        inside.append(best in moderate and best.gain > max(p.gain for p in others))
+        items += [p.item for p in pairs]
+        texts.append(
+            f"{where}: {gains[0]:+.1f} points in [{low:g}, {high:g}], {gains[1]:+.1f} elsewhere, most at "
+            f"{best.item.block.settings.eps:g}"
+        )
+    if not texts:
+        return unstored(_RADII[0])
+    why = f"{counted(items)} (true labels); gain in points of min-max over the average, mean over radii"
+    return Finding("; ".join(texts) + " (apgda)", judged(all(inside), any(inside)), why)
+
+
+# ------------------------------------------------------------------------------- heuristics
+
+
+class _Compared(NamedTuple):
+    """Min-max and the other strategies of a data set on the same images, of one source."""
+
+    data: str
+    worst: Attacked
+    others: tuple[Attacked, ...]
+
+    @property
+    def where(self) -> str:
+        """The data set, and the labels if they are not the true ones."""
+        labels = self.worst.source.labels
+        return self.data + ("" if labels == "true" else f", {labels} labels")
+
+    def listed(self, items: Sequence[Attacked]) -> list[str]:
+        """Each with its rate."""
+        return [f"{o.row.strategy.label} {o.asr_all:.1f} % ({self.where})" for o in items]
+
+
+def _heuristics(summaries: Summaries) -> list[_Compared]:
+    """Every data set, with predicted labels where min-max is at 100 % with true ones and so cannot be above."""
+    found = []
+    for data, name in _HEURISTICS.items():
+        results = summaries.attacks(name)
+        several = [] if results is None else _sources(data, results)
+        free = [each for each in several if each.worst.asr_all < 100]
+        found += (free or several)[:1]
+    return found
+
+
+def _sources(data: str, results: Results) -> list[_Compared]:
+    (block,) = results.experiment.blocks
+    found = []
+    for source in (APGDA, PREDICTED):
+        worst = results.one(block, "minmax", source)
+        rows = [results.one(block, row.strategy.key, source) for row in block.rows]
+        others = tuple(
+            r
+            for r in rows
+            if r is not None and worst is not None and r is not worst and r.same_images(worst)
+        )
+        if worst is not None and others:
+            found.append(_Compared(data, worst, others))
+    return found
+
+
+def above_heuristics(summaries: Summaries) -> Finding:
+    """Holds if min-max is more than two points above all others that the paper has.
+
+    In part if none of them is more than two points above it. What is level with it at 100 % is not counted, and
+    weightings that the paper does not have are listed alone.
+    """
+    texts, near, full, added, behind, items = [], [], [], [], [], []
+    for each in _heuristics(summaries):
+        _, worst, others = each
+        free = [o for o in others if min(o.asr_all, worst.asr_all) < 100]
+        full += each.listed([o for o in others if o not in free])
+        close = [o for o in free if o.asr_all >= worst.asr_all - NEAR]
+        near += each.listed([o for o in close if o.row.paper != UNREPORTED])
+        added += each.listed([o for o in close if o.row.paper == UNREPORTED])
+        papers = [o for o in free if o.row.paper != UNREPORTED]
+        if not papers:
+            continue
+        best = max(papers, key=lambda other: other.asr_all)
+        texts.append(
+            f"{each.where}: min-max {worst.asr_all:.1f} %, best of the paper's others {best.asr_all:.1f} % "
+            f"({best.row.strategy.label})"
+        )
+        behind.append(best.asr_all - worst.asr_all)
+        items.append(worst)
+    if not texts:
+        return nothing("no rows of Tables 2 and 4 that are not at 100 % are stored")
+    why = counted(items)
+    why += f"; within {NEAR:g} points of min-max or above: {', '.join(near)}" if near else ""
+    why += f"; not counted, because both are at 100 %: {', '.join(full)}" if full else ""
+    why += f"; of our own weightings so near or above: {', '.join(added)}" if added else ""
+    return Finding("; ".join(texts) + " (apgda)", judged(not near, max(behind) <= NEAR), why)
+
+
+def static_weights(summaries: Summaries) -> Finding:
+    """Holds if fixed weights lose at least two points on both data sets; in part if on one.
+
+    A data set in which both are at 100 % is not counted.
+    """
+    texts, falls, items, papers = [], [], [], []
+    for each in _heuristics(summaries):
+        worst = each.worst
+        static = next((o for o in each.others if o.row.strategy.key == "static"), None)
+        if static is None or min(worst.asr_all, static.asr_all) >= 100:
+            continue
+        texts.append(f"{each.where}: {worst.asr_all:.1f} to {static.asr_all:.1f} %")
+        falls.append(worst.asr_all - static.asr_all >= NEAR)
+        items.append(static)
+        both = (worst.row.paper.asr_all, static.row.paper.asr_all)
+        papers.append(" to ".join(f"{rate:.1f}" for rate in both if rate is not None))
+    if not texts:
+        return nothing("no rows of Tables 2 and 4 that are not at 100 % are stored")
+    why = f"{counted(items)}; the paper's fall is {' and '.join(papers)} %"
+    whole = all(falls) and len(falls) == len(_HEURISTICS)
+    return Finding("; ".join(texts) + " (apgda)", judged(whole, any(falls)), why)

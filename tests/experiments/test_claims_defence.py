@@ -1,0 +1,130 @@
+"""Claims on defences: what trainings kept by `python -m benchmarks.defence` say, by seeds and images."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from benchmarks.defence.work import SCHEMA, packed
+from torch import Tensor, arange, ones
+
+from saddlepoint.experiments import claim_defence as defence
+from saddlepoint.experiments.claim_checks import Summaries
+
+IMAGES = 100
+
+
+def training(method: str, seed: int, right: dict[str, int], **more: Any) -> dict[str, Any]:
+    """As the benchmarks keep it; the last images are those that a network gets wrong."""
+
+    def first(count: int) -> Tensor:
+        return arange(IMAGES) < count
+
+    judged = {"clean": packed(ones(IMAGES).bool())} | {
+        n: packed(first(c)) for n, c in right.items()
+    }
+    command = f"saddlepoint train --method {method.lower()} --data mnist --seed {seed}"
+    return {"command": command, "suites": {"quick": {"images": IMAGES, **judged}}, **more}
+
+
+def stored(tmp_path: Path, trainings: dict[str, Any]) -> Summaries:
+    content = {"schema": SCHEMA, "trainings": trainings}
+    (tmp_path / "defence.json").write_text(json.dumps(content))
+    return Summaries(tmp_path)
+
+
+def race(ours: dict[str, int], theirs: dict[str, int], seeds: int) -> dict[str, Any]:
+    return {
+        f"race/{method}/{seed}": training(method, seed, right)
+        for method, right in (("AMPGD", ours), ("MSD", theirs))
+        for seed in range(seeds)
+    }
+
+
+AHEAD = {"linf": 70, "l2": 68, "l1": 69}
+MSD = {"linf": 60, "l2": 75, "l1": 70}
+
+
+@pytest.mark.parametrize(
+    ("ours", "seeds", "verdict"),
+    [
+        (AHEAD, 2, "holds"),
+        (AHEAD, 1, "holds in part"),
+        (AHEAD | {"l2": 61}, 2, "holds in part"),
+        (AHEAD | {"l2": 59}, 2, "does not hold"),
+    ],
+)
+def test_ampgd_is_compared_with_msd_on_the_union(
+    ours: dict[str, int], seeds: int, verdict: str, tmp_path: Path
+) -> None:
+    summaries = stored(tmp_path, race(ours, MSD, seeds))
+    found = defence.ahead_of_msd(summaries, table="race", reported=4.0)
+    assert found.verdict == verdict
+    assert found.ours.startswith(f"quick: {min(ours.values()) - 60:+.1f} points")
+    assert ("one seed" in found.why) == (seeds == 1)
+
+
+def test_other_seeds_images_or_commands_are_not_compared(tmp_path: Path) -> None:
+    whole = race(AHEAD, MSD, 1)
+    assert defence.ahead_of_msd(stored(tmp_path, whole), table="race", reported=4).ours != "-"
+    for change in (
+        {"race/MSD/1": whole["race/MSD/0"]},
+        {"race/MSD/0": training("MSD", 0, MSD) | {"command": "train --method msd --steps 9"}},
+        {"race/MSD/0": {**whole["race/MSD/0"], "suites": {"quick": {"images": 99}}}},
+        {"small/MSD/0": whole["race/MSD/0"]},
+    ):
+        other = {"race/AMPGD/0": whole["race/AMPGD/0"], **change}
+        for check in (
+            defence.ahead_of_msd(stored(tmp_path, other), table="race", reported=4),
+            defence.gap_of_threats(stored(tmp_path, other), table="race"),
+        ):
+            assert check.verdict == "not measured"
+            assert "python -m benchmarks.defence race" in check.why
+
+
+@pytest.mark.parametrize(
+    ("ours", "verdict"),
+    [
+        (AHEAD, "holds"),
+        (AHEAD | {"l2": 60}, "holds in part"),
+        (AHEAD | {"l2": 50}, "does not hold"),
+    ],
+)
+def test_the_gap_is_between_the_best_and_the_worst_threat(
+    ours: dict[str, int], verdict: str, tmp_path: Path
+) -> None:
+    found = defence.gap_of_threats(stored(tmp_path, race(ours, MSD, 2)), table="race")
+    assert found.verdict == verdict
+    gap = max(ours.values()) - min(ours.values())
+    assert found.ours == f"quick: AMPGD {gap:.1f}, MSD 15.0 points"
+
+
+@pytest.mark.parametrize(
+    ("weights", "seeds", "verdict"),
+    [
+        ((0.1, 0.2, 0.4, 0.6), 2, "holds"),
+        ((0.1, 0.2, 0.4, 0.6), 1, "holds in part"),
+        ((0.2, 0.1, 0.4, 0.6), 2, "holds in part"),
+        ((0.6, 0.4, 0.2, 0.1), 2, "does not hold"),
+    ],
+)
+def test_the_weight_of_l2_is_followed_over_its_radius(
+    weights: tuple[float, ...], seeds: int, verdict: str, tmp_path: Path
+) -> None:
+    trainings = {
+        f"weights/l2 {radius}/{seed}": {"weights": {"linf": 1 - weight, "l2": weight}}
+        for radius, weight in enumerate(weights, start=1)
+        for seed in range(seeds)
+    }
+    assert defence.weight_of_l2(stored(tmp_path, trainings)).verdict == verdict
+    del trainings["weights/l2 3/0"]
+    found = defence.weight_of_l2(stored(tmp_path, trainings))
+    assert (found.verdict == "not measured") == (seeds == 1)
+
+
+def test_another_schema_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "defence.json").write_text('{"schema": 7, "trainings": {}}')
+    with pytest.raises(ValueError, match="must have schema 1, got 7"):
+        defence.weight_of_l2(Summaries(tmp_path))
