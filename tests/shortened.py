@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import functools
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 
+from saddlepoint.cli import attack
 from saddlepoint.evaluation import OurAttack, domains, suites
 from saddlepoint.evaluation.attacks import AbstractAttack
 from saddlepoint.evaluation.ours import RandomSearch
 from saddlepoint.experiments import catalogue, runner
 from saddlepoint.experiments.plan import Experiment
 from saddlepoint.losses import neg_cross_entropy
+from saddlepoint.runs import patching
+from saddlepoint.runs.settings import AttackSettings
 
 __all__ = ["everything", "short_suites", "shorten_suites"]
 
@@ -47,11 +51,25 @@ def short_suites() -> Iterator[None]:
 
 
 def everything() -> None:
-    """Short suites with two restarts, and short experiments with many pages, until the process ends."""
+    """Short suites, experiments, tests of patches and demos, with restarts and many pages, for good."""
     shorten_suites()
     OurAttack.calls = 2
     runner._CHUNK = 2
     catalogue.EXPERIMENTS = {n: _quick(each) for n, each in catalogue.EXPERIMENTS.items()}
+    # Heat maps of 2 x 2 places and one size and angle, in place of 60 views.
+    patching._PLACES, patching._SCALES, patching._ANGLES = (0.0, 1.0), (1.0,), (0.0,)
+    few = (("top", "bottom"), ("left", "right")), (("x 1",), ("0°",))
+    patching._MAPS = dict(zip(patching._MAPS, few, strict=True))
+    attack.run_attack = functools.partial(_shorter_demo, attack.run_attack)  # type: ignore[assignment]
+
+
+def _shorter_demo(
+    run: Callable[..., int], settings: AttackSettings, *given: object, **flags: object
+) -> int:
+    """The demo, which has no flag for it, takes a few steps."""
+    if str(flags.get("command")).startswith("saddlepoint demo"):
+        settings = settings.model_copy(update={"steps": 3})
+    return run(settings, *given, **flags)
 
 
 def _quick(experiment: Experiment) -> Experiment:

@@ -147,10 +147,11 @@ def test_jupyter_executes_a_notebook_and_the_site_shows_it(tmp_path: Path) -> No
     )
     # In a process of its own: what Jupyter warns of is not ours to mend.
     env = {**os.environ, "PYTHONPATH": str(Path(sp.__file__).parents[1])}
-    text = (EXAMPLES / "own_ensemble.ipynb").read_text(encoding="utf-8")
-    for written, small in SMALL["own_ensemble"].items():
-        text = text.replace(written, small)
-    (tmp_path / "own_ensemble.ipynb").write_text(text, encoding="utf-8")
+    book = json.loads((EXAMPLES / "own_ensemble.ipynb").read_text(encoding="utf-8"))
+    # Without the cells behind the picture, which run above: what is tested here is Jupyter and the page.
+    last = [cell["id"] for cell in book["cells"]].index("plot")
+    book["cells"] = book["cells"][: last + 1]
+    (tmp_path / "own_ensemble.ipynb").write_text(json.dumps(book), encoding="utf-8")
     command = [sys.executable, "-c", code, tmp_path / "own_ensemble.ipynb", tmp_path]
     subprocess.run(command, check=True, env=env)
     page = (tmp_path / "own_ensemble.md").read_text(encoding="utf-8")

@@ -13,6 +13,7 @@ import yaml
 
 from folders import ROOT
 from saddlepoint import cli
+from shortened import short_suites
 
 sys.path.insert(0, str(ROOT / "tools"))
 pages = importlib.import_module("pages")
@@ -42,8 +43,9 @@ def test_the_python_of_a_page_runs_in_order(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     namespace: dict[str, object] = {"__name__": "__main__"}
-    for line, text in pages.blocks(page, "python"):
-        exec(compile("\n" * line + text, str(page), "exec"), namespace)
+    with short_suites():
+        for line, text in pages.blocks(page, "python"):
+            exec(compile("\n" * line + text, str(page), "exec"), namespace)
     assert list(tmp_path.iterdir()) == []
 
 

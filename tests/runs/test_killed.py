@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 
 import pytest
@@ -18,7 +19,7 @@ COMMANDS = {
     "--batch-size 1 --no-doctor",
     "train": "train --data mnist-sample --model C --threat linf:0.1 --threat l2:1 --start warm --limit 160 "
     "--held-out 8 --epochs 2 --steps 1 --checkpoint-every 1 --test-images 4 --test-steps 1 --test-restarts 1",
-    "reproduce": "reproduce steps-mnist --limit 3",
+    "reproduce": "reproduce universal-mnist --limit 6 --only 'A, eps 0.2, K = 2'",
 }
 KILLS = 6  # of every command, evenly over its changes to the disk
 
@@ -27,7 +28,7 @@ KILLS = 6  # of every command, evenly over its changes to the disk
 def test_a_run_that_is_killed_anywhere_ends_as_if_it_had_not_been(
     nursery: Nursery, tmp_path: Path, name: str
 ) -> None:
-    words = COMMANDS[name].split()
+    words = shlex.split(COMMANDS[name])
     (whole,) = nursery.run(*words, "--out", "whole", cwd=tmp_path)
     assert whole.code == 0, whole.err
     moments = {1 + number * (whole.changes - 1) // (KILLS - 1) for number in range(KILLS)}

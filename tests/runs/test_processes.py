@@ -20,8 +20,8 @@ from saddlepoint import runs
 LINES = {
     "attack": "attack ensemble --data mnist-sample --models A,C --victims D --eps 0.15 --steps 3 --limit 10 "
     "--batch-size 3 --baseline average",
-    "patch": "attack patch --data mnist-sample --models A,C --patch 8 --steps 2 --limit 30 "
-    "--images-per-patch 5 --held-out 10 --baseline average",
+    "patch": "attack patch --data mnist-sample --models A,C --patch 8 --steps 2 --limit 12 "
+    "--images-per-patch 2 --held-out 4 --views here,anywhere --baseline average",
     "evaluate": "evaluate mnist-c --data mnist-sample --threat linf:0.1 --threat l2:1 --limit 6 --batch-size 2 "
     "--no-doctor",
     "evaluate several": "evaluate --models mnist-a,mnist-c --data mnist-sample --threat linf:0.1 --limit 5 "

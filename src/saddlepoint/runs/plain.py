@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import json
-from typing import TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
+
+if TYPE_CHECKING:
+    from pydantic import TypeAdapter
 
 __all__ = ["printable", "quoted", "read_plain"]
 
@@ -44,10 +48,11 @@ def read_plain(kind: type[T], plain: object, must: str) -> T:
     Raises:
         ValueError: A key is missing, unknown, or holds something else.
     """
-    from pydantic import TypeAdapter, ValidationError
+    from pydantic import ValidationError
 
     try:
-        return TypeAdapter(kind).validate_json(json.dumps(plain), strict=True)
+        reader: TypeAdapter[T] = _reader(kind)  # type: ignore[arg-type]  # types can be hashed
+        return reader.validate_json(json.dumps(plain), strict=True)
     except ValidationError as error:
         first = error.errors()[0]
         key = ".".join(str(part) for part in first["loc"])
@@ -56,3 +61,11 @@ def read_plain(kind: type[T], plain: object, must: str) -> T:
             "unexpected_keyword_argument": f"an unknown `{key}`",
         }.get(first["type"], f"{quoted(first['input'])} as `{key}`")
         raise ValueError(f"{must}, got {got}; repeat the run.") from error
+
+
+@functools.cache
+def _reader(kind: Any) -> TypeAdapter[Any]:
+    """What reads a type: made once, which takes as long as to read many."""
+    from pydantic import TypeAdapter
+
+    return TypeAdapter(kind)
