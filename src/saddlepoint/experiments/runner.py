@@ -38,6 +38,7 @@ from saddlepoint.problems import AbstractProblem
 from saddlepoint.runs import build, texts
 from saddlepoint.runs.materials import Images
 from saddlepoint.runs.settings import AttackSettings
+from saddlepoint.solver.inspection import Look
 from saddlepoint.training.distributed import World
 
 __all__ = ["Setup", "Step", "reproduce", "skipped"]
@@ -180,6 +181,9 @@ class _Runner:
     _images: dict[tuple[str, int], Images] = field(default_factory=dict)
     _hashed: dict[int, tuple[object, str]] = field(default_factory=dict)
     _built: tuple[str, AbstractProblem] | None = None
+    _seen: dict[str, Look] = field(
+        default_factory=dict
+    )  # of this problem, by the loss it was looked at with
 
     @property
     def target(self) -> Path:
@@ -221,7 +225,9 @@ class _Runner:
             if not execution.complete:
                 twin = self._twin(record, block, row)
                 answers = known_answers(record, self.folder, block.key)
-                job = replace(build.job_of(settings, problem), clean=answers)
+                seen = self._seen.get(settings.loss) or build.look_at(settings, problem)
+                self._seen[settings.loss] = seen
+                job = replace(build.job_of(settings, problem, seen=seen), clean=answers)
                 if twin is not None:
                     job = replace(job, solve=reusing(job.solve, twin))
                 runs.attack_rows(
@@ -238,7 +244,7 @@ class _Runner:
         """The problem of a block, one for all its rows: predicted labels are asked for when it is made."""
         if self._built is None or self._built[0] != block.key:
             problem = building.build_problem(block, settings, images, networks)
-            self._built = (block.key, problem)
+            self._built, self._seen = (block.key, problem), {}
         return self._built[1]
 
     def _measurement(self, measurement: Measurement) -> None:

@@ -46,6 +46,7 @@ __all__ = [
     "evaluated_problem",
     "hashes_of",
     "job_of",
+    "look_at",
     "problem_of",
     "record_of",
     "rules_of",
@@ -177,13 +178,19 @@ def rules_of(
     return rule, baseline
 
 
+def look_at(settings: AttackSettings, problem: AbstractProblem) -> Look:
+    """The one look at a problem before it is attacked."""
+    return look(problem, texts.loss(settings.loss), targeted=settings.targeted is not None)
+
+
 def job_of(
     settings: AttackSettings,
     problem: AbstractProblem,
     victims: tuple[AbstractProblem, ...] = (),
     test: PatchTest | None = None,
+    seen: Look | None = None,
 ) -> Job:
-    """What the rows of an attack need. The models are looked at here, once for all pages; victims are not.
+    """What the rows of an attack need. The models are looked at here, once for all pages, unless it is `seen`.
 
     Raises:
         ValueError: The models cannot be attacked, or a rule, the radius or the grid does not fit.
@@ -202,7 +209,7 @@ def job_of(
         Grid(settings.quantize).check(problem.unperturbed())
         Grid(settings.quantize).check_ball(ball.ball)
     doubt = ball.doubt(problem.lower.shape[1:])
-    seen = look(problem, texts.loss(settings.loss), targeted=settings.targeted is not None)
+    seen = seen or look_at(settings, problem)
     notes = (doubt, *seen.faults) if doubt else seen.faults
     return Job(
         problem,
@@ -289,17 +296,7 @@ def begun(
     rows: int,
     classes: Sequence[str] = (),
 ) -> Run:
-    """The record of a run that begins, of any kind: every one is made here.
-
-    Args:
-        kind: Of run.
-        command: The line that repeats it.
-        values: Its settings, `seed` among them.
-        hashes: What it is made of.
-        domains: Names.
-        rows: How many there are.
-        classes: Names.
-    """
+    """The record of a run that begins, of any kind: every one is made here. The seed is among the `values`."""
     return Run(
         kind=kind,
         command=command,

@@ -11,6 +11,7 @@ import shlex
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from datetime import UTC, datetime
+from functools import cache
 from importlib import metadata
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, final
@@ -328,8 +329,11 @@ def versions() -> dict[str, str]:
     """
     from saddlepoint import __version__
 
-    packages = {name: metadata.version(name) for name in ("numpy", "torch")}
+    packages = {name: _version(name) for name in ("numpy", "torch")}
     return {"saddlepoint": __version__, "python": platform.python_version(), **packages}
+
+
+_version = cache(metadata.version)  # which reads a file
 
 
 def _finite(text: str) -> float:
