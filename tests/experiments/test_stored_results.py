@@ -7,6 +7,7 @@ import re
 import shutil
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -145,6 +146,22 @@ def test_nothing_is_taken_from_a_run_of_other_settings(tmp_path: Path) -> None:
     )
     assert item is not None
     assert item.tensors()["history.losses"].shape[0] == 3
+
+
+def test_the_problem_of_a_block_is_looked_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks: list[object] = []
+    look = build.look
+
+    def counted(problem: AbstractProblem, *args: Any, **options: Any) -> Look:
+        looks.append(problem)
+        return look(problem, *args, **options)
+
+    monkeypatch.setattr(build, "look", counted)
+    experiments.reproduce(pair(limit=2), tmp_path, QUIET)
+    assert len(experiments.collect(pair(limit=2), tmp_path).attacks) == 2
+    assert len(looks) == 1
 
 
 def test_a_summary_keeps_the_rows_of_other_methods_and_not_of_other_networks(
