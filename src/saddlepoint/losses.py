@@ -178,7 +178,9 @@ def clipped(loss: Loss, threshold: float) -> Callable[..., Tensor]:
     return clipped_loss
 
 
-def fooled(logits: Tensor, labels: Tensor, *, targeted: bool = False) -> Tensor:
+def fooled(
+    logits: Tensor, labels: Tensor, *, targeted: bool = False, known: Tensor | None = None
+) -> Tensor:
     """The judge: whether each row is misclassified, or, targeted, classified as the target.
 
     An answer is a class only if every logit is finite. NaN or infinity anywhere is a wrong answer to an
@@ -188,6 +190,7 @@ def fooled(logits: Tensor, labels: Tensor, *, targeted: bool = False) -> Tensor:
         logits: (..., C).
         labels: True classes, or targets, (...).
         targeted: Whether labels are classes to reach.
+        known: What `finite` says of these logits, (...), where it was asked before.
 
     Returns:
         Boolean, (...).
@@ -199,7 +202,7 @@ def fooled(logits: Tensor, labels: Tensor, *, targeted: bool = False) -> Tensor:
         >>> fooled(logits, torch.tensor([1, 1, 1]), targeted=True)
         tensor([ True, False, False])
     """
-    hit = (logits.argmax(dim=-1) == labels) & finite(logits)
+    hit = (logits.argmax(dim=-1) == labels) & (finite(logits) if known is None else known)
     return hit if targeted else ~hit
 
 

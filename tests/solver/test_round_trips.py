@@ -29,6 +29,10 @@ COPIES = {
 }  # no operation of their own where a tensor is at home
 MASKED = {ATEN.index.Tensor, ATEN.index_put.default, ATEN.index_put_.default}
 BALLS = {"linf": sp.linf(0.001), "l2": sp.l2(0.01), "l1": sp.l1(0.01), "l0": sp.l0(1)}
+BALLS |= {
+    f"{name}, a radius per row": sp.LpBall(p, torch.full((3,), 0.01))
+    for name, p in (("l2", 2), ("l1", 1))
+}
 
 
 class Questions(TorchDispatchMode):

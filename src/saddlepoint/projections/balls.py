@@ -147,7 +147,13 @@ class LpBall(Brief, AbstractSet):
         """The ball of the given rows, (n,): itself unless every row has its own radius."""
         if not isinstance(self.eps, Tensor) or self.eps.dim() == 0:
             return self
-        return LpBall(self.p, self.eps[rows.to(self.eps.device)], self.unit)
+        return self._with_radius(self.eps[rows.to(self.eps.device)])
+
+    def _with_radius(self, eps: float | Tensor) -> LpBall:
+        """The same with a radius that follows from this one and is not looked at: no host round trip."""
+        ball = object.__new__(LpBall)
+        ball.__dict__.update(p=self.p, eps=eps, unit=self.unit)
+        return ball
 
     def doubt(self, shape: Sequence[int] | None = None) -> str:
         """A sentence where the radius bounds nothing, else empty; an infinite one says that no bound is meant.

@@ -41,7 +41,7 @@ def onto_ball(v: Tensor, p: float, eps: Tensor, lower: Tensor, upper: Tensor) ->
         wide = onto_ball(v.float(), p, eps, lower.float(), upper.float())
         return _round_towards_zero(wide, v.dtype)
     if p == math.inf:
-        return torch.clamp(v, torch.maximum(lower, -eps), torch.minimum(upper, eps))
+        return torch.clamp(v, -eps, eps).clamp_(lower, upper)  # both intervals contain zero
     if p == 0:
         return onto_l0(v.unsqueeze(1), eps, lower.unsqueeze(1), upper.unsqueeze(1)).squeeze(1)
     magnitude = v.abs()

@@ -210,7 +210,9 @@ def attack_unchecked(
         watch = Watch(loss, targeted=targeted)
         try:
             for phase in phases:
-                few, few_ball = part.take(rows), ball.take(rows)
+                few, few_ball = part, ball
+                if len(rows) < len(part):
+                    few, few_ball = part.take(rows), ball.take(rows)
                 this = Restart(
                     rule, loss, setup, grid, phase, gradient, seed, keep_going, report, watch
                 )

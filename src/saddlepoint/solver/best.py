@@ -113,11 +113,18 @@ class Best:
         """Positions of the rows that do not fool every domain yet and took no more than `most`, (n,)."""
         return (~self.fooled.all(dim=1) & (self.num_forwards <= most)).nonzero().flatten()
 
+    def spend(self, rows: Tensor, number: int | Tensor) -> None:
+        """Count evaluations of rows, (n,), in ascending order: one number, or (n,)."""
+        if len(rows) == len(self.num_forwards):
+            self.num_forwards += number
+        elif not isinstance(number, int) or number:
+            self.num_forwards[rows] += number
+
     def offer(self, rows: Tensor, delta: Tensor, weights: Tensor, point: Evaluation) -> Tensor:
         """Take over an iterate where it is better, see `improves`.
 
         Args:
-            rows: Positions of the n rows in the batch, (n,).
+            rows: Positions of the n rows in the batch, (n,), in ascending order.
             delta: The iterate, (n, ...).
             weights: Its weights, (n, K).
             point: Its evaluation.
@@ -125,13 +132,18 @@ class Best:
         Returns:
             Where it was taken, (n,), boolean.
         """
-        kept = self.kept
-        better = improves(point.fooled, point.losses, kept.fooled[rows], kept.losses[rows])
+        kept, every = self.kept, len(rows) == len(self.kept.losses)  # rows are in order
+
+        def here(mine: Tensor) -> Tensor:
+            return mine if every else mine[rows]
+
+        better = improves(point.fooled, point.losses, here(kept.fooled), here(kept.losses))
 
         def taken(mine: Tensor, new: Tensor) -> Tensor:
             # Everywhere instead of at the chosen rows: to know them, an accelerator would have to stop.
             wide = better.reshape(-1, *(1 for _ in new.shape[1:]))
-            return mine.index_copy(0, rows, torch.where(wide, new.to(mine), mine[rows]))
+            chosen = torch.where(wide, new.to(mine), here(mine))
+            return chosen if every else mine.index_copy(0, rows, chosen)
 
         # In one assignment: Ctrl-C comes between any two lines, and must not leave the delta of one iterate
         # with the verdict of another.

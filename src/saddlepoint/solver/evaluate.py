@@ -133,17 +133,18 @@ def _at_once(
     targeted: bool,
 ) -> Evaluation:
     """One graph of all domains."""
-    share = 1.0 / problem.samples
+    samples = problem.samples
     total: Tensor | None = None
     hit: Tensor | None = None
     numbers: Tensor | None = None
     for draw in draws:
         logits = problem.logits(leaf, draw)
         losses = function(logits, problem.labels)
-        broken = fooled(logits.detach(), problem.labels, targeted=targeted)
-        total = losses * share if total is None else total + losses * share
-        hit = broken if hit is None else hit & broken
+        losses = losses if samples == 1 else losses * (1.0 / samples)
         known = finite(logits.detach())
+        broken = fooled(logits.detach(), problem.labels, targeted=targeted, known=known)
+        total = losses if total is None else total + losses
+        hit = broken if hit is None else hit & broken
         numbers = known if numbers is None else numbers & known
     assert total is not None
     assert hit is not None
@@ -151,7 +152,7 @@ def _at_once(
     graph = total
 
     def whole(weights: Tensor) -> Tensor:
-        return _gradient((weights * graph).sum(), leaf)
+        return _gradient(graph, leaf, weights)
 
     losses = total.detach()
     return Evaluation(losses, hit, numbers & losses.isfinite(), whole, len(draws))
@@ -229,9 +230,11 @@ def _domain_loss(
     return function(logits, problem.labels[:, domain : domain + 1]).squeeze(1)
 
 
-def _gradient(value: Tensor, leaf: Tensor) -> Tensor:
-    """Gradient at leaf; zero, not an error, where the models let none through."""
+def _gradient(value: Tensor, leaf: Tensor, weights: Tensor | None = None) -> Tensor:
+    """Gradient at leaf of a number, or of a weighted sum; zero, not an error, where models let none through."""
     if not value.requires_grad:
         return torch.zeros_like(leaf)
-    (gradient,) = torch.autograd.grad(value, leaf, materialize_grads=True)
+    if weights is not None:  # those of a rule of one's own may be wider
+        weights = weights.to(value.dtype).expand_as(value)
+    (gradient,) = torch.autograd.grad(value, leaf, weights, materialize_grads=True)
     return gradient

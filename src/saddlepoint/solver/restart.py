@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from typing import final
 
@@ -18,13 +19,51 @@ from saddlepoint.solver.estimates import Estimator, Probes
 from saddlepoint.solver.evaluate import Evaluation, evaluate
 from saddlepoint.solver.gradients import Estimated, Gradient, Phase, Searched
 from saddlepoint.solver.grid import Grid
-from saddlepoint.solver.result import History
 from saddlepoint.solver.schedule import Schedule
 from saddlepoint.solver.search import Search
 from saddlepoint.solver.walks import AbstractWalk, Descent, Here, Wandering
 from saddlepoint.solver.watch import Watch
 
 __all__ = ["Restart"]
+
+
+@final
+class _Log:
+    """Weights and losses of every iterate, (2, steps + 1, n, K), written in the end: steps only note them."""
+
+    def __init__(self, series: Tensor) -> None:
+        self._series = series
+        self._told: list[tuple[Tensor, Tensor, Tensor]] = []
+        self._better: list[tuple[Tensor, Tensor]] = []
+
+    def add(self, here: Tensor, weights: Tensor, losses: Tensor) -> None:
+        """Note an iterate of the rows at `here`, (m,)."""
+        self._told.append((here, weights, losses))
+
+    def gain(self, here: Tensor, better: Tensor) -> None:
+        """Note which of these rows, (m,), it was the best iterate of, (m,), boolean."""
+        self._better.append((here, better))
+
+    def gained(self) -> Tensor:
+        """Rows that any iterate was better for, (n,), boolean."""
+        found = torch.zeros_like(self._series[0, 0, :, 0], dtype=torch.bool)
+        for here, better in self._better:
+            found[here] |= better
+        return found
+
+    def filled(self) -> Tensor:
+        """All of it: a row that has left keeps its last values."""
+        for number, (here, *values) in enumerate(self._told):
+            for series, value in zip(self._series, values, strict=True):
+                if len(here) == series.shape[1]:
+                    series[number] = value
+                else:
+                    series[number] = series[number - 1]
+                    series[number, here] = value
+        if self._told:
+            last = len(self._told) - 1
+            self._series[:, last + 1 :] = self._series[:, last : last + 1]
+        return self._series
 
 
 @final
@@ -68,10 +107,9 @@ class Restart:
         """Restart from delta, (n, ...), updating `best` at `rows`, (n,), the positions of these n rows."""
         steps, schedule, most = self.phase.steps, self.schedule, self.setup.most(problem)
         walk, size = self._walk(problem, schedule), self.setup.steps + 1
-        log = History(*(delta.new_zeros(size, *problem.labels.shape) for _ in range(2)))
+        log = _Log(delta.new_zeros(2, size, *problem.labels.shape))
         here = torch.arange(len(problem), device=delta.device)  # rows that are not fooled yet
-        gained = torch.zeros_like(here, dtype=torch.bool)
-        weights = None
+        at, weights = rows, None
         try:
             for step_number in range(steps + 1):
                 here_ball = schedule.ball(ball, step_number)
@@ -82,16 +120,16 @@ class Restart:
                 point = self._evaluate(problem, shown, step_number, differentiate, confirm=offered)
                 self.watch.point(problem, shown, point, step=step_number)
                 weights = self._weights(weights, point.losses)
-                # Filled to the end: a row that leaves keeps its last values, others are overwritten.
-                log.weights[step_number:, here] = weights
-                log.losses[step_number:, here] = point.losses
-                best.num_forwards[rows[here]] += point.spent
+                log.add(here, weights, point.losses)
+                best.spend(at, point.spent)
                 if offered:
-                    gained[here] |= best.offer(rows[here], shown, weights, point)
+                    log.gain(here, best.offer(at, shown, weights, point))
                 self.report(self.phase.number, step_number, best.fooled)
                 # What a random transform did once it may not do again: such rows go on to the end.
-                left = ~point.fooled.all(dim=1) | problem.random | (not inside) | self.keep_going
-                left &= best.num_forwards[rows[here]] <= most
+                whole = problem.random or not inside or self.keep_going
+                left = torch.ones_like(at, dtype=torch.bool) if whole else ~point.fooled.all(dim=1)
+                if most < math.inf:
+                    left &= best.num_forwards[at] <= most
                 remaining = self.watch.count(left) if step_number < steps else 0
                 if remaining == 0:
                     break
@@ -99,18 +137,19 @@ class Restart:
                 losses = point.losses
                 if remaining < len(left):
                     keep = left.nonzero().flatten()
-                    problem, ball, here = problem.take(keep), ball.take(keep), here[keep]
+                    problem, ball = problem.take(keep), ball.take(keep)
+                    here, at = here[keep], at[keep]
                     delta, shown, losses = delta[keep], shown[keep], losses[keep]
                     weights, gradient = weights[keep], None if gradient is None else gradient[keep]
                     walk.take(keep)
-                told = (losses, weights, gradient, step_number, self._stream(step_number))
-                there = Here(problem, ball, delta, shown, *told)
-                delta, spent = walk.next(there)
-                best.num_forwards[rows[here]] += spent
+                more = (losses, weights, gradient, step_number, self._stream(step_number))
+                delta, spent = walk.next(Here(problem, ball, delta, shown, *more))
+                best.spend(at, spent)
         finally:
-            gain = gained.nonzero().flatten()
-            best.history.weights[:, rows[gain]] = log.weights[:, gain]
-            best.history.losses[:, rows[gain]] = log.losses[:, gain]
+            gained = log.gained().nonzero().flatten()
+            told, losses_told = log.filled()[:, :, gained]
+            best.history.weights[:, rows[gained]] = told
+            best.history.losses[:, rows[gained]] = losses_told
 
     def _walk(self, problem: AbstractProblem, schedule: Schedule) -> AbstractWalk:
         """What leads these rows from an iterate to the next."""

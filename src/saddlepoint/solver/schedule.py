@@ -109,7 +109,7 @@ class Schedule:
             most = _GROWTH[ball.p] * 2 ** ((self.restart - 1) % SIZES)
         passed = min(1.0, number / max(_SHRINKING * self.steps, 1.0))
         growth = 1.0 + (most - 1.0) * (1.0 - passed)
-        return ball if growth == 1.0 else LpBall(ball.p, ball.eps * growth, ball.unit)
+        return ball if growth == 1.0 else ball._with_radius(ball.eps * growth)
 
     def length(self, number: int) -> float:
         """Length of the step from iterate `number`, in radii, which falls to almost none along a cosine.

@@ -30,6 +30,7 @@ def step(
     gradient: Tensor,
     length: float,
     entries: int | Tensor | None = None,
+    most: int | None = None,
 ) -> Tensor:
     """The next iterate, (B, ...): a step along the steepest direction of the ball's norm, then the projection.
 
@@ -41,10 +42,17 @@ def step(
         gradient: At delta, (B, ...); the step goes against it.
         length: Of the step, in radii.
         entries: How many of a row move for p = 1, one number or (B,); None is as `steepest` chooses.
+        most: No row has more `entries`, see `steepest`.
     """
-    # Entries that the box stops would waste the length of the step.
-    direction = steepest(ball, movable(-gradient, delta, lower, upper), entries)
-    return ball._project(delta + length * _radius(ball, delta) * direction, lower, upper)
+    reach = length * _radius(ball, delta)
+    if ball.p == math.inf:
+        # Every entry moves by itself, and the projection stops those that the box stops.
+        moved = torch.addcmul(delta, steepest(ball, gradient), reach, value=-1)
+    else:
+        # Entries that the box stops would waste the length of the step.
+        motion = movable(-gradient, delta, lower, upper)
+        moved = delta + reach * steepest(ball, motion, entries, most)
+    return ball._project(moved, lower, upper)
 
 
 def movable(motion: Tensor, delta: Tensor, lower: Tensor, upper: Tensor) -> Tensor:
@@ -58,20 +66,23 @@ def movable(motion: Tensor, delta: Tensor, lower: Tensor, upper: Tensor) -> Tens
     return motion.masked_fill(down | up, 0.0)
 
 
-def steepest(ball: LpBall, gradient: Tensor, entries: int | Tensor | None = None) -> Tensor:
+def steepest(
+    ball: LpBall, gradient: Tensor, entries: int | Tensor | None = None, most: int | None = None
+) -> Tensor:
     """The steepest ascent direction of the ball's norm, (B, ...), of unit length.
 
     For p = 1 it moves the largest entries by the same amount: `entries` of every row, one number or (B,), or as
     many as the radius can take from one end of the box to the other, twenty at most. A single one, the steepest
-    in the narrow sense, converges slowly.
+    in the narrow sense, converges slowly. `most` is a bound of `entries` that the caller knows: without it the
+    device is asked.
     """
     if ball.p != 1:
         return _STEEPEST[ball.p](gradient)
     rows = gradient.flatten(1)
-    most = min(_ENTRIES, rows.shape[1])
     if entries is None:
+        most = min(_ENTRIES, rows.shape[1])
         entries = _radius(ball, rows).ceil().clamp(1, most)
-    else:
+    elif most is None:
         most = int(entries) if isinstance(entries, int) else int(entries.max())
     counts = torch.as_tensor(entries, device=rows.device).reshape(-1, 1)
     top = rows.abs().topk(most, dim=1).indices  # largest first

@@ -80,12 +80,14 @@ class Descent(AbstractWalk):
         watch: Looks at the gradients.
         differentiates: Whether any domain is.
         estimator: Of the others; None if there are none.
+        largest: Radius of all rows, once it was asked.
     """
 
     schedule: Schedule
     watch: Watch
     differentiates: bool = True
     estimator: Estimator | None = None
+    largest: float | None = None
 
     def next(self, here: Here) -> Next:
         """One step."""
@@ -102,8 +104,18 @@ class Descent(AbstractWalk):
         entries = self.schedule.entries(here.ball, here.delta[0].numel(), number)
         ahead = self.schedule.ball(here.ball, number + 1)
         bounds = problem.lower, problem.upper
-        delta = step(ahead, *bounds, here.delta, gradient, length, entries)
+        most = self._most(here) if isinstance(entries, Tensor) else None
+        delta = step(ahead, *bounds, here.delta, gradient, length, entries, most)
         return Next(delta, spent)
+
+    def _most(self, here: Here) -> int:
+        """What no `entries` exceed; the device is asked for the largest radius once: rows only leave."""
+        if self.largest is None:
+            self.largest = float(torch.as_tensor(here.ball.eps).max())
+        size = here.delta[0].numel()
+        found = self.schedule.entries(here.ball._with_radius(self.largest), size, here.number)
+        assert isinstance(found, int)
+        return min(found + 1, size)  # one more: powers are rounded otherwise there
 
     def take(self, rows: Tensor) -> None:
         """The estimator remembers rows."""
