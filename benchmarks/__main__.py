@@ -1,4 +1,4 @@
-"""Run every benchmark and say which figures hold: ``python -m benchmarks [--store FILE] [room ...]``."""
+"""Run every benchmark and say which figures hold: ``python -m benchmarks [room ...] [--store [FILE]]``."""
 
 from __future__ import annotations
 
@@ -21,7 +21,12 @@ def main(words: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     parser.add_argument("rooms", nargs="*", metavar="room")
     parser.add_argument(
-        "--store", type=Path, help=f"keep the figures in this file; the page shows those of {FILE}"
+        "--store",
+        type=Path,
+        nargs="?",
+        const=FILE,
+        help=f"keep the figures in this file, {FILE} if none is named, which the page shows and is written "
+        "anew for",
     )
     options = parser.parse_args(words)
     rooms: list[str] = options.rooms
@@ -45,6 +50,8 @@ def main(words: list[str]) -> int:
             failures += not figure.passed
         if options.store is not None and found:
             keep(options.store, room, found, load, threads)
+    if options.store == FILE:
+        importlib.import_module("benchmarks.peers.__main__").main(["--render"])
     return 1 if failures else 0
 
 

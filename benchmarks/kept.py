@@ -1,4 +1,4 @@
-"""Figures of `python -m benchmarks --store FILE`, kept by room, and the table that shows them."""
+"""Figures of `python -m benchmarks --store`, kept by room, and the table that shows them."""
 
 from __future__ import annotations
 
@@ -14,9 +14,10 @@ from .timing import Figure
 
 FILE = Path("docs/results/figures.json")
 _INTRODUCTION = """
-`python -m benchmarks --store {path}` measures these. A ratio compares what ran in turn in one
-process, by the time that the processor worked for it; throughput of processes is by the clock. The load is the
-number of processes that wanted one of {cores} cores when a room began and ended.
+`python -m benchmarks --store` measures these and keeps them in `{path}`; rooms can be named. A ratio
+compares what ran in turn in one process (in `allocation` in fresh ones), by the time that the processor worked
+for it; throughput of processes is by the clock. The load is the number of processes that wanted one of {cores}
+cores when a room began and ended.
 """
 
 
@@ -54,6 +55,7 @@ def section(path: Path) -> str:
         load = " to ".join(f"{each:.1f}" for each in room["begun_and_ended_with_load"])
         for figure in room["figures"]:
             kept = "kept" if figure["passed"] else "**missed**"
+            kept = "" if figure["bound"] == "-" else kept
             bound = figure["bound"].replace("<=", "at most").replace(">=", "at least")
             lines.append(
                 f"| {name} | {load} | {figure['name']} | {figure['value']:.3f} | {bound} | {kept} |"

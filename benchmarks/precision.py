@@ -21,6 +21,7 @@ from saddlepoint.precision import is_native
 from .timing import Figure, at_least, at_most, ratio, seconds
 
 IMAGES = 64
+MANY = 128  # of which one image is less than a point
 _plain = torch.contiguous_format
 
 
@@ -47,7 +48,7 @@ def _in_plain_layout(name: str) -> nn.Module:
 
 def _attack() -> Iterator[Figure]:
     """Network B of MNIST as a user would bring it, end to end: a look, the search and the verdicts."""
-    x, y = sp.data.sample("mnist", IMAGES)
+    x, y = sp.data.sample("mnist", MANY)
     problem = sp.Ensemble([_in_plain_layout("mnist-b")], x, y)
     ways = ("float32", "bfloat16", "bfloat16+channels_last")
     times: dict[str, list[float]] = {way: [] for way in ways}

@@ -26,6 +26,11 @@ def at_least(name: str, value: float, limit: float) -> Figure:
     return Figure(name, value, f">= {limit:g}", value >= limit)
 
 
+def unbounded(name: str, value: float) -> Figure:
+    """Something to compare others with."""
+    return Figure(name, value, "-", True)
+
+
 def seconds(run: Callable[[], object], clock: Callable[[], float] = time.perf_counter) -> float:
     start = clock()
     run()
