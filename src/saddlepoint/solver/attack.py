@@ -210,9 +210,8 @@ def attack_unchecked(
         watch = Watch(loss, targeted=targeted)
         try:
             for phase in phases:
-                few, few_ball = part, ball
-                if len(rows) < len(part):
-                    few, few_ball = part.take(rows), ball.take(rows)
+                some = len(rows) < len(part)
+                few, few_ball = (part.take(rows), ball.take(rows)) if some else (part, ball)
                 this = Restart(
                     rule, loss, setup, grid, phase, gradient, seed, keep_going, report, watch
                 )

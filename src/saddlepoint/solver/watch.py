@@ -181,8 +181,9 @@ def check_answers(problem: AbstractProblem, delta: Tensor, logits: Tensor) -> No
                     f"differ by {gap:.3g}; {_REMEDY}."
                 )
         last = problem.take(torch.tensor([len(problem) - 1], device=delta.device))
+        half = _any_half(problem.models)
         for k in range(problem.num_domains):
-            tolerance = alone_tolerance(problem.models, logits[:, k])
+            tolerance = _tolerance(half, logits[:, k])
             alone = torch.cat([logits[:-1, k], _alone(last, delta[-1:], k)])
             if not bool((moved(logits[:, k], alone) <= tolerance).all()):
                 gap = (alone - logits[:, k]).abs().max().item()
@@ -273,8 +274,15 @@ def alone_tolerance(models: Sequence[Model], logits: Tensor) -> float:
         models: Those that answered.
         logits: Some of their answers, (n, C); 16 bits are recognised in them too.
     """
+    return _tolerance(_any_half(models), logits)
+
+
+def _any_half(models: Sequence[Model]) -> bool:
     modules = [module for model in models for module in modules_behind(model)]
-    half = any(tensor.dtype in _HALF for module in modules for tensor in module.parameters())
+    return any(tensor.dtype in _HALF for module in modules for tensor in module.parameters())
+
+
+def _tolerance(half: bool, logits: Tensor) -> float:
     if half or any(torch.equal(logits, logits.to(dtype).to(logits)) for dtype in _HALF):
         return _ALONE_HALF
     return _ALONE if logits.device.type == "cpu" else _ALONE_SHORT
