@@ -43,7 +43,7 @@ def reproduce(
     Args:
         name: Which experiment; --list names them. all runs one after the other, each into a folder of its own
             in --out, and with --resume goes on wherever it was stopped.
-        show_list: List the experiments with what they cost on this machine.
+        show_list: List the experiments with what they cost on this machine, or would cost with --limit.
         limit: Use the first so many test images. [default: what --list names, with the minutes it takes]
         full: Use all 10,000 test images.
         method: apgda (the paper's algorithm and step sizes), attack (ours, one restart of as many steps),
@@ -71,7 +71,7 @@ def reproduce(
     if summary is not None:
         return _write_tables(summary, store)
     if show_list:
-        return _list(name, parameters)
+        return _list(name, parameters, limit)
     if name is None:
         raise UsageError("`reproduce` must be given the name of an experiment; --list shows them.")
     wanted = _Wanted(
@@ -271,19 +271,21 @@ def _run(
         room.reproduce(experiment, folder, setup, resume=resume, callback=tell)
 
 
-def _list(name: str | None, parameters: Path | None) -> int:
+def _list(name: str | None, parameters: Path | None, limit: int | None) -> int:
     from saddlepoint import experiments as room
 
     experiments = [room.find(name)] if name else list(room.EXPERIMENTS.values())
     print(
         "minutes on this machine for apgda, at most as many for attack, five times as many for attack-5: "
-        "default number of images, and all 10,000 (--full)"
+        f"{'default number of images' if limit is None else f'--limit {limit}'}, and all 10,000 (--full)"
     )
     print(f"{'name':<29}{'images':>9}{'minutes':>9}{'full':>9}  in the paper")
     for experiment in experiments:
-        cost = room.estimate(experiment, parameters)
+        cost = room.estimate(experiment, parameters, limit)
         figures = f"{_minutes(cost.minutes):>9}{_minutes(cost.full_minutes):>9}"
-        print(f"{experiment.name:<29}{_images(experiment):>9}{figures}  {experiment.source}")
+        print(
+            f"{experiment.name:<29}{limit or _images(experiment):>9}{figures}  {experiment.source}"
+        )
         if cost.missing:
             print(f"{'':<29}  not counted: no parameters for {', '.join(cost.missing)}")
     return 0

@@ -26,13 +26,13 @@ _OVERHEAD = 3.0  # seconds per row for loading, judging and drawing its page
 @final
 @dataclass(frozen=True)
 class Estimate:
-    """Minutes with the default number of images and with the whole test set, for one method and one label.
+    """Minutes with some of the images and with the whole test set, for one method and one label.
 
     They are those of `apgda`. `attack` takes at most as many evaluations, fewer where rows fall early, and
     `attack-5` at most five times as many.
 
     Attributes:
-        minutes: By default.
+        minutes: By default, or with the limit that was asked about.
         full_minutes: With --full.
         missing: Networks without parameters, which are not counted.
     """
@@ -42,12 +42,15 @@ class Estimate:
     missing: tuple[str, ...]
 
 
-def estimate(experiment: Experiment, parameters: Path | None = None) -> Estimate:
+def estimate(
+    experiment: Experiment, parameters: Path | None = None, limit: int | None = None
+) -> Estimate:
     """What an experiment costs on this machine.
 
     Args:
         experiment: Which one.
         parameters: Folder with parameters of networks that are not shipped.
+        limit: How many images instead of the default number.
 
     Example:
         >>> from saddlepoint.experiments import find
@@ -64,7 +67,7 @@ def estimate(experiment: Experiment, parameters: Path | None = None) -> Estimate
         image = sum(seconds_per_gradient(data, letter) for letter in block.letters)
         image *= gradient_count(block) * passes
         overhead = _OVERHEAD * len(block.rows)
-        minutes += (image * (block.limit or experiment.limit) + overhead) / 60
+        minutes += (image * (limit or block.limit or experiment.limit) + overhead) / 60
         full += (image * FULL + overhead) / 60
     return Estimate(minutes, full, tuple(dict.fromkeys(absent)))
 
