@@ -189,7 +189,7 @@ def test_a_mask_of_a_file_is_the_patch_and_part_of_what_a_run_was_made_of(tmp_pa
         (("--over", "pixel"), "`--over` must be view, image, model"),
         (("--held-out", "35"), "`--held-out` must leave 8 images for a patch"),
         (("--held-out", "35"), "take fewer, such as --held-out 13 --images-per-patch 13."),
-        (("--eps", "8"), "`--eps` must be less than or equal to 1"),
+        (("--eps", "8"), "`--eps` must be at most 1"),
         (("--rule", "fixed:0.5,0.25,0.25"), "must have one entry per domain, K = 2, got 3"),
     ],
 )
