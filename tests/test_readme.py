@@ -36,7 +36,7 @@ def test_the_python_blocks_run_in_order_and_print_what_is_shown(
     assert number.sub("#", printed) == number.sub("#", shown)
     # Another processor rounds otherwise, which may move an image or two.
     for one, other in zip(number.findall(printed), number.findall(shown), strict=True):
-        assert float(one) == pytest.approx(float(other), abs=0.05, rel=0.05)
+        assert float(one) == pytest.approx(float(other), abs=0.02, rel=0.05)
 
 
 def test_the_table_is_made_of_the_stored_results(tools) -> None:

@@ -235,6 +235,17 @@ def test_a_size_that_a_network_does_not_take_is_told_in_our_words(
     )
 
 
+@pytest.mark.parametrize(
+    ("words", "flag"),
+    [("--models A --eps 8", "--eps"), ("--models A,C --rule fixed:0.2,0.9 --eps 0.1", "--rule")],
+)
+def test_complaints_about_settings_name_the_flag(
+    words: str, flag: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert inside("attack", "ensemble", *words.split()) == 2
+    assert capsys.readouterr().err.startswith(f"saddlepoint: `{flag}` ")
+
+
 def test_more_grey_levels_than_files_hold_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
     assert inside("attack", "ensemble", "--models", "A", "--quantize", "100000000") == 2
     assert "`--quantize` must be at most 65536, got 100000000." in capsys.readouterr().err

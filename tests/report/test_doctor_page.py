@@ -29,8 +29,8 @@ class TestPage:
             ({"a": [FINE]}, "a is fit to be evaluated"),
             ({"a": [FINE, ODD]}, "a can be evaluated, with doubts"),
             ({"a": [FINE, WRONG, ODD]}, "a is not fit to be evaluated"),
-            ({"a": [FINE], "b": [FINE]}, "All 2 models can be evaluated"),
-            ({"a": [FINE], "b": [ODD]}, "All 2 models can be evaluated, 1 with doubts"),
+            ({"a": [FINE], "b": [FINE]}, "Both models can be evaluated"),
+            ({"a": [FINE], "b": [ODD]}, "Both models can be evaluated, 1 with doubts"),
             ({"a": [WRONG], "b": [ODD]}, "1 of 2 models is not fit to be evaluated"),
         ],
     )

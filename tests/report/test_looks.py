@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from importlib import resources
 
 import pytest
 import torch
 
 from run_factory import make_evaluation, make_run
+from saddlepoint import runs
 from saddlepoint.report import pictures, weight_charts
+from saddlepoint.report.evaluation_page import evaluation_headline
+from saddlepoint.report.patch_page import hardest_views
+from saddlepoint.report.words import ball_text
+from saddlepoint.runs.metric_parts import HeldOut, ViewSuccess
 
 STYLE = (resources.files("saddlepoint.report") / "assets" / "report.css").read_text()
 
@@ -96,3 +102,25 @@ class TestSmallMultiples:
         charts = weight_charts.weights_panels(weights, "ABCD")
         ticks = [re.findall(r'text-anchor="end">([\d.]+)<', chart) for chart in charts]
         assert ticks == [["0", "0.4", "0.8"]] * 4
+
+
+class TestTies:
+    """Nothing is called the hardest that is even with another."""
+
+    def test_threats(self, tmp_path):
+        evaluation = make_evaluation(tmp_path / "run", rows=6, domains=2)
+        metrics = runs.EvaluationMetrics.of(evaluation)
+        even = replace(metrics, robust=dict.fromkeys(metrics.robust, 50.0))
+        assert "breaks most" not in " ".join(evaluation_headline(evaluation, even))
+        apart = replace(metrics, robust={"linf": 50.0, "l2": 25.0})
+        told = " ".join(evaluation_headline(evaluation, apart))
+        assert f"The one that breaks most is {ball_text('l2', 0.2)}." in told
+        assert f"for this share of images: {ball_text('linf', 0.05)}: " in told
+
+    def test_views(self):
+        view = ViewSuccess(success=10.0, interval=(1.0, 20.0), plain=0.0, models={})
+        counts = {"images": 5, "right": 4, "trials": 4, "mean": 10.0, "best_patch": 0, "maps": ()}
+        worst = {"worst": 10.0, "worst_interval": (1.0, 20.0), "worst_view": "a"}
+        for success, expected in ((10.0, ["a", "b"]), (30.0, ["a"])):
+            views = {"a": view, "b": replace(view, success=success)}
+            assert hardest_views(HeldOut(**counts, **worst, views=views)) == expected

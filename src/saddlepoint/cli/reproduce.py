@@ -198,7 +198,12 @@ def _one(name: str, folder: Path, wanted: _Wanted, rank: int, *, part_of_all: bo
         if wanted.only and table.columns[0].name == "Setting":
             table = replace(table, lines=tuple(each for each in table.lines if each[0] in kept))
         show.results_table(table)
-        for file in files:
+        pages = (
+            place / "compare.html"
+            for each in part.blocks
+            for place in folder.glob(f"*/*/{each.key}")
+        )
+        for file in (*files, *filter(Path.is_file, sorted(pages))):
             print(file)
 
 

@@ -90,8 +90,8 @@ def _heading(examined: Sequence[Mapping[str, Any]]) -> str:
     unfit = sum(each["state"] == "fail" for each in examined)
     doubtful = sum(each["state"] == "warn" for each in examined)
     if not unfit:
-        return f"All {len(examined)} models can be evaluated" + (
-            f", {doubtful} with doubts" if doubtful else ""
-        )
+        every = "Both" if len(examined) == 2 else f"All {len(examined)}"
+        doubts = f", {doubtful} with doubts" if doubtful else ""
+        return f"{every} models can be evaluated{doubts}"
     verb = "is" if unfit == 1 else "are"
     return f"{unfit} of {len(examined)} models {verb} not fit to be evaluated"

@@ -10,7 +10,7 @@ import torch
 from markupsafe import Markup
 from torch import Tensor
 
-from saddlepoint.display import distance_text
+from saddlepoint.display import distance_text, hardest
 from saddlepoint.doctor import worst
 from saddlepoint.report import charts, words
 from saddlepoint.report.pictures import picture, sign_picture
@@ -117,16 +117,20 @@ def evaluation_headline(run: Run, metrics: EvaluationMetrics) -> list[str]:
         f"{balls}: {bound}{metrics.union:.1f} %, {sure}. Without attack it is {metrics.clean:.1f} %."
     ]
     if len(metrics.robust) > 1:
-        worst = min(metrics.robust, key=lambda name: metrics.robust[name])
         shares = "; ".join(
             f"{_ball(name, metrics.radii[name])}: {accuracy_text(metrics, 'robust', name)} %"
             for name in metrics.robust
         )
-        hardest = _ball(worst, metrics.radii[worst])
-        lines.append(f"Threat by threat it is {shares}. The one that breaks most is {hardest}.")
+        index = hardest([-value for value in metrics.robust.values()])
+        told = f"Threat by threat it is {shares}."
+        if index is not None:  # on a tie none is
+            name = list(metrics.robust)[index]
+            told += f" The one that breaks most is {_ball(name, metrics.radii[name])}."
+        lines.append(told)
     if metrics.joint:
         shares = ", ".join(
-            f"{name} {'at least ' if _bound(metrics, 'joint', name) else ''}{100 - value:.1f} %"
+            f"{_ball(name, metrics.radii[name])}: "
+            f"{'at least ' if _bound(metrics, 'joint', name) else ''}{100 - value:.1f} %"
             for name, value in metrics.joint.items()
         )
         lines.append(

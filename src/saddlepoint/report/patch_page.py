@@ -44,6 +44,7 @@ def render_patch(run: Run, tensors: Mapping[str, Tensor]) -> str:
         settings=settings,
         title=f"Patch attack on {settings.data}",
         held_out=held_out,
+        hardest=hardest_views(held_out),
         lines=patch_headline(run, metrics),
         models=", ".join(names),
         several=len(names) > 1,
@@ -84,22 +85,29 @@ def patch_headline(run: Run, metrics: AttackMetrics) -> list[str]:
     target = settings.targeted
     goal = f"makes {who} answer its target ({target})" if target else f"fools {who}"
     looks = f", on average over {len(held_out.views)} views" if len(held_out.views) > 1 else ""
-    plain = held_out.views[held_out.worst_view].plain
+    tied = hardest_views(held_out)
+    plain = max(held_out.views[name].plain for name in tied)
+    where = f"view is {tied[0]}:" if len(tied) == 1 else f"views are {' and '.join(tied)}:"
     lines = [
         f"On {held_out.right} held-out images that {who} had right, through looks that no patch was made with, "
         f"the patch {goal} in {held_out.mean:.1f} % of {held_out.trials} trials{looks} ({patches}).",
-        f"The hardest view is {held_out.worst_view}: {held_out.worst:.1f} %, with 95 % confidence between "
-        f"{low:.1f} and {high:.1f} %. A plain grey patch does the same there in {plain:.1f} %.",
+        f"The hardest {where} {held_out.worst:.1f} %, with 95 % confidence between {low:.1f} and {high:.1f} %. "
+        f"A plain grey patch does the same there in {'' if len(tied) == 1 else 'at most '}{plain:.1f} %.",
     ]
     if metrics.baseline is not None:
         other = _held_out(metrics.baseline)
         name = words.rule_name(settings.baseline)
         low, high = other.worst_interval
         lines.append(
-            f"With {name} weights the hardest view is {other.worst_view} with {other.worst:.1f} % "
-            f"({low:.1f} to {high:.1f}), and the mean is {other.mean:.1f} %."
+            f"With {name} weights it is {other.worst:.1f} % ({low:.1f} to {high:.1f}) in the hardest view, and "
+            f"{other.mean:.1f} % on average."
         )
     return lines
+
+
+def hardest_views(held_out: HeldOut) -> list[str]:
+    """The views in which success is lowest: one, or several that are even."""
+    return [name for name, view in held_out.views.items() if view.success == held_out.worst]
 
 
 def view_table(run: Run, metrics: AttackMetrics) -> tuple[list[str], list[list[str]]]:

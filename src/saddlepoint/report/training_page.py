@@ -41,7 +41,7 @@ def render_training(run: Run, folder: Path) -> str:
     return render_template(
         "training.html",
         run=run,
-        title=f"{str(settings.method).upper()} on {settings.data}, network {settings.model}",
+        title=f"{_method_title(settings)} on {settings.data}, network {settings.model}",
         threats=", ".join(settings.threat) or "without threats",
         metrics=metrics,
         figure=_figure(metrics),
@@ -59,6 +59,11 @@ def render_training(run: Run, folder: Path) -> str:
         network=str(folder / "model.safetensors"),
         evaluate=line_to_evaluate(settings, folder),
     )
+
+
+def _method_title(settings: TrainSettings) -> str:
+    """The method as a heading: names of methods are written in capitals."""
+    return "Clean training" if settings.method == "clean" else str(settings.method).upper()
 
 
 def _shown(epochs: Sequence[Epoch], threats: Sequence[str]) -> list[str]:

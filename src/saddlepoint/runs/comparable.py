@@ -299,7 +299,7 @@ def _difference(name: str, here: Mapping[str, str], there: Mapping[str, str]) ->
         return (
             f"targeted at {mine}" if theirs == "none" else f"untargeted, not targeted at {theirs}"
         )
-    return f"{name} {mine} instead of {theirs}"
+    return f"{name.replace('_', ' ')} {mine} instead of {theirs}"
 
 
 def _fewer(one: Entry, other: Entry) -> str:

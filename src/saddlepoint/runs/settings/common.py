@@ -58,7 +58,7 @@ def _number(value: object) -> object:
 
 def _joined(value: object) -> object:
     """Numbers in a YAML file, as they are written on the command line."""
-    listed = value if isinstance(value, list) else [value]
+    listed = _items(value)
     numbers = all(isinstance(v, int | float) and not isinstance(v, bool) for v in listed)
     return ",".join(map(str, listed)) if numbers else value
 
@@ -281,7 +281,7 @@ class Settings(BaseModel):
         file: Path | None,
     ) -> str:
         """The first complaint as one line: name, requirement, value, and where the value came from."""
-        # A name that is nearly right comes before the one that is missing because of it.
+        # A name that is nearly right comes before one that is missing because of it.
         first = min(error.errors(), key=lambda each: each["type"] == "missing")
         name = str(first["loc"][0]) if first["loc"] else ""
         flag = f"`--{name.replace('_', '-')}`"
@@ -294,7 +294,8 @@ class Settings(BaseModel):
             return f"`{name[:100]}` must be a known setting{source}; {meant}"
         message = str(first["msg"]).removeprefix("Value error, ")
         if message.startswith("`"):
-            return message.replace("`value`", flag).removesuffix(".") + source + "."
+            own = {n: f"--{n.replace('_', '-')}" for n in cls.model_fields} | {"value": flag[1:-1]}
+            return texts.renamed(message, own).removesuffix(".") + source + "."
         for words, ours in _PLAINER.items():
             message = message.replace(words, ours)
         return f"{flag} {message[0].lower()}{message[1:]}, got {quoted(first['input'])}{source}."
