@@ -232,7 +232,7 @@ WRONG = [
     (("evaluate", "A", "--threat", "linf:8"), "write 8/255"),
     (("attack", "ensemble", "--models", "A", "--limit", "0"), "--limit"),
     (("attack", "ensemble", "--models", "A", "--device", "abacus"), "cpu"),
-    (("attack", "ensemble", "--models", "A", "--step-size", "1"), "step_size"),
+    (("attack", "ensemble", "--models", "A", "--step-size", "1"), "--step-size"),
     (("attack", "ensemble", "--models", "A", "--data", "none.npz", "--eps", "1"), "none.npz"),
     (("attack", "ensemble", "--models", "A", "--data", "none/", "--eps", "1"), "none/"),
     (("attack", "ensemble", "--models", "none.safetensors:A"), "none.safetensors"),

@@ -51,5 +51,5 @@ def test_a_printed_file_with_evaluations_is_read_again(tmp_path: Path) -> None:
 
 def test_the_algorithm_of_the_paper_takes_no_evaluations() -> None:
     flags = {"models": "A", "method": "apgda", "evaluations": 50}
-    with pytest.raises(ValueError, match="`evaluations` must be left out with --method apgda"):
+    with pytest.raises(ValueError, match="`--evaluations` must be left out with --method apgda"):
         EnsembleSettings.load(flags)

@@ -130,7 +130,7 @@ def test_the_command_line_reaches_classes(
 
 
 def test_targets_and_predicted_labels_exclude_each_other() -> None:
-    with pytest.raises(ValueError, match="`labels` must be true with --targeted"):
+    with pytest.raises(ValueError, match="`--labels` must be true with --targeted"):
         EnsembleSettings.load(
             {"models": "A", "eps": 0.1, "targeted": "next", "labels": "predicted"}
         )
