@@ -212,6 +212,25 @@ def test_weights_settle_early_in_a_fifth_of_the_steps(
 
 
 @pytest.mark.parametrize(
+    ("paths", "verdict"),
+    [
+        ({"C": [0.25, 0.3], "D": [0.25, 0.45, 0.3]}, "holds"),
+        ({"C": [0.25, 0.45, 0.3], "D": [0.25, 0.45]}, "holds in part"),
+        ({"C": [0.25, 0.5], "D": [0.25, 0.3, 0.1]}, "does not hold"),
+        ({}, "not measured"),
+    ],
+)
+def test_the_weight_of_a_network_rises_first_and_falls_then(
+    paths: dict[str, list[float]], verdict: str, tmp_path: Path
+) -> None:
+    rates = {("linf-0.2", "minmax"): 64.5}
+    summaries = changed(tmp_path, "steps-mnist", rates, path=paths or None)
+    found = ensembles.path_of_weights(summaries)
+    assert found.verdict == verdict
+    assert "w_D 0.25, at most 0." in found.ours or not paths
+
+
+@pytest.mark.parametrize(
     ("slopes", "verdict"),
     [((-2.1, -2.0), "holds"), ((-2.1, -1.0), "holds in part"), ((-0.9, -0.2), "does not hold")],
 )
@@ -277,3 +296,13 @@ def test_the_step_at_which_weights_settle_is_stored(tmp_path: Path) -> None:
     assert average.settles() is None
     assert torch.isfinite(weights).all()
     assert replace(stored, settled=None).settles() is None
+    # Of the figure of steps the mean weights of every step are stored, too.
+    assert stored.path() is None
+    experiments.write_summary(replace(experiment, figure="steps"), tmp_path / "runs", tmp_path)
+    average, stored = experiments.read_summary(experiment, tmp_path).attacks
+    assert average.path() is None
+    path = stored.path()
+    assert path is not None
+    for k, name in enumerate(stored.domains):
+        expected_path = weights[:, :, k].double().mean(dim=1).tolist()
+        assert list(path[name]) == pytest.approx(expected_path, abs=1e-4)

@@ -91,15 +91,18 @@ def order_of_weights(summaries: Summaries) -> Finding:
 # ------------------------------------------------------------------------------- over the steps
 
 
+def _steps(summaries: Summaries) -> Attacked | None:
+    """Min-max of Figure 1."""
+    results = summaries.attacks("steps-mnist")
+    return None if results is None else results.one(results.experiment.blocks[0], "minmax", APGDA)
+
+
 def settling(summaries: Summaries) -> Finding:
     """Holds if weights are within 0.1 (l1, mean over images) of the final ones from a fifth of the steps on.
 
     In part if they are from four fifths on.
     """
-    results = summaries.attacks("steps-mnist")
-    item = None
-    if results is not None:
-        item = results.one(results.experiment.blocks[0], "minmax", APGDA)
+    item = _steps(summaries)
     if item is None or (settled := item.settles()) is None:
         return nothing("no run of Figure 1 with the steps of its weights is stored")
     steps = item.block.settings.steps
@@ -112,10 +115,22 @@ def settling(summaries: Summaries) -> Finding:
 
 
 def path_of_weights(summaries: Summaries) -> Finding:
-    """Not measured: summaries keep the final weights alone."""
-    if summaries.attacks("steps-mnist") is None:
-        return unstored("steps-mnist")
-    return nothing("a summary keeps the final weights; those of every step are in Figure 1 only")
+    """Holds if the weight of D rises and falls by half of the paper's 0.2 and 0.15 or more.
+
+    In part if that of another network does.
+    """
+    item = _steps(summaries)
+    if item is None or (path := item.path()) is None:
+        return nothing("no run of Figure 1 with the mean weights of every step is stored")
+    found = {name: (means[0], max(means), means[-1]) for name, means in path.items()}
+    shown = [f"w_{n} {a:.2f}, at most {b:.2f}, at last {c:.2f}" for n, (a, b, c) in found.items()]
+    like = [n for n, (a, b, c) in found.items() if b - a >= 0.1 and b - c >= 0.075]
+    why = f"means over {counted([item])}; rising by 0.1 and falling by 0.075 or more: "
+    return Finding(
+        f"{'; '.join(shown)} (apgda)",
+        judged("D" in like, bool(like)),
+        why + (", ".join(like) or "none"),
+    )
 
 
 # ------------------------------------------------------------------------------- over the radius

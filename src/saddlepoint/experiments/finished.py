@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple, TypeVar, final
@@ -80,6 +80,7 @@ class Attacked:
         success: Of every row whether all domains were fooled, where a stored summary says so; see `verdicts`.
         settled: The step from which on weights stay near the final ones, where a stored summary says so; see
             `settles`.
+        walked: The mean weights of every step, where a stored summary has them; see `path`.
         folder: Where its tensors are; None if it was read from a stored summary.
     """
 
@@ -99,6 +100,7 @@ class Attacked:
     precision: str = "float32"
     success: tuple[bool, ...] | None = field(default=None, compare=False)
     settled: int | None = field(default=None, compare=False)
+    walked: Mapping[str, Sequence[float]] | None = field(default=None, compare=False)
     folder: Path | None = field(default=None, compare=False)
 
     def same_images(self, other: Attacked) -> bool:
@@ -122,6 +124,13 @@ class Attacked:
         far = (weights - weights[-1]).abs().sum(dim=2).mean(dim=1) >= 0.1
         steps = far.nonzero().flatten()
         return int(steps[-1]) + 1 if len(steps) else 0
+
+    def path(self) -> Mapping[str, Sequence[float]] | None:
+        """Mean weight of every domain from the first step to the last; None if a summary is without it."""
+        if self.walked is not None or self.folder is None:
+            return self.walked
+        means = self.tensors()["history.weights"].double().mean(dim=1).T.tolist()
+        return dict(zip(self.domains, means, strict=True))
 
     def tensors(self) -> dict[str, Tensor]:
         """Weights, losses, verdicts and history, see `saddlepoint.runs`."""

@@ -59,7 +59,10 @@ def write_summary(experiment: Experiment, folder: Path, store: Path) -> Path:
             for run in runs
             for n, h in run.hashes.models.items()
         },
-        "rows": [_row(item, run) for item, run in zip(results.attacks, runs, strict=True)],
+        "rows": [
+            _row(item, run) | (_path(item) if experiment.figure == "steps" else {})
+            for item, run in zip(results.attacks, runs, strict=True)
+        ],
         "measured": [
             {
                 "key": item.measurement.key,
@@ -236,6 +239,14 @@ def _row(item: Attacked, run: Run) -> dict[str, Any]:
     return {**raw, "settings": _settings(item.block, item.row, raw)}
 
 
+def _path(item: Attacked) -> dict[str, Any]:
+    """The mean weights of every step, which the figure of steps shows."""
+    path = item.path() if item.row.strategy.key == "minmax" else None
+    if path is None:
+        return {}
+    return {"path": {n: [round(each, 4) for each in means] for n, means in path.items()}}
+
+
 def _settings(block: Block, row: Row, raw: dict[str, Any]) -> str:
     """The settings behind a row, by what this code says of them."""
     given = {key: raw[key] for key in ("method", "labels", "limit", "seed")}
@@ -262,6 +273,7 @@ def _attacked(block: Block, row: Row, raw: dict[str, Any]) -> Attacked:
         precision=raw.get("precision", "float32"),
         success=_unpacked(raw["verdicts"], raw["rows"]) if "verdicts" in raw else None,
         settled=raw.get("settled"),
+        walked=raw.get("path"),
     )
 
 
