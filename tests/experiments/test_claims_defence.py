@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from benchmarks.defence.plan import TABLES
 from benchmarks.defence.work import SCHEMA, packed
 from torch import Tensor, arange, ones
 
@@ -64,6 +65,32 @@ def test_ampgd_is_compared_with_msd_on_the_union(
     assert found.verdict == verdict
     assert found.ours.startswith(f"quick: {min(ours.values()) - 60:+.1f} points")
     assert ("one seed" in found.why) == (seeds == 1)
+
+
+def test_one_suite_with_one_seed_is_enough_to_hold_in_part_only(tmp_path: Path) -> None:
+    trainings = race(AHEAD, MSD, 2)
+    for method in ("AMPGD", "MSD"):
+        suites = trainings[f"race/{method}/0"]["suites"]
+        suites["autoattack"] = suites["quick"]
+    summaries = stored(tmp_path, trainings)
+    for found in (
+        defence.ahead_of_msd(summaries, table="race", reported=4.0),
+        defence.gap_of_threats(summaries, table="race"),
+    ):
+        assert found.verdict == "holds in part"
+        assert "quick, 100 images, 2 seeds; autoattack, 100 images, one seed" in found.why
+
+
+@pytest.mark.parametrize("table", ["race", "cifar10"])
+def test_the_trainings_of_the_benchmarks_differ_in_their_method_alone(table: str) -> None:
+    commands = {t.row: t.settings.command() for t in TABLES[table].trainings() if t.seed == 0}
+    words = {row: defence._without_method(commands[row]) for row in ("AMPGD", "MSD")}
+    assert words["AMPGD"] == words["MSD"]
+    assert commands["AMPGD"] != commands["MSD"]
+
+
+def test_the_rows_of_radii_are_those_of_the_benchmarks() -> None:
+    assert list(TABLES["weights"].rows) == [f"l2 {radius}" for radius in defence._RADII]
 
 
 def test_other_seeds_images_or_commands_are_not_compared(tmp_path: Path) -> None:

@@ -111,9 +111,13 @@ def _right(judged_by: Mapping[str, Any]) -> dict[str, tuple[bool, ...]]:
     }
 
 
-def _with_seeds(verdict: Verdict, seeds: Sequence[int]) -> Verdict:
+def _with_seeds(verdict: Verdict, seeds: int) -> Verdict:
     """One seed says little about a method: at most in part."""
-    return "holds in part" if verdict == "holds" and len(seeds) < 2 else verdict
+    return "holds in part" if verdict == "holds" and seeds < 2 else verdict
+
+
+def _said(seeds: int) -> str:
+    return "one seed, which says little about a method" if seeds == 1 else f"{seeds} seeds"
 
 
 def _missing(table: str) -> Finding:
@@ -123,12 +127,8 @@ def _missing(table: str) -> Finding:
 
 
 def _rests_on(found: Sequence[_Judged], table: str) -> str:
-    seeds = sorted({seed for each in found for seed in each.seeds})
-    said = (
-        "one seed, which says little about a method" if len(seeds) == 1 else f"{len(seeds)} seeds"
-    )
-    images = ", ".join(f"{each.images} images under {each.suite}" for each in found)
-    return f"table {table} of RESULTS: {said}; {images}"
+    each = [f"{one.suite}, {one.images} images, {_said(len(one.seeds))}" for one in found]
+    return f"table {table} of RESULTS: {'; '.join(each)}"
 
 
 def ahead_of_msd(summaries: Summaries, *, table: str, reported: float) -> Finding:
@@ -146,8 +146,7 @@ def ahead_of_msd(summaries: Summaries, *, table: str, reported: float) -> Findin
         texts.append(f"{each.suite}: {mean:+.1f} points [{low:+.1f}, {high:+.1f}]")
         ahead.append(mean > 0)
         clear.append(mean >= reported / 2 and low > 0)
-    seeds = [seed for each in found for seed in each.seeds]
-    verdict = _with_seeds(judged(all(clear), all(ahead)), sorted(set(seeds)))
+    verdict = _with_seeds(judged(all(clear), all(ahead)), min(len(each.seeds) for each in found))
     why = f"accuracy under all three threats, AMPGD minus MSD; {_rests_on(found, table)}"
     return Finding("; ".join(texts), verdict, why)
 
@@ -167,7 +166,7 @@ def gap_of_threats(summaries: Summaries, *, table: str) -> Finding:
     )
     half = all(mine <= theirs / 2 for mine, theirs in gaps)
     smaller = all(mine < theirs for mine, theirs in gaps)
-    seeds = sorted({seed for each in found for seed in each.seeds})
+    seeds = min(len(each.seeds) for each in found)
     paper = {method: max(values) - min(values) for method, values in _PAPER.items()}
     why = (
         f"between the threats with most and least accuracy; {_rests_on(found, table)}; in the paper's own "
@@ -191,7 +190,6 @@ def weight_of_l2(summaries: Summaries) -> Finding:
     means = [fmean(rows[radius][seed]["weights"]["l2"] for seed in seeds) for radius in _RADII]
     shown = (f"{radius} {mean:.2f}" for radius, mean in zip(_RADII, means, strict=True))
     rises = all(a < b for a, b in pairwise(means))
-    said = "one seed, which says little" if len(seeds) == 1 else f"{len(seeds)} seeds"
-    why = f"mean weight of l2 in the last epoch by its radius, linf 0.2 beside it; {said}"
-    verdict = _with_seeds(judged(rises, means[0] < means[-1]), seeds)
+    why = f"mean weight of l2 in the last epoch by its radius, linf 0.2 beside it; {_said(len(seeds))}"
+    verdict = _with_seeds(judged(rises, means[0] < means[-1]), len(seeds))
     return Finding(", ".join(shown), verdict, why)
