@@ -47,6 +47,12 @@ def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
 
 
+@pytest.fixture(autouse=True)
+def no_width(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tables are as wide as in a pipe, however wide the terminal is that the tests are started from."""
+    monkeypatch.delenv("COLUMNS", raising=False)
+
+
 @pytest.fixture(autouse=True, scope="module")
 def short_suites_for_runs(request: pytest.FixtureRequest) -> Iterator[None]:
     """Suite "quick" takes a few steps in the rooms that are about what becomes of its results."""

@@ -109,7 +109,7 @@ def test_onnx_runtime_is_named_where_it_is_missing(
             ("--models", "A,scores:C"),
             "`--gradient` must say how to do without gradients, which C has not",
         ),
-        (("--models", "A", "--gradient", "guessed"), "`gradient` must be estimated or searched"),
+        (("--models", "A", "--gradient", "guessed"), "`--gradient` must be estimated or searched"),
         (
             ("--models", "A", "--gradient", "searched:side=3"),
             "must have queries=..., objective=...",

@@ -253,7 +253,7 @@ def _attacked(block: Block, row: Row, source: Source, run: Run, folder: Path) ->
 
 
 def _measured(measurement: Measurement, method: str, run: Run, folder: Path) -> Measured:
-    said = f"the settings of `{folder}` must be those of a measurement"
+    said = f"`{folder}` must have the settings of a measurement"
     images, result = (
         read_plain(MeasureSettings, run.settings, said).limit,
         RESULTS[measurement.what].of(run),
