@@ -7,6 +7,7 @@ import re
 import shlex
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -47,6 +48,31 @@ def test_the_python_of_a_page_runs_in_order(
         for line, text in pages.blocks(page, "python"):
             exec(compile("\n" * line + text, str(page), "exec"), namespace)
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("new", "old", "at_most", "worse"),
+    [
+        ([1, 1], [2, 2], False, False),
+        ([1, 2], [1, 2], False, False),
+        ([2, 2], [1, 1], False, True),
+        ([1, 2], [1, 2], True, True),
+    ],
+)
+def test_the_gate_lets_no_worse_or_unattacked_checkpoint_pass(
+    new: list[int], old: list[int], at_most: bool, worse: bool
+) -> None:
+    ((_, text),) = pages.blocks(DOCS / "recipes" / "checkpoints-in-ci.md", "python")
+    gate: dict[str, Any] = {"__name__": "gate"}
+    exec(text, gate)
+    places = [
+        {"run": "runs/new", "rank": new, "at_most": at_most},
+        {"run": "runs/old", "rank": old, "at_most": False},
+    ]
+    assert gate["worse"]({"rankings": [{"places": places}]}) is worse
+    apart = [{"places": [place]} for place in places]
+    with pytest.raises(ValueError, match="too many values"):
+        gate["worse"]({"rankings": apart})
 
 
 def words(command: str) -> list[str] | None:
