@@ -32,8 +32,23 @@ def test_another_version_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(release, "version", lambda: "9.9.9")
     assert release.disagreements() == [
         "CITATION.cff does not say version: 9.9.9",
-        "CHANGELOG.md has no heading ## [9.9.9] - date",
+        "CHANGELOG.md must have one heading ## [9.9.9] - date, got 0",
     ]
+
+
+def test_a_version_that_the_changelog_has_twice_is_noticed(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    for name in ("CITATION.cff", "pyproject.toml", "CHANGELOG.md"):
+        (tmp_path / name).write_bytes((ROOT / name).read_bytes())
+    now = release.version()
+    monkeypatch.setattr(release, "version", lambda: now)
+    monkeypatch.setattr(release, "ROOT", tmp_path)
+    assert release.disagreements() == []
+    with (tmp_path / "CHANGELOG.md").open("a") as changes:
+        changes.write(f"\n## [{now}] - 2026-11-17\n")
+    (said,) = release.disagreements()
+    assert said == f"CHANGELOG.md must have one heading ## [{now}] - date, got 2"
 
 
 def test_changes_that_no_version_has_are_noticed() -> None:

@@ -48,11 +48,11 @@ def disagreements() -> list[str]:
     if f"\nversion: {now}\n" not in citation:
         found.append(f"CITATION.cff does not say version: {now}")
     changes = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
-    dated = re.search(rf"^## \[{re.escape(now)}\] - (\d{{4}}-\d\d-\d\d)$", changes, re.MULTILINE)
-    if not dated:
-        found.append(f"CHANGELOG.md has no heading ## [{now}] - date")
-    elif f"\ndate-released: {dated[1]}\n" not in citation:
-        found.append(f"CITATION.cff does not say date-released: {dated[1]}, as CHANGELOG.md does")
+    dated = re.findall(rf"^## \[{re.escape(now)}\] - (\d{{4}}-\d\d-\d\d)$", changes, re.MULTILINE)
+    if len(dated) != 1:
+        found.append(f"CHANGELOG.md must have one heading ## [{now}] - date, got {len(dated)}")
+    elif f"\ndate-released: {dated[0]}\n" not in citation:
+        found.append(f"CITATION.cff does not say date-released: {dated[0]}, as CHANGELOG.md does")
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     if "version" in project or "version" not in project["dynamic"]:
         found.append("pyproject.toml must take its version from the package")
