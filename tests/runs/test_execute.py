@@ -314,6 +314,30 @@ def test_a_second_signal_does_not_interrupt_the_writing_of_the_record(
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, OSError])
+def test_a_run_whose_last_record_is_not_written_is_not_complete(
+    error: type[BaseException], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write = Run.write
+
+    def stopped(self: Run, folder: Path) -> None:
+        if self.status == "complete":
+            raise error
+        write(self, folder)
+
+    monkeypatch.setattr(Run, "write", stopped)
+    with pytest.raises((RunInterrupted, OSError)) as caught:
+        go(tmp_path, Work())
+    monkeypatch.undo()
+    status = "interrupted" if error is KeyboardInterrupt else "failed"
+    assert Run.read(tmp_path).status == status
+    if isinstance(caught.value, RunInterrupted):
+        assert caught.value.run.status == status
+    work = Work()
+    assert go(tmp_path, work, resume=True).status == "complete"
+    assert work.computed == 0
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, OSError])
 def test_a_run_that_is_complete_stays_complete(
     error: type[BaseException], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -188,9 +188,15 @@ def test_processes_that_see_other_data_are_refused(nursery: Nursery, tmp_path: P
     other = "import os\nfrom saddlepoint import data\nsample = data.sample\n"
     other += "if os.environ['RANK'] == '1':\n"
     other += "    data.sample = lambda name, limit=None: (1 - sample(name, limit)[0], sample(name, limit)[1])\n"
-    for each in nursery.run(
-        *COMMANDS["attack"], "--out", "o", cwd=tmp_path, processes=2, patch=other
-    ):
+    words = (*COMMANDS["attack"], "--out", "o")
+    for each in nursery.run(*words, cwd=tmp_path, processes=2, patch=other):
         assert each.code == 2
         assert "got others in process 1 than in process 0" in each.err
     assert not (tmp_path / "o").exists()
+    (alone,) = nursery.run(*words, cwd=tmp_path)
+    assert alone.code == 0, alone.err
+    before = {path: path.read_bytes() for path in (tmp_path / "o").iterdir()}
+    for each in nursery.run(*words, "--overwrite", cwd=tmp_path, processes=2, patch=other):
+        assert each.code == 2
+    # A start that is refused replaces nothing.
+    assert {path: path.read_bytes() for path in (tmp_path / "o").iterdir()} == before

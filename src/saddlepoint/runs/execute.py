@@ -90,9 +90,10 @@ class Execution:
 
     def update(self, **changes: Any) -> Run:
         """Change the record, in the folder too."""
-        self.run = self.run.but(**changes)
+        new = self.run.but(**changes)
         if self.world.rank == 0:
-            self.run.write(self.folder)
+            new.write(self.folder)
+        self.run = new  # not before it is on disk: what could not be written is not so
         return self.run
 
     def finish(
@@ -105,15 +106,16 @@ class Execution:
         """Write results and the complete record, in this order; only process 0 has to know the metrics."""
         # What any process had to say is said once. From here on none of them needs the pages.
         said = dict.fromkeys(line for own in self.world.gather(self.said()) for line in own)
+        about: dict[str, Any] = {}
         if self.world.rank == 0:
             if tensors is not None:
                 asked = {} if self.answers is None else {ANSWERS: self.answers}
                 write_tensors(self.folder / TENSORS, {**tensors, **asked})
             there = [self.folder / name for name in self.run.results]
-            digests = {path.name: digest_of(path) for path in there if path.is_file()}
-            self.run = self.run.but(digests=digests)
-        self.run = self.run if metrics is None else metrics.noted(self.run)
-        about = {"done": self.run.rows, "seconds": round(seconds, 3), "warnings": tuple(said)}
+            about["digests"] = {path.name: digest_of(path) for path in there if path.is_file()}
+        if metrics is not None:
+            about["metrics"] = metrics.noted(self.run).metrics
+        about |= {"done": self.run.rows, "seconds": round(seconds, 3), "warnings": tuple(said)}
         self.update(status="complete", **about)
         if self.world.rank == 0:
             self.store.clear()
@@ -256,15 +258,15 @@ def _open_together(
             check_same_answers(_kept_answers(execution), execution.answers, folder)
         return execution
 
-    execution = world.agree(first)
-    opened = execution and (execution.run, execution.resumed)
-    found, others = world.gather(opened)[0], world.gather(run.hashes)
+    others = world.gather(run.hashes)  # before anything in the folder is replaced
     strangers = [rank for rank, hashes in enumerate(others) if hashes != others[0]]
     if strangers:
         raise ValueError(
             "`saddlepoint` must have the same settings, models and data in all processes, got others in "
             f"process {strangers[0]} than in process 0; give all machines the same files."
         )
+    execution = world.agree(first)
+    found = world.gather(execution and (execution.run, execution.resumed))[0]
     assert found is not None  # process 0 has opened it
     return execution or Execution(found[0], folder, Store(folder, run.hashes.fingerprint), found[1])
 
