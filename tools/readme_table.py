@@ -37,6 +37,7 @@ def block(stores: Path = STORES) -> str:
         "Share of images on which *all* models are fooled, and evaluations per image. Every attack may take "
         "the same number of gradients, the other libraries attack the mean of the logits, and one judge counts "
         f"every success ({count} images, `python -m benchmarks.peers`, [full tables](docs/BENCHMARKS.md)). "
+        "Numbers of `attack` were chosen on other images of MNIST, but on these of CIFAR-10. "
         "On single models the best of the others is sometimes ahead."
     )
     head = ["Models and radius", "`sp.attack`", "best of the others", "which is"]

@@ -35,6 +35,10 @@ misclassify but that are outside ball or box, and candidates that are not number
 to a model, per image and model, counted by the same wrapper for all. Other libraries attack several models by
 the mean of their logits.
 
+Images are test images, of MNIST from number 300 on, of CIFAR-10 the first. Step lengths of `attack` and the
+numbers of `MinMax()` were chosen on the first test images of both (docs/RESULTS.md), so that the lines of
+CIFAR-10 may flatter ours; those of MNIST are on other images.
+
 Peers: `pip install -e .[peers]`, then `pip install --no-deps torchattacks adv-lib`. These two name torchvision
 among what they need, and torchattacks an old version of requests; what is used of them here needs neither, and
 a torchvision that does not fit the installed torch breaks other libraries.
