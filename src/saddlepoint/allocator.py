@@ -15,9 +15,9 @@ _SETTINGS = {"M_MMAP_MAX": (-4, 0), "M_TRIM_THRESHOLD": (-1, -1), "M_TOP_PAD": (
 def keep_memory() -> bool:
     """Let this process keep the memory of tensors that are gone for those to come, where the system is glibc's.
 
-    By default glibc returns large blocks to the system, and the pages of the next tensor have to be made anew:
-    on a CPU that takes a third of the time of adversarial training with large batches (docs/training.md). The
-    process then keeps what it needed at most until it ends. The command line calls this before it works; in a
+    By default glibc returns large blocks to the system, and the pages of the next tensor have to be made anew,
+    which on a CPU takes time, most in adversarial training with large batches (docs/BENCHMARKS.md, allocation).
+    With this call the process keeps what it needed at most until it ends. The command line calls this before it works; in a
     program or notebook of your own call it once, before the first large tensor. Importing the library does not.
 
     Nothing happens on other systems, and where the environment tells glibc what to do: a variable that begins
