@@ -36,6 +36,11 @@ class TestPage:
         assert "by place" not in shown
         assert '<option value="0">net 0 not fooled' not in (folder / "report.html").read_text()
 
+    def test_says_whose_accuracy_it_is(self, universal):
+        shown = plain((universal[1] / "report.html").read_text())
+        assert "Accuracy is the share of single images that the model still gets right." in shown
+        assert "a single image still gets right" not in shown
+
     def test_counts_images_of_all_groups(self, universal):
         run, folder = universal
         tensors = runs.read_results(folder)[1]
