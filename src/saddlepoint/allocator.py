@@ -17,8 +17,9 @@ def keep_memory() -> bool:
 
     By default glibc returns large blocks to the system, and the pages of the next tensor have to be made anew,
     which on a CPU takes time, most in adversarial training with large batches (docs/BENCHMARKS.md, allocation).
-    With this call the process keeps what it needed at most until it ends. The command line calls this before it works; in a
-    program or notebook of your own call it once, before the first large tensor. Importing the library does not.
+    With this call the process keeps what it needed at most until it ends. The command line calls this before
+    it works; in a program or notebook of your own call it once, before the first large tensor. Importing the
+    library does not.
 
     Nothing happens on other systems, and where the environment tells glibc what to do: a variable that begins
     with MALLOC_, or `GLIBC_TUNABLES` that name malloc.
