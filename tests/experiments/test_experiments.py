@@ -793,7 +793,7 @@ def test_the_command_runs_both_methods_into_one_table(
     shown = capsys.readouterr()
     assert "linf, eps 0.2 min-max attack true 4 " in " ".join(shown.out.split())
     assert "[2/2] linf, eps 0.2, min-max" in shown.err
-    names = {path.name for path in pictures.iterdir()}
+    names = {path.name for path in pictures.iterdir()} - {"drawn.json"}
     assert names == {f"ensemble-mnist-{m}.{s}" for m in ("apgda", "attack") for s in ("png", "svg")}
     data = json.loads((out / "ensemble-mnist-apgda.json").read_text())
     assert data["panels"][0]["y_label"] == "success rate (%)"
@@ -803,6 +803,57 @@ def test_the_command_runs_both_methods_into_one_table(
     assert capsys.readouterr().out == ""
     record = runs.Run.read(out / "true" / "attack" / "linf-0.2" / AVERAGE.key)
     assert record.command == "saddlepoint reproduce ensemble-mnist --method attack --limit 4"
+
+
+def test_pictures_of_others_are_not_written_over_wherever_ours_go(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        "saddlepoint.experiments.find", lambda name: replace(small(), name=name, figure="steps")
+    )
+    out, pictures = tmp_path / "out", tmp_path / "pictures"
+    words = ("reproduce", "ensemble-mnist", "--limit", 4, "--out", out, "--quiet")
+    pictures.mkdir()
+    (pictures / "ensemble-mnist-apgda.png").write_text("mine")
+    assert inside(*words, "--figures", pictures) == 2
+    assert "would write over, got 'ensemble-mnist-apgda.png'" in capsys.readouterr().err
+    assert not out.exists()  # it is said before anything is run
+    (pictures / "ensemble-mnist-apgda.png").unlink()
+    assert inside(*words, "--figures", pictures) == 0
+    (out / "ensemble-mnist-apgda.png").write_text("mine")
+    assert inside(*words, "--resume") == 2
+    assert (out / "ensemble-mnist-apgda.png").read_text() == "mine"
+    (out / "ensemble-mnist-apgda.png").unlink()
+    assert inside(*words, "--resume", "--figures", pictures) == 0  # ours are drawn again
+
+
+def test_a_picture_that_is_not_finished_leaves_the_old_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(self: object, file: object, **_: object) -> None:
+        if hasattr(file, "write"):
+            file.write(b"half")
+        else:
+            Path(str(file)).write_bytes(b"half")
+        raise OSError(28, "No space left on device")
+
+    sheet = figures.Sheet("sheet", (figures.Panel("title", "x", "y", ()),))
+    (first, _) = drawing.draw(sheet, tmp_path)
+    before = first.read_bytes()
+    monkeypatch.setattr("matplotlib.figure.Figure.savefig", fails)
+    with pytest.raises(OSError, match="No space"):
+        drawing.draw(sheet, tmp_path)
+    assert first.read_bytes() == before
+
+
+def test_the_summary_may_be_stored_beside_the_results(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("saddlepoint.experiments.find", lambda name: replace(small(), name=name))
+    words = ("reproduce", "ensemble-mnist", "--limit", 4, "--quiet", "--resume")
+    for _ in range(2):
+        assert inside(*words, "--out", tmp_path, "--store", tmp_path) == 0
+    assert (tmp_path / "ensemble-mnist.json").is_file()
 
 
 def test_settings_can_be_run_one_by_one_into_one_table(

@@ -143,7 +143,7 @@ def _places(name: str, wanted: _Wanted) -> list[tuple[str, Path]]:
 
 
 def _check_places(places: list[tuple[str, Path]], wanted: _Wanted) -> None:
-    """Refuse, before the first of several experiments is run, what is in the way of any of them."""
+    """Refuse, before the first experiment is run, what is in the way of any of them."""
     from saddlepoint import experiments as room
     from saddlepoint.experiments.places import check_place
     from saddlepoint.training.distributed import World
@@ -152,11 +152,11 @@ def _check_places(places: list[tuple[str, Path]], wanted: _Wanted) -> None:
         for name, folder in places:
             experiment = room.find(name)
             for method, labels in _sources(experiment, wanted.method, wanted.labels, filtered=True):
-                check_place(experiment, folder, folder / labels / method, resume=wanted.resume)
+                target, pictures = folder / labels / method, wanted.figures
+                check_place(experiment, folder, target, resume=wanted.resume, figures=pictures)
 
-    if len(places) > 1:
-        with usage():
-            World.current().agree(check)
+    with usage():
+        World.current().agree(check)
 
 
 def _one(name: str, folder: Path, wanted: _Wanted, rank: int, *, part_of_all: bool) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import asdict
+from io import BytesIO
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -67,20 +68,24 @@ def publish(
         The tables, and all files written.
 
     Raises:
-        ValueError: A file with the name of a table or figure is in the folder, and was not drawn there before.
+        ValueError: A file with the name of a table or figure is where it goes, and was not drawn there before.
     """
     results = collect(experiment, folder)
     tables, drawn = summarise(results, skipped), sheets(results)
     stems = ["table" if number == 0 else f"table-{number + 1}" for number in range(len(tables))]
     names = [f"{stem}.{ending}" for stem in stems for ending in ("md", "csv", "tex")]
-    keep_drawn([*names, *(f"{s.name}.{e}" for s in drawn for e in ("json", "png", "svg"))], folder)
+    pictures = [f"{sheet.name}.{ending}" for sheet in drawn for ending in ("png", "svg")]
+    gallery = folder if figures is None else figures
+    keep_drawn(
+        [(folder, [*names, *(f"{sheet.name}.json" for sheet in drawn)]), (gallery, pictures)]
+    )
     written = []
     for stem, table in zip(stems, tables, strict=True):
         written += write_table(table, folder / stem)
     for sheet in drawn:
         written.append(folder / f"{sheet.name}.json")
         write_atomically(written[-1], _data(sheet).encode())
-        written += draw(sheet, folder if figures is None else figures)
+        written += draw(sheet, gallery)
     return tables, written
 
 
@@ -111,7 +116,6 @@ def draw(sheet: Sheet, folder: Path) -> list[Path]:
         from matplotlib.figure import Figure
     except ImportError as error:
         raise ImportError(f"figures need matplotlib; install it with {install('cli')}") from error
-    folder.mkdir(parents=True, exist_ok=True)
     with mpl.rc_context(_STYLE):
         width, height = _size(sheet)
         figure = Figure(figsize=(width, height), layout="constrained")
@@ -122,9 +126,12 @@ def draw(sheet: Sheet, folder: Path) -> list[Path]:
             else:
                 columns, rows = _grid(sheet)
                 _panel(figure.add_subplot(rows, columns, index + 1), panel)
-        paths = [folder / f"{sheet.name}.png", folder / f"{sheet.name}.svg"]
-        figure.savefig(paths[0], dpi=130, metadata={"Software": None})
-        figure.savefig(paths[1], metadata={"Date": None})
+        png, svg = BytesIO(), BytesIO()
+        figure.savefig(png, format="png", dpi=130, metadata={"Software": None})
+        figure.savefig(svg, format="svg", metadata={"Date": None})
+    paths = [folder / f"{sheet.name}.png", folder / f"{sheet.name}.svg"]
+    write_atomically(paths[0], png.getbuffer())
+    write_atomically(paths[1], svg.getbuffer())
     return paths
 
 

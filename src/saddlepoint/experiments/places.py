@@ -50,7 +50,14 @@ def complete_in(folder: Path) -> Run | None:
     return run if run is not None and run.status == "complete" else None
 
 
-def check_place(experiment: Experiment, folder: Path, target: Path, *, resume: bool) -> None:
+def check_place(
+    experiment: Experiment,
+    folder: Path,
+    target: Path,
+    *,
+    resume: bool,
+    figures: Path | None = None,
+) -> None:
     """Refuse a folder in which something would be lost.
 
     Args:
@@ -58,6 +65,7 @@ def check_place(experiment: Experiment, folder: Path, target: Path, *, resume: b
         folder: Where its tables and figures go.
         target: Where the results of one method and label go, inside the folder.
         resume: Whether results that are there are continued.
+        figures: Where the pictures go; the folder itself if None.
 
     Raises:
         ValueError: There are such results and they are not continued, results of another experiment, or files
@@ -74,27 +82,36 @@ def check_place(experiment: Experiment, folder: Path, target: Path, *, resume: b
             f"`--out` must hold results of {experiment.name} only, whose tables have the same names, got those "
             f"of {others[0]} in {str(folder)!r}; choose another folder."
         )
-    ours = re.compile(rf"table(-\d+)?\.(md|csv|tex)|{re.escape(experiment.name)}.*\.(json|png|svg)")
-    there = sorted(path.name for path in folder.glob("*") if not path.is_dir())
-    _check_foreign([name for name in there if ours.fullmatch(name)], folder)
+    # The summary of --store, NAME.json, may be there too.
+    picture = rf"{re.escape(experiment.name)}-({'|'.join(METHODS)})(-.*)?"
+    ours = rf"table(-\d+)?\.(md|csv|tex)|{picture}\.(json|png|svg)"
+    for place, pattern in ((folder, ours), (figures or folder, rf"{picture}\.(png|svg)")):
+        there = (path.name for path in place.glob("*") if not path.is_dir())
+        _check_foreign([name for name in there if re.fullmatch(pattern, name)], place)
 
 
-def keep_drawn(names: Sequence[str], folder: Path) -> None:
-    """Write down which files an experiment is about to draw in its folder, so that they are known as its own.
+def keep_drawn(places: Sequence[tuple[Path, Sequence[str]]]) -> None:
+    """Write down which files an experiment is about to draw in its folders, so that they are known as its own.
+
+    Args:
+        places: Folders, each with the names of what is drawn there.
 
     Raises:
         ValueError: A file with one of the names was drawn by nobody.
     """
-    _check_foreign([name for name in names if os.path.lexists(folder / name)], folder)
-    every = sorted({*_drawn(folder), *names})
-    write_atomically(folder / _DRAWN, (json.dumps(every, indent=2) + "\n").encode())
+    for folder, names in places:
+        _check_foreign([name for name in names if os.path.lexists(folder / name)], folder)
+    for folder, names in places:
+        every = sorted({*_drawn(folder), *names})
+        if names:
+            write_atomically(folder / _DRAWN, (json.dumps(every, indent=2) + "\n").encode())
 
 
 def _check_foreign(there: Sequence[str], folder: Path) -> None:
     if foreign := sorted(set(there) - _drawn(folder)):
         raise ValueError(
-            f"`--out` must not hold files that an experiment would write over, got {foreign[0]!r} in "
-            f"{str(folder)!r}, which no experiment there has drawn; move it away, or choose another folder."
+            f"`{folder}` must not hold files that an experiment would write over, got {foreign[0]!r}, which no "
+            "experiment there has drawn; move it away, or choose another folder."
         )
 
 
