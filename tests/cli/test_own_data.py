@@ -97,6 +97,39 @@ def test_a_file_of_settings_may_not_name_code(tmp_path, capsys):
     assert "no images here" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("setting", ["data", "test_data"])
+@pytest.mark.parametrize(
+    ("file", "word"),
+    [
+        ("evil.py", "evil.py:a.pt2"),
+        ("evil.py", "evil.py:a.onnx"),
+        ("evil.py", "evil.py:a.npz"),
+        ("evil.py", "evil.py:a.ts"),
+        ("hf.py", "hf:make"),
+        ("timm.py", "timm:x"),
+        ("scores.py", "scores:make"),
+        ("onnxruntime.py", "onnxruntime:x"),
+        ("pk/pt.py", "pk.pt:make"),
+        ("pkg/pth.py", "pkg.pth:A"),
+        ("pkg/safetensors.py", "pkg.safetensors:A"),
+    ],
+)
+def test_a_file_of_settings_may_not_name_code_that_looks_like_a_model(
+    tmp_path, capsys, setting, file, word
+):
+    (tmp_path / file).parent.mkdir(exist_ok=True)
+    (tmp_path / file).write_text("from pathlib import Path\nPath('ran').touch()\n")
+    values = {"data": "mnist-sample"} | {setting: word}
+    command = ("train",) if setting == "test_data" else ("attack", "ensemble")
+    values |= {"model": "A"} if command == ("train",) else {"models": "mnist-a", "eps": "0.1"}
+    text = "".join(f"{name}: '{value}'\n" for name, value in values.items())
+    (tmp_path / "theirs.yaml").write_text(text)
+    assert inside(*command, "--config", "theirs.yaml", "--out", "o", "--quiet") == 2
+    assert not (tmp_path / "ran").exists()
+    said = " ".join(capsys.readouterr().err.split())
+    assert f"its {setting} '{word}' runs code; name it with --" in said
+
+
 def test_code_that_takes_a_split_is_told_which():
     x, _ = sp.data.sample("mnist", 20)
     assert torch.equal(loaded("code/mysets.py:parts", split="train").x, x[:8])

@@ -18,24 +18,11 @@ from torch import nn
 
 from saddlepoint.calls import how_to_declare
 
-__all__ = ["code_of", "from_code", "is_code", "place_of", "reason_in", "takes"]
+__all__ = ["code_of", "from_code", "place_of", "reason_in", "takes"]
 
 _PLACES = [sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "scripts")]
 _LIBRARIES = tuple(os.path.realpath(p) + os.sep for p in (*_PLACES, str(Path(__file__).parents[1])))
 _loaded: set[str] = set()  # files and folders of the modules that users named
-
-
-def is_code(spec: str) -> bool:
-    """Whether a word names something in Python code.
-
-    Example:
-        >>> [is_code(word) for word in ("nets.py:small", "pkg.nets:small", "photos/", "A")]
-        [True, True, False, False]
-    """
-    place, _, name = spec.rpartition(":")
-    if not all(part.isidentifier() for part in name.split(".")):
-        return False
-    return place.endswith(".py") or all(part.isidentifier() for part in place.split("."))
 
 
 def code_of(

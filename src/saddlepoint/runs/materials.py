@@ -21,12 +21,12 @@ from saddlepoint.data.splits import rows_of
 from saddlepoint.models.loading import fill, parameters
 from saddlepoint.models.onnx_files import load_onnx
 from saddlepoint.models.onnx_sessions import load_session
-from saddlepoint.models.own_code import code_of, from_code, is_code, reason_in, takes
+from saddlepoint.models.own_code import code_of, from_code, reason_in, takes
 from saddlepoint.models.wrapping import Normalisation, Wrapped
 from saddlepoint.models.zoos import Found, Wanted, from_zoo
 from saddlepoint.problems import Model
 from saddlepoint.runs import texts
-from saddlepoint.runs.model_words import HELP, ModelWord, parse
+from saddlepoint.runs.model_words import HELP, ModelWord, is_code, parse
 from saddlepoint.runs.normalising import check_files, preparations, told_by_card
 from saddlepoint.score_models import has_gradient, scores
 

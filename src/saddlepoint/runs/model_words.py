@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal, final
 
-__all__ = ["HELP", "ModelWord", "check_there", "default_data", "parse"]
+__all__ = ["HELP", "ModelWord", "check_there", "default_data", "is_code", "parse"]
 
 HELP = (
     "A,B,C,D (networks of the data set), mnist-a, nets.py:factory or package.module:factory (your code), "
@@ -131,11 +131,24 @@ def parse(text: str) -> ModelWord:
         return ModelWord(zoo, name, parameters=parameters, pretrained=bool(plus))
     if Path(word).suffix in _PROGRAMS and not parameters:
         return ModelWord("program", word)
-    if factory and (module.endswith(".py") or _is_dotted(module)) and _is_dotted(factory):
+    if is_code(word):
         return ModelWord("code", factory, module, parameters)
     if word.replace("-", "_").isidentifier():
         return ModelWord("architecture" if parameters else "shipped", word, parameters=parameters)
     raise ValueError(_refusal(text))
+
+
+def is_code(text: str) -> bool:
+    """Whether a word that names data names something in Python code, which is imported then.
+
+    Data has none of the other words of models: `hf:make` is `make` of the module `hf`.
+
+    Example:
+        >>> [is_code(word) for word in ("sets.py:small", "pkg.sets:small", "hf:make", "photos/", "mnist")]
+        [True, True, True, False, False]
+    """
+    module, _, name = text.rpartition(":")
+    return _is_dotted(name) and (module.endswith(".py") or _is_dotted(module))
 
 
 def default_data(words: Sequence[str]) -> str:

@@ -23,7 +23,7 @@ from pydantic import (
 )
 
 from saddlepoint.runs import texts
-from saddlepoint.runs.model_words import default_data, parse
+from saddlepoint.runs.model_words import default_data, is_code, parse
 from saddlepoint.runs.plain import quoted
 from saddlepoint.runs.settings.unique_keys import UniqueKeys
 
@@ -339,11 +339,11 @@ def _items(value: object) -> list[object]:
 def _check_words(name: str, words: list[object], file: Path) -> None:
     """Refuse what a file of settings, which may come from anybody, may not decide for the user."""
     for word in map(str, words):
-        try:
-            risk = parse(word).risk
-        except ValueError:  # data that is no code; models are refused elsewhere
+        try:  # words of data are not those of models: `hf:make` is code there
+            risk = "runs code" * is_code(word) if "data" in name else parse(word).risk
+        except ValueError:  # refused elsewhere
             continue
-        if risk and (name in ("models", "victims", "model") or risk == "runs code"):
+        if risk:
             raise ValueError(
                 f"`--trust` must be given for {file}: its {name} {word!r} {risk}; name it with "
                 f"--{name.replace('_', '-')}, or trust the file if you know where it comes from."
