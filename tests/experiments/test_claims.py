@@ -40,7 +40,8 @@ def test_every_number_of_the_issue_is_a_claim() -> None:
 
 def test_without_summaries_nothing_is_measured(tmp_path: Path) -> None:
     table = claims_table(tmp_path)
-    assert {line[3] for line in table.lines} == {"not measured"}
+    assert {line[2] for line in table.lines} == {"-"}
+    assert {line[3] for line in table.lines} == {"not measured", "not stored"}
     assert all(line[4] for line in table.lines)
 
 

@@ -107,8 +107,18 @@ def test_other_seeds_images_or_commands_are_not_compared(tmp_path: Path) -> None
             defence.ahead_of_msd(stored(tmp_path, other), table="race", reported=4),
             defence.gap_of_threats(stored(tmp_path, other), table="race"),
         ):
-            assert check.verdict == "not measured"
+            assert check.verdict == "not stored"
+            assert check.why.startswith(
+                "one seed by hand, see RESULTS; needs trainings of AMPGD and MSD "
+            )
             assert "python -m benchmarks.defence race" in check.why
+
+
+def test_what_was_run_by_hand_is_not_called_unmeasured(tmp_path: Path) -> None:
+    nothing = stored(tmp_path, {})
+    assert defence.weight_of_l2(nothing).verdict == "not stored"
+    assert defence.ahead_of_msd(nothing, table="race", reported=4).verdict == "not stored"
+    assert defence.ahead_of_msd(nothing, table="cifar10", reported=2).verdict == "not measured"
 
 
 @pytest.mark.parametrize(
@@ -148,7 +158,7 @@ def test_the_weight_of_l2_is_followed_over_its_radius(
     assert defence.weight_of_l2(stored(tmp_path, trainings)).verdict == verdict
     del trainings["weights/l2 3/0"]
     found = defence.weight_of_l2(stored(tmp_path, trainings))
-    assert (found.verdict == "not measured") == (seeds == 1)
+    assert (found.verdict == "not stored") == (seeds == 1)
 
 
 def test_another_schema_is_refused(tmp_path: Path) -> None:

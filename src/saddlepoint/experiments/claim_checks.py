@@ -35,7 +35,7 @@ __all__ = [
     "unstored",
 ]
 
-Verdict = Literal["holds", "holds in part", "does not hold", "not measured"]
+Verdict = Literal["holds", "holds in part", "does not hold", "not stored", "not measured"]
 
 APGDA = Source("apgda")
 """The paper's algorithm with the paper's labels, by which verdicts go."""
