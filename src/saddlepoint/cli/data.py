@@ -45,7 +45,7 @@ def fetch(*names: str, split: str = "both") -> int:
     return 0
 
 
-@app.command(name="list")
+@app.command(name="list", help_epilogue="Example: saddlepoint data list")
 def show() -> int:
     """List the names --data takes, and whether the images are on this machine."""
     from saddlepoint import data as room

@@ -11,13 +11,17 @@ from .errors import UsageError
 
 __all__ = ["app"]
 
-app = App(name="models", help="The networks that come with trained parameters.")
+app = App(
+    name="models",
+    help="The networks that come with trained parameters.",
+    help_epilogue="Example: saddlepoint models list",
+)
 
 # Rounding differs between machines and thread counts; a few borderline images may change sides.
 TOLERANCE = 0.1
 
 
-@app.command(name="list")
+@app.command(name="list", help_epilogue="Example: saddlepoint models list")
 def show() -> int:
     """List the shipped networks with the accuracies of their cards.
 
@@ -34,7 +38,7 @@ def show() -> int:
     return 0
 
 
-@app.command
+@app.command(help_epilogue="Example: saddlepoint models check mnist-a mnist-b")
 def check(*names: str, limit: int | None = None) -> int:
     """Measure clean and FGSM accuracy on the test set and compare them with the cards.
 
@@ -62,7 +66,7 @@ def check(*names: str, limit: int | None = None) -> int:
     return 1 if wrong else 0
 
 
-@app.command
+@app.command(help_epilogue="Example: saddlepoint models pack runs/e cifar10-e --bits 8")
 def pack(
     run: Path,
     name: str,
