@@ -18,7 +18,7 @@ from saddlepoint import report, runs
 from saddlepoint.experiments import Setup, collect, find, reproduce
 from saddlepoint.experiments.summary import summarise
 from saddlepoint.files import read_tensors, write_tensors
-from saddlepoint.runs.reading import digest_of
+from saddlepoint.runs.reading import _whole, digest_of
 from saddlepoint.runs.record import RECORD, _digest
 
 TRAIN = "train --data mnist-sample --model C --limit 10 --epochs 2 --steps 1 --test-steps 1 --test-images 4"
@@ -263,3 +263,12 @@ def test_runs_that_name_the_same_images_and_have_other_rows_end_no_leaderboard(
     _forge(tmp_path / "8", ("hashes", "data"), lambda holder, key: holder.__setitem__(key, data))
     (ranking,) = runs.rank_runs([tmp_path]).rankings
     assert [pair.rows for pair in ranking.pairs] == [None]
+
+
+@pytest.mark.parametrize("rows", [1, 3, 160, 320, 1_000, 10_000])
+def test_percents_as_trainings_round_them_are_of_whole_images(rows: int) -> None:
+    shares = [round(100 * (right / rows), 2) for right in range(rows + 1)]
+    assert [share for share in shares if not _whole(share, rows)] == []
+    assert not _whole(shares[1] + 0.001, rows)
+    assert not _whole(-0.01, rows)
+    assert rows > 1_000 or not _whole(shares[0] + 0.02, rows)

@@ -266,7 +266,9 @@ def _training_facts(run: Run, metrics: TrainingMetrics) -> Iterator[Fact]:
 
 def _whole(share: float, rows: int) -> bool:
     """Whether so many percent, of two digits after the point, are a number of rows."""
-    return 0 <= share <= 100 and round(100 * round(share * rows / 100) / rows, 2) == share
+    nearest = 100 * round(share * rows / 100) / rows
+    # Halves of the last digit may have been rounded up or down.
+    return 0 <= share <= 100 and round(share, 2) == share and abs(nearest - share) <= 0.005 + 1e-9
 
 
 def _text(value: object) -> str:
