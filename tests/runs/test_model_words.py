@@ -349,3 +349,21 @@ class TestFilesOfParameters:
         message = "`--models` best.pt must name the network .*: best.pt:nets.py:factory"
         with pytest.raises(ValueError, match=message):
             materials.load_models(["best.pt"], images, **options)
+
+
+@pytest.mark.parametrize(
+    ("stems", "named"),
+    [
+        (["net", "net (2)", "net"], ["net", "net (2)", "net (3)"]),
+        (["net", "net (3)", "net", "net"], ["net", "net (3)", "net (2)", "net (4)"]),
+        (["net", "network", "net"], ["net", "network", "net (2)"]),
+    ],
+)
+def test_every_model_has_a_name_of_its_own(images, tmp_path, stems, named):
+    words = []
+    for number, stem in enumerate(stems):
+        (tmp_path / str(number)).mkdir()
+        place = tmp_path / str(number) / f"{stem}.safetensors"
+        save_file(models.load("mnist-c").state_dict(), place)
+        words.append(f"{place}:C")
+    assert list(materials.load_models(words, images)) == named

@@ -7,6 +7,7 @@ import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
 from typing import Any, final
 
@@ -225,8 +226,9 @@ def load_models(
     prepared = preparations(words, mean, std, victims)
     for word, how, flag in zip(words, prepared, flags, strict=True):
         name = word.short
-        if name in models:
-            name = f"{name} ({sum(key.startswith(name) for key in models) + 1})"
+        numbered = (f"{word.short} ({number})" for number in count(2))
+        while name in models:
+            name = next(numbered)
         with _flags(**flag):
             models[name] = load_model(word, images, how, trust=trust)
     return models
