@@ -58,7 +58,7 @@ $(VENV)-docs/.installed: pyproject.toml constraints.txt
 	  --editable '.[docs]'
 	@touch $@
 
-docs: $(VENV)-docs/.installed  ## the documentation site in build/site, built strictly, all links followed
+docs: $(VENV)-docs/.installed  ## the documentation site in build/site, built strictly, links inside it followed, hosts of others compared
 	OMP_NUM_THREADS=1 $(VENV)-docs/bin/python tools/website.py
 
 gallery: install ## the reports of docs/gallery and the pictures of README again, by the commands of docs/gallery.md

@@ -1,4 +1,7 @@
-"""Follows every link of every page of a built site, without the network: `python tools/links.py build/site`."""
+"""Follows the links inside a built site, without the network: `python tools/links.py build/site`.
+
+Of links that lead elsewhere the host is compared with those that are known.
+"""
 
 from __future__ import annotations
 

@@ -41,7 +41,9 @@ def main() -> int:
     sys.stdout.writelines(f"{fault}\n" for fault in faults)
     if not faults:
         pages = len(list((BUILD / "site").rglob("*.html")))
-        sys.stdout.write(f"{pages} pages, all links lead somewhere: build/site/index.html\n")
+        sys.stdout.write(
+            f"{pages} pages, links inside lead somewhere, others to known hosts: build/site/index.html\n"
+        )
     return bool(faults)
 
 

@@ -53,8 +53,9 @@ class EvaluateSettings(Settings):
     threat: Threats = Field(default=[], validate_default=True)
     suite: Literal["quick", "paper", "autoattack", "autoattack+"] = Field(
         default="quick",
-        description="quick is our attack alone; paper has the attacks of the paper's defence table (needs "
-        "foolbox); autoattack and autoattack+ are AutoAttack's versions standard and plus (need pyautoattack).",
+        description="quick is our attack, for linf random search besides; paper has the attacks of the paper's "
+        "defence table (needs foolbox); autoattack and autoattack+ are AutoAttack's versions standard and plus "
+        "(need pyautoattack).",
     )
     classes: Classes = None
     size: Size = None
