@@ -89,7 +89,7 @@ def test_columns_is_heard_in_a_pipe(
     show.summary(run)
     narrow = capsys.readouterr().out.splitlines()
     assert max(map(len, narrow)) <= 40
-    for nonsense in ("", "wide"):
+    for nonsense in ("", "wide", "0", "1", "19", "-5", "²"):
         monkeypatch.setenv("COLUMNS", nonsense)
         show.summary(run)
         assert 40 < max(map(len, capsys.readouterr().out.splitlines())) <= 100

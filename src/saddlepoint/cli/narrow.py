@@ -2,6 +2,7 @@
 
 import os
 import sys
+from contextlib import suppress
 
 from rich.console import Console, Group, RenderableType
 from rich.table import Table
@@ -11,13 +12,19 @@ __all__ = ["console_of", "fitted"]
 
 
 def console_of(width: int) -> Console:
-    """Stdout as wide as the terminal is or COLUMNS says; as wide as given where neither does.
+    """Stdout as wide as COLUMNS says, 20 or more, or else as the terminal is; as given where neither tells.
 
     Args:
         width: In files and pipes.
     """
-    told = sys.stdout.isatty() or os.environ.get("COLUMNS", "").isdigit()
-    return Console(width=None if told else width, highlight=False)
+    text = os.environ.get("COLUMNS", "")
+    if text.isascii() and text.isdigit() and int(text) >= 20:
+        width = int(text)
+    else:
+        with suppress(OSError):  # no terminal
+            width = os.get_terminal_size(sys.stdout.fileno()).columns or width
+    # With both given, rich does not read COLUMNS itself.
+    return Console(width=width, height=25, highlight=False)
 
 
 def fitted(console: Console, table: Table) -> RenderableType:
