@@ -6,7 +6,7 @@ import math
 import weakref
 from collections.abc import Callable
 from functools import partial
-from typing import Self
+from typing import Literal, Self
 
 import pytest
 import torch
@@ -801,3 +801,37 @@ def test_of_a_random_problem_the_best_iterate_of_apgda_is_the_last_or_the_start(
 def test_what_to_keep_is_last_or_best(problem: sp.Ensemble) -> None:
     with pytest.raises(ValueError, match=r"`keep` must be 'last' or 'best', got 'first'"):
         sp.apgda(problem, sp.LpBall(2, 0.3), keep="first")  # type: ignore[arg-type]
+
+
+class Mean(sp.AbstractWeightRule):
+    """A running mean of weights by the losses, as a new tensor."""
+
+    def init(self, losses: Tensor) -> Tensor:
+        return torch.full_like(losses, 1 / losses.shape[1])
+
+    def update(self, weights: Tensor, losses: Tensor) -> Tensor:
+        return weights * 0.8 + 0.2 * losses.softmax(dim=1)
+
+
+class MeanInPlace(Mean):
+    """The same, written into the weights that are given."""
+
+    def update(self, weights: Tensor, losses: Tensor) -> Tensor:
+        return weights.mul_(0.8).add_(0.2 * losses.softmax(dim=1))
+
+
+@pytest.mark.parametrize("keep", ["attack", "last", "best"])
+def test_rules_that_write_into_their_weights_have_the_same_history(
+    problem: sp.Ensemble, keep: Literal["attack", "last", "best"]
+) -> None:
+    ball = sp.LpBall(2, 0.01)
+    fresh, written = (
+        sp.attack(problem, ball, rule=rule, steps=4)
+        if keep == "attack"
+        else sp.apgda(problem, ball, rule=rule, steps=4, keep=keep)
+        for rule in (Mean(), MeanInPlace())
+    )
+    assert not torch.equal(fresh.history.weights[0], fresh.history.weights[-1])
+    torch.testing.assert_close(written.history.weights, fresh.history.weights)
+    torch.testing.assert_close(written.weights, fresh.weights)
+    torch.testing.assert_close(written.delta, fresh.delta)

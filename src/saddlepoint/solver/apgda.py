@@ -204,7 +204,7 @@ def _apgda(
     weights = rule.init(point.losses)
     if keep == "best":
         best.offer(everywhere, delta, weights, point)
-    history = [(weights, point.losses)]
+    history = [(weights.clone(), point.losses)]  # rules may write into their weights
     for step in range(1, setup.steps + 1):
         gradient = point.gradient(weights)
         watch.gradient(problem, delta, gradient, stream=step - 1, step=step - 1)
@@ -217,7 +217,7 @@ def _apgda(
         weights = rule.update(weights, point.losses)
         if keep == "best" and may_be_kept(problem, step, setup.steps):
             best.offer(everywhere, delta, weights, point)
-        history.append((weights, point.losses))
+        history.append((weights.clone(), point.losses))
         report(0, step, best.fooled if keep == "best" else point.fooled)
     watch.check()
     losses, fooled = point.losses, point.fooled

@@ -38,7 +38,7 @@ class _Log:
 
     def add(self, here: Tensor, weights: Tensor, losses: Tensor) -> None:
         """Note an iterate of the rows at `here`, (m,)."""
-        self._told.append((here, weights, losses))
+        self._told.append((here, weights.clone(), losses))  # rules may write into their weights
 
     def gain(self, here: Tensor, better: Tensor) -> None:
         """Note which of these rows, (m,), it was the best iterate of, (m,), boolean."""
