@@ -174,6 +174,32 @@ def test_buffers_are_left_as_they_were(
     assert (float(model.asked), float(model.largest)) == (0.0, 0.0)
 
 
+class Lazy(nn.Module):
+    """Fills a buffer that was empty, and makes others, when it is asked."""
+
+    def __init__(self, inner: nn.Module) -> None:
+        super().__init__()
+        self.inner = inner
+        self.register_buffer("cache", None)
+
+    def forward(self, images: Tensor) -> Tensor:
+        self.cache = torch.zeros_like(images)
+        self.register_buffer("seen", images.detach().mean())
+        self.register_buffer("passing", images.detach().mean(), persistent=False)
+        return self.inner(images + self.cache)
+
+
+def test_no_buffer_is_filled_or_made(net: nn.Sequential, images: Any) -> None:
+    model = Lazy(net).eval()
+    before = set(model.state_dict())
+    sp.attack(sp.Ensemble([model], *images), sp.linf(0.05), steps=2)
+    assert set(model.state_dict()) == before
+    assert model.cache is None
+    assert not hasattr(model, "seen")
+    assert not hasattr(model, "passing")
+    assert model._non_persistent_buffers_set == set()
+
+
 @pytest.mark.filterwarnings("ignore:.*torch.jit.*:DeprecationWarning")
 def test_buffers_of_torchscript_are_left_as_they_were(images: Any) -> None:
     layers = (nn.BatchNorm2d(1), Counting(nn.Flatten()), nn.Linear(64, 4))

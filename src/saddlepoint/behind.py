@@ -176,19 +176,27 @@ def keeping_buffers(models: Sequence[object]) -> Iterator[None]:
         tensor(0.)
     """
     networks = (network for model in models for network in modules_behind(model))
+    modules = dict.fromkeys(module for network in networks for module in network.modules())
     before = [
-        (module, name, buffer, buffer.clone())
-        for network in networks
-        for module in network.modules()
-        for name, buffer in module.named_buffers(recurse=False)
+        (buffer, buffer.clone())
+        for module in modules
+        for _, buffer in module.named_buffers(recurse=False)
+    ]
+    # A script never gives the same object twice, and lets none be replaced.
+    held = [
+        (module, dict(module._buffers), set(module._non_persistent_buffers_set))
+        for module in modules
+        if not isinstance(module, torch.jit.ScriptModule)
     ]
     try:
         yield
     finally:
         with torch.no_grad():
-            for module, name, buffer, value in before:
+            for buffer, value in before:
                 if not torch.equal(buffer, value):
                     buffer.copy_(value)
-                # A script never gives the same object twice, and lets none be replaced.
-                if not isinstance(module, torch.jit.ScriptModule):
-                    setattr(module, name, buffer)
+        for module, buffers, passing in held:  # those that are None, and new ones, too
+            module._buffers.clear()
+            module._buffers.update(buffers)
+            module._non_persistent_buffers_set.intersection_update(passing)
+            module._non_persistent_buffers_set.update(passing)
