@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import subprocess
 import sys
 from dataclasses import replace
@@ -15,8 +16,10 @@ from test_stored_results import QUIET, pair
 
 from commands import inside
 from saddlepoint import experiments
+from saddlepoint.cli.cluster import together
 from saddlepoint.experiments import pilot
 from saddlepoint.experiments.plan import Experiment
+from saddlepoint.runs.signals import stop_on_signals
 
 
 @pytest.fixture
@@ -118,6 +121,25 @@ def test_a_killed_process_is_named_with_the_line_that_continues_all(
     assert "--out o" in told
     assert "--jobs 2" in told
     assert "--resume" in told
+
+
+@pytest.mark.parametrize(("first", "name"), [(0, "INT"), (1, "INT"), (1, "TERM")])
+def test_ctrl_c_while_the_processes_start_exits_130(
+    first: int, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Processes that have not come to listen are ended by the signal, and do not exit with 130 themselves."""
+    script = tmp_path / "python"
+    stop = f'[ "$RANK" = {first} ] && kill -{name} $PPID\n'
+    script.write_text(f"#!/bin/sh\n{stop}exec sleep 5\n")
+    script.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(script))
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        with stop_on_signals():
+            assert together(2, "saddlepoint reproduce steps-mnist", "the line again") == 130
+        assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def test_the_forecast_counts_images_rows_methods_and_labels(

@@ -54,7 +54,7 @@ def processes() -> int:
 def together(jobs: int, line: str, again: str) -> int:
     """Run a command with so many processes on this machine, which share its work as under torchrun.
 
-    Ctrl-C is passed on to them once; they write what they have, and process 0 says how to go on. If one fails,
+    Every Ctrl-C is passed on to them; they write what they have, and process 0 says how to go on. If one fails,
     the others are told to stop.
 
     Args:
@@ -63,7 +63,7 @@ def together(jobs: int, line: str, again: str) -> int:
         again: The one that continues it.
 
     Returns:
-        The highest exit code; 1 if a process was killed.
+        The highest exit code; 1 if a process was killed, 130 after a Ctrl-C.
     """
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
@@ -72,32 +72,50 @@ def together(jobs: int, line: str, again: str) -> int:
     shared = os.environ | {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
     shared |= {"WORLD_SIZE": str(jobs), "OMP_NUM_THREADS": threads}
     command = [sys.executable, "-m", "saddlepoint", *shlex.split(line)[1:]]
-    children = [
-        # Sessions of their own: a Ctrl-C in the terminal reaches this process only.
-        subprocess.Popen(
-            command,
-            env=shared | {"RANK": str(rank), "LOCAL_RANK": str(rank)},
-            start_new_session=True,
-        )
-        for rank in range(jobs)
-    ]
-    told = False
-    while any(child.poll() is None for child in children):
-        try:
-            failed = any(child.poll() for child in children)
-            if failed and not told:
+    children: list[subprocess.Popen[bytes]] = []
+    with _passing_on(children) as stops:
+        for rank in range(jobs):
+            if not stops:
+                # Sessions of their own: a Ctrl-C in the terminal reaches this process only.
+                own = shared | {"RANK": str(rank), "LOCAL_RANK": str(rank)}
+                children.append(subprocess.Popen(command, env=own, start_new_session=True))
+        told = bool(stops) and _tell(children)  # the last one may have been too young to be told
+        while any(child.poll() is None for child in children):
+            if not told and any(child.poll() for child in children):
                 told = _tell(children)
             time.sleep(0.1)
-        except KeyboardInterrupt:
-            told = told or _tell(children)
-    codes: list[int] = [child.wait() for child in children]
-    killed = [rank for rank, code in enumerate(codes) if code < 0 and code != -signal.SIGINT]
+    # A process that was stopped before it could listen was ended by the signal.
+    codes = [130 if (code := child.wait()) == -signal.SIGINT else code for child in children]
+    killed = [rank for rank, code in enumerate(codes) if code < 0]
     for rank in killed:
         print(
             f"process {rank} was ended by signal {-codes[rank]} (out of memory?); continue with: {again}",
             file=sys.stderr,
         )
-    return 1 if killed else max(abs(code) for code in codes)
+    if stops and (any(codes) or len(codes) < jobs):
+        return 130
+    return 1 if killed else max(codes)
+
+
+@contextmanager
+def _passing_on(children: list[subprocess.Popen[bytes]]) -> Iterator[list[int]]:
+    """Within, Ctrl-C, SIGTERM and SIGHUP go to the children that are there, and into the list it yields."""
+    stops: list[int] = []
+
+    def pass_on(number: int, _: object) -> None:
+        stops.append(number)
+        _tell(children)
+
+    names = [name for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]
+    handlers = {number: signal.getsignal(number) for number in (signal.Signals[n] for n in names)}
+    before = {number: known for number, known in handlers.items() if known is not signal.SIG_IGN}
+    for number in before:
+        signal.signal(number, pass_on)
+    try:
+        yield stops
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def _tell(children: list[subprocess.Popen[bytes]]) -> bool:
