@@ -14,6 +14,7 @@ import saddlepoint as sp
 from commands import inside
 from run_factory import execute, make_evaluation, make_run, network
 from saddlepoint import runs
+from saddlepoint.report.compare import outcome
 from saddlepoint.runs.comparable import QUESTIONS, Entry, facts, read_entry
 from saddlepoint.runs.ranking import mcnemar
 
@@ -353,3 +354,21 @@ def test_of_two_runs_that_are_nearest_to_each_other_one_says_why(tmp_path):
         "nearest is b, from which it differs by: radius 0.1 instead of 0.2."
     )
     assert second.reason == "Not comparable with a, as is said there."
+
+
+def test_runs_that_agree_on_the_rows_that_count_for_both_are_not_called_the_same(tmp_path):
+    model = network(0, 36, 4)
+    x = torch.rand(8, 1, 6, 6, generator=torch.Generator().manual_seed(1))
+    right = model(x).argmax(dim=1)
+    rows = torch.arange(8)
+    for name, wrong in (("a", rows > 5), ("b", rows < 2), ("c", rows < 2)):
+        execute(tmp_path / name, "ensemble", sp.Ensemble([model], x, (right + wrong) % 4))
+    folders = [tmp_path / name for name in "abc"]
+    (ranking,) = runs.rank_runs(folders[1:]).rankings
+    assert outcome(ranking).startswith("Same result: b and c agree on every row, ")
+    (ranking,) = runs.rank_runs(folders[:2]).rankings
+    names = " and ".join(entry.name for entry in ranking.entries)
+    assert outcome(ranking) == f"Not separable: {names} agree on the 4 rows that count for both."
+    (ranking,) = runs.rank_runs(folders).rankings
+    assert outcome(ranking).startswith("Not separable: ")
+    assert outcome(ranking).endswith(" may each be first.")

@@ -108,12 +108,10 @@ def about(entry: Entry) -> str:
 def about_alone(entry: Entry) -> str:
     """The same for a run in no ranking, with its transfer, which nothing else would say."""
     seen = entry.transfer
-    told = (
-        ""
-        if seen is None
-        else f" · transfer to {', '.join(entry.run.hashes.victims)}: {score_text(seen)}"
-    )
-    return f"{about(entry)}{told}"
+    if seen is None:
+        return about(entry)
+    victims = ", ".join(entry.run.hashes.victims)
+    return f"{about(entry)} · transfer to {victims}: {score_text(seen)}"
 
 
 def ranking_about(ranking: Ranking) -> str:
@@ -146,8 +144,13 @@ def outcome(ranking: Ranking) -> str:
         return f"{names[0]} comes first: {score_text(first)}{_ahead(ranking, first, second)}."
     listed = f"{', '.join(names[:-1])} and {names[-1]}"
     tied = [pair for pair in ranking.pairs if {pair.first.name, pair.second.name} <= set(names)]
-    if tied and all(pair.rows is not None and pair.rows[1] == pair.rows[2] == 0 for pair in tied):
-        return f"Same result: {listed} agree on every row, {score_text(ranking.first[0])}."
+    rows = [pair.rows for pair in tied if pair.rows is not None and not any(pair.rows[1:3])]
+    if tied and len(rows) == len(tied):
+        counted = [entry.counted.tolist() for entry in ranking.first if entry.counted is not None]
+        if all(table == counted[0] for table in counted):
+            return f"Same result: {listed} agree on every row, {score_text(ranking.first[0])}."
+        if len(rows) == 1:
+            return f"Not separable: {listed} agree on the {sum(rows[0])} rows that count for both."
     return f"Not separable: {listed} may each be first."
 
 
