@@ -11,7 +11,7 @@ import torch
 from test_stored_results import pair
 
 from saddlepoint import experiments, models
-from saddlepoint.experiments import Setup
+from saddlepoint.experiments import Setup, document
 from saddlepoint.experiments.building import load_images
 from saddlepoint.losses import fooled
 from saddlepoint.runs import Run, read_results
@@ -57,7 +57,9 @@ def test_another_precision_does_not_go_on(low: Path) -> None:
     experiments.reproduce(pair(steps=4), low, LOW, resume=True)  # all is there
 
 
-def test_tables_and_summaries_say_so(low: Path, tmp_path: Path) -> None:
+def test_tables_and_summaries_say_so(
+    low: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     experiment = pair(steps=4)
     tables, _ = experiments.publish(experiment, low)
     sentence = "All of our rows were attacked with networks computing in bfloat16"
@@ -67,6 +69,10 @@ def test_tables_and_summaries_say_so(low: Path, tmp_path: Path) -> None:
     assert {row["precision"] for row in stored["rows"]} == {"bfloat16"}
     results = experiments.read_summary(experiment, tmp_path)
     assert {item.precision for item in results.attacks} == {"bfloat16"}
+    monkeypatch.setattr(document, "find", lambda _: experiment)
+    for form in ("", ", details"):
+        marked = f"<!-- table: {experiment.name}{form} -->\n<!-- end -->"
+        assert sentence in document.write_tables(marked, tmp_path)
     # A row that claims to be in full precision has other settings than it was run with.
     del stored["rows"][0]["precision"]
     path.write_text(json.dumps(stored))

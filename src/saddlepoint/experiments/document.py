@@ -22,7 +22,7 @@ from saddlepoint.experiments.finished import Attacked, Results
 from saddlepoint.experiments.pairs import pair_table
 from saddlepoint.experiments.plan import UNREPORTED, Block, Row
 from saddlepoint.experiments.stored import read_lines, read_summary
-from saddlepoint.experiments.summary import found_weights, summarise
+from saddlepoint.experiments.summary import found_weights, lowered, summarise
 from saddlepoint.report.tables import Cell, Column, Table, to_markdown
 from saddlepoint.runs.settings import UniversalSettings
 
@@ -93,13 +93,13 @@ def _table(name: str, store: Path, form: str) -> str:
         return _plain(replace(empty, lines=read_lines(experiment, store), notes=()))
     results = read_summary(experiment, store)
     if form == "details":
-        return _plain(replace(summarise(results)[0], notes=()))
+        return _plain(replace(summarise(results)[0], notes=tuple(lowered(results))))
     if form == "paired":
         tables = pair_table(results)
         return _plain(tables[0]) if tables else _NO_PAIRS
     if form != "overview":
         raise ValueError(f"a marker must say `details` or `paired` after {name}, got {form!r}.")
-    return _plain(replace(overview(results), notes=tuple(found_weights(results))))
+    return _plain(replace(overview(results), notes=(*found_weights(results), *lowered(results))))
 
 
 def _plain(table: Table) -> str:

@@ -77,7 +77,7 @@ def _attacks(results: Results, notes: tuple[str, ...]) -> Table:
             if row.paper != UNREPORTED:
                 lines.append(_paper_line(block, row, len(names)))
             lines += [_our_line(results, item, names) for item in ours]
-    notes = (*notes, *found_weights(results), *_missing_lifts(results), *_lowered(results))
+    notes = (*notes, *found_weights(results), *_missing_lifts(results), *lowered(results))
     return Table(_heading(experiment), columns, tuple(lines), notes)
 
 
@@ -96,7 +96,7 @@ def _missing_lifts(results: Results) -> list[str]:
     ]
 
 
-def _lowered(results: Results) -> list[str]:
+def lowered(results: Results) -> list[str]:
     """A sentence on the rows whose attack computed in fewer bits."""
     low = [item for item in results.attacks if item.precision != "float32"]
     if not low:
