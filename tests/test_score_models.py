@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 import saddlepoint as sp
 from saddlepoint.calls import call
+from saddlepoint.evaluation.ours import OurAttack
 from saddlepoint.score_models import has_gradient
 
 
@@ -122,6 +123,17 @@ def test_what_is_declared_is_recognised_also_inside_a_wrapper():
     assert not has_gradient(sp.scores(network))
     assert not has_gradient(sp.models.wrap(sp.scores(network), mean=0.5, std=0.5))
     assert has_gradient(sp.models.wrap(network, mean=0.5, std=0.5))
+
+
+@pytest.mark.parametrize("suite", ["quick", "autoattack", {math.inf: [OurAttack()]}])
+def test_no_suite_that_follows_gradients_calls_a_declared_model_robust(suite):
+    x, y = sp.data.sample("mnist", limit=2)
+    model = sp.scores(sp.models.load("mnist-a"))
+    with pytest.raises(ValueError, match="models must have gradients"):
+        sp.robust_accuracy(model, x, y, {"linf": sp.linf(0.2)}, suite)
+    both = sp.Ensemble([sp.models.load("mnist-a"), model], x, y)
+    with pytest.raises(ValueError, match="models must have gradients"):
+        sp.robust_domains(both, {"linf": sp.linf(0.2)}, suite)
 
 
 def test_training_mode_is_seen_through_the_declaration():

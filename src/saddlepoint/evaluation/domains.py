@@ -19,7 +19,7 @@ from saddlepoint.evaluation.given import ThreatLike, as_balls, check_limits
 from saddlepoint.evaluation.joint import Found, Joint
 from saddlepoint.evaluation.pages import Ledger, gather_of, part_of
 from saddlepoint.evaluation.results import RobustAccuracy
-from saddlepoint.evaluation.robust import accuracy_unchecked, inspect_model
+from saddlepoint.evaluation.robust import accuracy_unchecked, check_gradients, inspect_model
 from saddlepoint.evaluation.streamed import streaming_problems
 from saddlepoint.evaluation.suites import Suite, attacks_for
 from saddlepoint.evaluation.verdicts import clean_answers
@@ -113,6 +113,7 @@ def robust_domains(
     """
     del progress  # by `streaming_problems`, once for all problems
     views = _checked(problem)
+    check_gradients(views)
     check_on_failure(on_failure)
     check_limits(batch_size, budget)
     seed = check_seed(seed)

@@ -25,7 +25,7 @@ from saddlepoint.evaluation.suites import Suite, attacks_for
 from saddlepoint.evaluation.verdicts import clean_answers, judge, pulled_back
 from saddlepoint.evaluation.work import EvaluationProgress, Nearest, Work
 from saddlepoint.precision import Precision, Precisions
-from saddlepoint.problems import Ensemble, Model, check_eval_mode
+from saddlepoint.problems import AbstractProblem, Ensemble, Model, check_eval_mode
 from saddlepoint.problems.inputs import Data, Numbers, as_labels, images_and_labels, plain
 from saddlepoint.projections import LpBall
 from saddlepoint.solver.evaluate import gradients_enabled
@@ -33,7 +33,7 @@ from saddlepoint.solver.inspection import Look, look
 from saddlepoint.solver.lowering import choose_precisions
 from saddlepoint.solver.watch import check_answers
 
-__all__ = ["accuracy_unchecked", "inspect_model", "robust_accuracy"]
+__all__ = ["accuracy_unchecked", "check_gradients", "inspect_model", "robust_accuracy"]
 
 _LOOK = 4  # images that are looked at before anything is attacked
 
@@ -94,8 +94,9 @@ def robust_accuracy(
         Accuracies, and what every attack did to every image; from a loader without `nearest` and `problem`.
 
     Raises:
-        ValueError: An argument is unusable, the suite has no attack for a norm, or the model answers by chance,
-            by the other images of a batch, or with logits that are not numbers without attack.
+        ValueError: An argument is unusable, the suite has no attack for a norm, the model is declared to have
+            no gradients (`saddlepoint.scores`) and the suite follows them, or it answers by chance, by the
+            other images of a batch, or with logits that are not numbers without attack.
         AttackFailedError: An attack raised, and `on_failure` is "raise".
         ImportError: The suite needs a library that is not installed.
 
@@ -202,12 +203,14 @@ def inspect_model(
     Args as in `accuracy_unchecked`. Nothing is known, and no fault, where it has no image right.
 
     Raises:
-        ValueError: No attack would: the model answers by chance, by the other images, or without a gradient
-            that is a number.
+        ValueError: No attack would: the model has no gradients by declaration, answers by chance, by the other
+            images, or without a gradient that is a number.
     """
     attacks = [attack for ball in balls.values() for attack in attacks_for(suite, ball.p)]
     gradients = not isinstance(suite, Mapping) or any(isinstance(a, OurAttack) for a in attacks)
     unknown = Look(num_domains=1, row_bytes=0.0, faults=())
+    if gradients:
+        check_gradients(Ensemble([model], x[:1], y[:1]))
     rows = correct.nonzero().flatten()[:_LOOK].to(x.device)
     if len(rows) == 0:
         return unknown
@@ -223,6 +226,21 @@ def inspect_model(
         except Exception:  # every attack that fails for the same reason says so
             pass
     return unknown
+
+
+def check_gradients(problem: AbstractProblem) -> None:
+    """Refuse models that are declared to have no gradients, where attacks follow them.
+
+    Raises:
+        ValueError: There is one.
+    """
+    if problem.without_gradient:
+        name = problem.names[problem.without_gradient[0]]
+        raise ValueError(
+            f"models must have gradients, which these attacks follow, got {name}, which is declared by "
+            "saddlepoint.scores; take attack(problem, ball, gradient=searched(queries=5000)) and "
+            "success_rates, of saddlepoint, or a suite of your own that needs no gradients."
+        )
 
 
 @final
