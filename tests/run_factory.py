@@ -60,6 +60,15 @@ def problem(
     return sp.Ensemble(models, x, y, names=names)
 
 
+def make_constant(model: nn.Module, labels: torch.Tensor, *, rarest: bool = True) -> None:
+    """Its answer is the rarest label, or the most frequent one, whatever the image."""
+    found, counts = labels.unique(return_counts=True)
+    label = found[counts.argmin() if rarest else counts.argmax()]
+    with torch.no_grad():
+        model[-1].weight *= 1e-3
+        model[-1].bias.copy_(100.0 * nn.functional.one_hot(label, 4))
+
+
 def make_run(
     folder: Path,
     kind: str = "ensemble",
@@ -144,11 +153,8 @@ def make_evaluation(
     models = [network(seed, channels * size * size, 4) for seed in range(domains)]
     x = torch.rand(rows, channels, size, size, generator=generator)
     labels = models[0](x).argmax(dim=1)
-    if constant:  # its answer is the rarest class, whatever the image
-        rarest = min(labels.unique().tolist(), key=lambda label: int((labels == label).sum()))
-        with torch.no_grad():
-            models[0][-1].weight *= 1e-3
-            models[0][-1].bias.copy_(100.0 * nn.functional.one_hot(torch.tensor(rarest), 4))
+    if constant:
+        make_constant(models[0], labels)
     everything = sp.Ensemble(models, x, labels, names=names)
     balls = {"linf": sp.LpBall(math.inf, eps), "l2": sp.LpBall(2, 4 * eps)}
     config = {"data": data, "models": list(names), "suite": "quick", "every_attack": False}

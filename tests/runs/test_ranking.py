@@ -12,9 +12,10 @@ import torch
 
 import saddlepoint as sp
 from commands import inside
-from run_factory import execute, make_evaluation, make_run, network
+from run_factory import execute, make_constant, make_evaluation, make_run, network
 from saddlepoint import runs
 from saddlepoint.report.compare import outcome
+from saddlepoint.runs import comparable
 from saddlepoint.runs.comparable import QUESTIONS, Entry, facts, read_entry
 from saddlepoint.runs.ranking import mcnemar
 
@@ -259,6 +260,41 @@ def test_a_model_that_guesses_is_in_no_ranking(tmp_path):
     assert alone.entry.guesses
     assert alone.entry.score[0] > max(entry.score[0] for entry in ranking.entries)
     assert "no more right than guessing gives" in alone.reason
+
+
+def attacked(folder, counts, *, constant=False):
+    """An attack on a network that has so many of its labels right, or answers the most frequent one."""
+    model = network(0, 36, 4)
+    x = torch.rand(400, 1, 6, 6, generator=torch.Generator().manual_seed(3))
+    answers = model(x).argmax(dim=1)
+    labels = answers.bincount().argsort(descending=True).tolist()
+    rows = [(answers == label).nonzero()[:n, 0] for label, n in zip(labels, counts, strict=False)]
+    x, y = x[torch.cat(rows)], answers[torch.cat(rows)]
+    if constant:
+        make_constant(model, y, rarest=False)
+    execute(folder, "ensemble", sp.Ensemble([model], x, y), classes=tuple("abcd"), eps=0.2)
+    return comparable.read_entry(folder.name, folder)
+
+
+@pytest.mark.parametrize("counts", [(10, 10), (15, 3)])
+def test_an_attack_on_a_model_that_guesses_is_in_no_ranking(tmp_path, counts):
+    assert not attacked(tmp_path / "sound", counts).guesses
+    constant = attacked(tmp_path / "constant", counts, constant=True)
+    assert max(constant.metrics.clean_accuracy.values()) == pytest.approx(
+        100 * counts[0] / sum(counts), abs=0.01
+    )
+    assert constant.guesses
+    assert not runs.rank_runs([tmp_path]).rankings
+
+
+def test_classes_that_a_model_answered_are_classes_to_guess_among(tmp_path):
+    attacked(tmp_path / "a", (10, 10))
+    run, tensors = runs.read_results(tmp_path / "a")
+    tensors["clean_predictions"] = torch.arange(20)[:, None] % 10
+    tensors["labels"] = torch.arange(20)[:, None] % 2
+    assert comparable._guesses(run.but(classes=("0", "1")), 55.0, 20, tensors) is False
+    tensors = {"labels": tensors["labels"]}
+    assert comparable._guesses(run.but(classes=("0", "1")), 55.0, 20, tensors) is True
 
 
 def test_what_is_left_out_is_named_with_its_folder_and_in_its_own_words(tmp_path, capsys):

@@ -42,6 +42,7 @@ _ATTACK = frozenset(
 )
 _TEST = frozenset({"test_images", "test_steps", "test_restarts"})
 _ORIGIN = ("data", "split", "size", "crop", "classes", "seed", "group_size", "by_class")
+_ANSWERS = ("clean_predictions", "predictions", "gallery.says")
 _NAMES = {"eps": "radius", "labels": "attacked labels", "kind": "kind of run"}
 
 
@@ -239,14 +240,14 @@ def read_entry(name: str, folder: Path) -> Entry:
     """
     run, tensors = read_results(folder)
     metrics = metrics_of(run)
-    if isinstance(metrics, AttackMetrics) and metrics.held_out is not None:
-        held_out = metrics.held_out
-        score = (held_out.worst, *held_out.worst_interval)
-        return Entry(name, folder, run, metrics, score)
     if isinstance(metrics, AttackMetrics):
+        guesses = _guesses(run, _clean(run, metrics), metrics.rows, tensors)
+        if metrics.held_out is not None:
+            score = (metrics.held_out.worst, *metrics.held_out.worst_interval)
+            return Entry(name, folder, run, metrics, score, guesses=guesses)
         right = ~tensors["clean_fooled"].any(dim=1)
-        hit = tensors["fooled"].all(dim=1)
-        entry = Entry(name, folder, run, metrics, metrics.rate, counted=right, yes=hit & right)
+        yes = tensors["fooled"].all(dim=1) & right
+        entry = Entry(name, folder, run, metrics, metrics.rate, False, right, yes, None, guesses)
         return replace(entry, transfer=_transferred(entry, metrics, tensors))
     if isinstance(metrics, EvaluationMetrics):
         score = (metrics.union, *metrics.intervals.union)
@@ -254,13 +255,31 @@ def read_entry(name: str, folder: Path) -> Entry:
         bound = "union" in metrics.at_most
         entry = Entry(name, folder, run, metrics, score, bound, kept.new_ones(len(kept)), kept)
         clean = max(each.clean for each in metrics.domains.values())
-        return replace(entry, guesses=_guesses(run, clean, metrics.rows))
-    share, guesses = metrics.score, _guesses(run, metrics.accuracy, metrics.rows)
+        return replace(entry, guesses=_guesses(run, clean, metrics.rows, tensors))
+    share, guesses = metrics.score, _guesses(run, metrics.accuracy, metrics.rows, tensors)
     return Entry(name, folder, run, metrics, (share.percent, *share.interval), guesses=guesses)
 
 
-def _guesses(run: Run, accuracy: float, rows: int) -> bool:
-    return bool(run.classes) and accuracy <= by_guessing(rows, len(run.classes))
+def _clean(run: Run, metrics: AttackMetrics) -> float:
+    """What the best model, or the model on its easiest view, has right before the attack, percent."""
+    shares = metrics.clean_accuracy.values()
+    # Places in a group are images like any other.
+    return sum(shares) / len(shares) if run.kind == "universal" else max(shares)
+
+
+def _guesses(run: Run, accuracy: float, rows: int, tensors: Mapping[str, Tensor]) -> bool:
+    """Whether so many percent are no more than guessing gives, or always answering the most frequent label."""
+    if not run.classes:
+        return False
+    # A model may have more classes than its images: those that it answered, at least.
+    answers = [tensors[name] for name in _ANSWERS if name in tensors and tensors[name].numel()]
+    classes = max(len(run.classes), *(int(table.max()) + 1 for table in answers), 1)
+    limit = by_guessing(rows, classes)
+    if "labels" in tensors:
+        counts = tensors["labels"].flatten().unique(return_counts=True)[1]
+        if len(counts) > 1:
+            limit = max(limit, 100 * int(counts.max()) / int(counts.sum()))
+    return accuracy <= limit + 1e-4  # percents are stored rounded
 
 
 def _transferred(
