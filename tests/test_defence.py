@@ -295,7 +295,7 @@ class TestPage:
         assert "**35.0** [30.0, 40.0]" in text
         assert "seed 0)" in text  # of the difference
         assert "Highest union over seed 0, which all of these rows have: AMPGD, 40.0." in text
-        assert "have been judged" not in text  # all of them have
+        assert "Judged so far" not in text  # all of them have
 
     def test_rows_are_compared_over_the_seeds_that_they_share(self) -> None:
         table = replace(TINY, seeds=2, more={})
@@ -310,7 +310,7 @@ class TestPage:
         del networks["tiny/E-AT/1"]  # whose mean would then be above AMPGD's
         text = page.rendered(table, "quick", networks)
         assert "Highest union over seed 0, which all of these rows have: AMPGD, 66.7." in text
-        assert "3 of the 4 networks of this table have been judged so." in text
+        assert "Judged so far: 3 of the 4 networks of this table." in text
         del networks["tiny/AMPGD/0"]
         assert "Highest" not in page.rendered(table, "quick", networks)  # no seed is shared
 

@@ -192,7 +192,7 @@ def _said(table: Table, rows: list[Line]) -> str:
             else f"Highest union over {which}, which all of these rows have: {number}."
         )
     if done < wanted:
-        said.append(f"{done} of the {wanted} networks of this table have been judged so.")
+        said.append(f"Judged so far: {done} of the {wanted} networks of this table.")
     return " ".join(said) + "\n"
 
 
