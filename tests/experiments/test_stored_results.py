@@ -368,6 +368,37 @@ def test_the_overview_puts_sources_side_by_side(tmp_path: Path) -> None:
     assert line[4].startswith("100.0 [56.6, 100.0]")
 
 
+@pytest.mark.parametrize(
+    ("text", "got"),
+    [
+        ("[]", "got a file that holds none"),
+        ("null", "got a file that holds none"),
+        ("{", "got a file that holds none"),
+        ("[" * 100_000, "got a file that holds none"),
+        ("\xff", "got a file that holds none"),
+        ('{"schema_version": 1}', "got no `experiment`"),
+        (
+            '{"schema_version": 1, "experiment": "", "versions": [], "networks": {}, "rows": [{}],'
+            '"measured": [], "lines": []}',
+            "got no `rows.0.block`",
+        ),
+    ],
+    ids=["list", "null", "brace", "deep", "bytes", "keys", "row"],
+)
+def test_a_damaged_summary_is_named_before_anything_runs(
+    text: str, got: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "steps-mnist.json"
+    file.write_bytes(text.encode("latin-1"))
+    with pytest.raises(ValueError, match=re.escape(f"`{file}` must be a summary")) as caught:
+        experiments.read_summary(EXPERIMENTS["steps-mnist"], tmp_path)
+    assert got in str(caught.value)
+    words = ("--limit", "1", "--out", tmp_path / "runs", "--store", tmp_path)
+    assert inside("reproduce", "steps-mnist", *words) in (1, 2)
+    assert f"`{file}` must be a summary" in capsys.readouterr().err
+    assert not list((tmp_path / "runs").rglob("run.json"))
+
+
 # ------------------------------------------------------------------------------- the document
 
 

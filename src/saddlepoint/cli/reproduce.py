@@ -168,6 +168,8 @@ def _one(name: str, folder: Path, wanted: _Wanted, rank: int, *, part_of_all: bo
     with usage(only="--only"):
         experiment = room.find(name)
         part = room.settings(experiment, wanted.only)
+    if wanted.store is not None:
+        room.check_store(experiment, wanted.store)
     gone = room.skipped(experiment, wanted.parameters)
     reasons = list(dict.fromkeys(gone.values()))
     sources = _sources(experiment, wanted.method, wanted.labels, filtered=part_of_all)

@@ -28,7 +28,7 @@ from saddlepoint.experiments.plan import (
 from saddlepoint.experiments.ranks import spearman
 from saddlepoint.experiments.runner import Setup, Step, reproduce, skipped
 from saddlepoint.experiments.stationarity import log_log_slope, residuals
-from saddlepoint.experiments.stored import read_summary, write_summary
+from saddlepoint.experiments.stored import check_store, read_summary, write_summary
 from saddlepoint.report.tables import Table, to_csv, to_latex, to_markdown
 
 __all__ = [
@@ -51,6 +51,7 @@ __all__ = [
     "Strategy",
     "Table",
     "at_most",
+    "check_store",
     "collect",
     "estimate",
     "find",

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,12 +20,48 @@ from saddlepoint.experiments.summary import summarise
 from saddlepoint.files import write_atomically
 from saddlepoint.report.tables import Cell
 from saddlepoint.runs import Run, hash_settings, settings_of
+from saddlepoint.runs.plain import read_plain
 from saddlepoint.runs.settings import AttackSettings, UniversalSettings
 
-__all__ = ["SUMMARY_VERSION", "read_lines", "read_summary", "write_summary"]
+__all__ = ["SUMMARY_VERSION", "check_store", "read_lines", "read_summary", "write_summary"]
 
 SUMMARY_VERSION = 1
 """Raised whenever an older file would be misunderstood."""
+
+
+@dataclass(frozen=True)
+class _StoredRow:
+    block: str
+    strategy: str
+    method: str
+    labels: str
+    limit: int | None
+    images: int
+    rows: int
+    seed: int
+    rule: str
+    evaluations: float
+    asr_all: float
+    asr_all_interval: tuple[float, float]
+    asr_avg: float
+    accuracy: dict[str, float]
+    weights: dict[str, float]
+    settings: str
+    precision: str = "float32"
+    verdicts: str = ""
+    settled: int = 0
+    path: dict[str, list[float]] | None = None
+
+
+@dataclass(frozen=True)
+class _Stored:
+    schema_version: int
+    experiment: str
+    versions: list[dict[str, str]]
+    networks: dict[str, str]
+    rows: list[_StoredRow]
+    measured: list[dict[str, str | int]]
+    lines: list[list[Any]]
 
 
 def write_summary(experiment: Experiment, folder: Path, store: Path) -> Path:
@@ -196,6 +233,12 @@ def _lines(experiment: Experiment, lines: Sequence[Sequence[Any]]) -> list[tuple
     return [found[key] for key in sorted(found, key=place)]
 
 
+def check_store(experiment: Experiment, store: Path) -> None:
+    """Refuse a summary that `write_summary` could not add to, with a ValueError."""
+    if (store / f"{experiment.name}.json").is_file():
+        _content(experiment, store)
+
+
 def _content(experiment: Experiment, store: Path) -> dict[str, Any]:
     path = store / f"{experiment.name}.json"
     if not path.is_file():
@@ -203,10 +246,15 @@ def _content(experiment: Experiment, store: Path) -> dict[str, Any]:
             f"`{store}` must hold a summary of {experiment.name}, got no {path.name} there; write it with "
             f"`saddlepoint reproduce {experiment.name} --store {store}`."
         )
-    content: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    version = content.get("schema_version")
+    must = f"`{path}` must be a summary as `reproduce --store` writes it"
+    try:
+        content: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        version = content.get("schema_version")
+    except (ValueError, RecursionError, AttributeError) as error:
+        raise ValueError(f"{must}, got a file that holds none; move it away.") from error
     if version != SUMMARY_VERSION:
         raise ValueError(f"`{path}` must have version {SUMMARY_VERSION}, got {version}.")
+    read_plain(_Stored, content, must)
     return content
 
 
@@ -241,8 +289,7 @@ def _row(item: Attacked, run: Run) -> dict[str, Any]:
 
 def _path(item: Attacked) -> dict[str, Any]:
     """The mean weights of every step, which the figure of steps shows."""
-    path = item.path() if item.row.strategy.key == "minmax" else None
-    if path is None:
+    if item.row.strategy.key != "minmax" or (path := item.path()) is None:
         return {}
     return {"path": {n: [round(each, 4) for each in means] for n, means in path.items()}}
 
