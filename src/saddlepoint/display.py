@@ -118,11 +118,14 @@ def radius_text(value: float) -> str:
     """A radius as people write it: in steps of 8-bit pixels where it is a whole number of them.
 
     Example:
-        >>> radius_text(8 / 255), radius_text(0.2), radius_text(0.0078431377), radius_text(1 / 3)
-        ('8/255', '0.2', '2/255', '0.333333')
+        >>> radius_text(8 / 255), radius_text(0.2), radius_text(0.0078431377), radius_text(64 / 255)
+        ('8/255', '0.2', '2/255', '64/255')
+        >>> radius_text(1 / 3), radius_text(0.4)
+        ('0.333333', '0.4')
     """
     steps = value * 255
-    if 0 < value < 0.2 and round(steps) > 0 and abs(steps - round(steps)) < 1e-4:
+    whole = round(steps) not in (0, 51) and abs(steps - round(steps)) < 1e-4  # 51/255 is 0.2
+    if 0 < value < 0.3 and whole:
         return f"{round(steps)}/255"
     return f"{value:g}"
 

@@ -104,6 +104,15 @@ class TestSmallMultiples:
         assert ticks == [["0", "0.4", "0.8"]] * 4
 
 
+def test_the_median_radius_is_in_the_unit_of_the_threat(tmp_path):
+    evaluation = make_evaluation(tmp_path / "run", rows=6, domains=2, eps=8 / 255)
+    median = runs.EvaluationMetrics.of(evaluation).eps_min["linf"]["median"]
+    assert median is not None
+    page = (tmp_path / "run" / "report.html").read_text()
+    row = page.partition("median smallest radius")[2].partition("</tr>")[0]
+    assert f"{255 * median:.2g}/255<" in row
+
+
 class TestTies:
     """Nothing is called the hardest that is even with another."""
 

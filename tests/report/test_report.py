@@ -466,7 +466,7 @@ class TestRightBefore:
         metrics = runs.summarise(run.domains, tensors, baseline=False)
         text = page.render(run.but(metrics=metrics.plain()), tensors)
         title = " ".join(re.search(r"<h1>(.*?)</h1>", text, re.S).group(1).split())
-        assert title == "No image was right to begin with"
+        assert title == "There was no image that the model had right before the attack"
         assert "Nothing can be said about the attack" in text
         assert "nan" not in re.sub(r"base64,[^\"]*", "", text).lower()
 

@@ -141,13 +141,16 @@ def test_a_complete_run_is_not_repeated_and_its_line_repeats_it(finished, capsys
 
 
 def test_a_targeted_patch_leaves_out_the_images_of_the_class(tmp_path: Path) -> None:
-    assert inside(*QUICK, "--targeted", 3, "--out", tmp_path / "run", "--quiet") == 0
+    words = (*QUICK, "--targeted", 3, "--eps", "250/255")
+    assert inside(*words, "--out", tmp_path / "run", "--quiet") == 0
     _, tensors = runs.read_results(tmp_path / "run")
     assert not (tensors["labels"] == 3).any()
     assert not (tensors["examples.labels"] == 3).any()
     assert torch.equal(tensors["fooled"], tensors["predictions"] == 3)
     page = (tmp_path / "run" / "report.html").read_text()
     assert "answer its target (3)" in page
+    assert "at most 0.980392 from grey" in page
+    assert "A cross marks what is answered with the class to reach, a tick what is not." in page
     # Another wrong answer is no success, and a cross is one, as in all reports.
     shown = page.partition('id="examples"')[2].partition('id="run"')[0]
     reached = int((tensors["examples.says"] == 3).sum())

@@ -13,6 +13,7 @@ from typing import Any
 from jinja2 import Environment, FunctionLoader, StrictUndefined
 from markupsafe import Markup
 
+from saddlepoint.display import distance_text, radius_text
 from saddlepoint.runs.plain import printable
 
 __all__ = ["check_free", "render_template"]
@@ -66,6 +67,7 @@ def _environment() -> Environment:
         lstrip_blocks=True,
     )
     made.filters["printable"] = printable  # for JSON, which writes control characters in letters
+    made.filters |= {"radius": radius_text, "distance": distance_text}
     return made
 
 

@@ -161,7 +161,7 @@ def figure(run: Run, metrics: AttackMetrics) -> str:
     """What the number at the head of a report is a share of, and what it says."""
     nouns, several = NOUNS[run.kind], len(run.domains) > 1
     if metrics.rate is None:
-        return f"No {nouns.row} was right to begin with"
+        return f"There was no {nouns.row} {_right(run)} before the attack"
     count, target = metrics.rows_correct, target_text(run)
     start = f"of the {count} {nouns.rows} {_right(run)}"
     if count == 1:
