@@ -12,7 +12,10 @@ from run_factory import make_evaluation, make_run
 from saddlepoint import runs
 from saddlepoint.runs.comparable import QUESTIONS, differences, facts, read_entry
 
-TRAIN = "train --data mnist-sample --model C --limit 10 --epochs 1 --steps 1 --test-steps 1 --test-images 4"
+TRAIN = (
+    "train --data mnist-sample --model C --init mnist-c --limit 10 --epochs 1 --steps 1 --test-steps 1 "
+    "--test-images 4"
+)
 
 
 def test_one_radius_written_in_several_ways_is_one_threat(tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ from saddlepoint.runs.ranking import mcnemar
 
 ATTACK = "attack ensemble --limit 24 --steps 5 --quiet --data mnist-sample"
 EVALUATE = "evaluate --limit 12 --threat linf:0.1 --no-doctor --quiet --data mnist-sample"
-TRAIN = "train --data mnist-sample --model C --limit 40 --epochs 2 --steps 1 --test-steps 1"
+TRAIN = "train --data mnist-sample --model C --init mnist-c --limit 40 --epochs 2 --steps 1 --test-steps 1"
 LINES = {
     "mnist-1": f"{ATTACK} --models A,C --eps 0.1 --rule minmax",
     "mnist-1-average": f"{ATTACK} --models A,C --eps 0.1 --rule average",
@@ -295,6 +295,17 @@ def test_classes_that_a_model_answered_are_classes_to_guess_among(tmp_path):
     assert comparable._guesses(run.but(classes=("0", "1")), 55.0, 20, tensors) is False
     tensors = {"labels": tensors["labels"]}
     assert comparable._guesses(run.but(classes=("0", "1")), 55.0, 20, tensors) is True
+
+
+def test_a_training_that_learnt_nothing_is_in_no_ranking(tmp_path):
+    line = "train --data mnist-sample --model C --limit 10 --epochs 1 --learning-rate 1e-9 --quiet"
+    for seed in (0, 1):
+        assert inside(*line.split(), "--seed", seed, "--out", tmp_path / str(seed)) == 0
+    assert runs.Run.read(tmp_path / "0").classes == tuple("0123456789")
+    board = runs.rank_runs([tmp_path])
+    assert not board.rankings
+    assert len(board.alone) == 2
+    assert all("no more right than guessing gives" in each.reason for each in board.alone)
 
 
 def test_what_is_left_out_is_named_with_its_folder_and_in_its_own_words(tmp_path, capsys):

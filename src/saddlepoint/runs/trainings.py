@@ -66,7 +66,7 @@ class Work:
     test: Pair
     recipe: Recipe
     threats: Mapping[str, Threat]
-    classes: int
+    classes: tuple[str, ...]
     usual_radius: float
 
 
@@ -131,7 +131,7 @@ def prepare(
         )
     network = first_network(settings, images[0], device)
     test = images[1].x, images[1].y
-    about = len(images[0].classes), default_radius(images[0].family)
+    about = images[0].classes, default_radius(images[0].family)
     return Work(network, (x[:split], y[:split]), held_out, test, recipe, threats, *about)
 
 
@@ -154,8 +154,8 @@ def record_training(settings: TrainSettings, work: Work, command: str) -> Run:
     tensors = {f"{name} {k}": pair[k] for name, pair in parts.items() for k in (0, 1)}
     hashes = hashes_of(values, tensors, {settings.model: work.network})
     hashes = replace(hashes, models={**hashes.models, **hashes_of_start(settings)})
-    rows = work.recipe.epochs
-    return begun("train", command, values, hashes, domains=tuple(work.threats), rows=rows)
+    about: Any = {"rows": work.recipe.epochs, "classes": work.classes}
+    return begun("train", command, values, hashes, domains=tuple(work.threats), **about)
 
 
 def first_answers(work: Work) -> Tensor | None:
@@ -275,7 +275,7 @@ def _card(settings: TrainSettings, work: Work, command: str) -> models.Card:
         architecture=architecture_of(settings.model),
         channels=x.shape[1],
         size=x.shape[2],
-        classes=work.classes,
+        classes=len(work.classes),
         data=settings.data,
         command=command,
         seed=settings.seed,
