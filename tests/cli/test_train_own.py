@@ -335,5 +335,8 @@ def test_models_is_another_word_for_model(tmp_path, monkeypatch, capsys):
     (tmp_path / "both.yaml").write_text("models: [A]\nmodel: C\ndata: mnist-sample\n")
     assert inside("train", "--config", "both.yaml", "--print-config") == 2
     assert "they are the same" in capsys.readouterr().err
+    for file, word in (("mine", "--model"), ("mine", "--models"), ("both", "--models")):
+        assert inside("train", "--config", f"{file}.yaml", word, "C", "--print-config") == 0
+        assert "model: C\n" in capsys.readouterr().out
     assert inside("train", "--help") == 0
     assert "--models" in capsys.readouterr().out

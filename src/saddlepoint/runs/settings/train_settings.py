@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, ClassVar, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
@@ -137,6 +138,12 @@ class TrainSettings(Settings):
     test_restarts: int = Field(
         default=3, ge=1, description="How many of these attacks there are per threat."
     )
+
+    @classmethod
+    def _merged(cls, read: dict[str, Any], given: dict[str, Any], file: Path) -> dict[str, Any]:
+        """Both names of the network are overridden by either flag."""
+        names = {"model", "models"} if given.keys() & {"model", "models"} else set()
+        return super()._merged({k: v for k, v in read.items() if k not in names}, given, file)
 
     @model_validator(mode="before")
     @classmethod
