@@ -412,6 +412,7 @@ class TestGroup:
         ("arguments", "message"),
         [
             ({"size": 0}, "`size` must be at least 1"),
+            ({"size": 2.5}, "`size` must be a whole number, got 2.5"),
             ({"size": 24}, "`size` must be at most"),
             ({"size": 9, "by_class": True}, "`size` must be at most"),
         ],
@@ -423,6 +424,8 @@ class TestGroup:
     def test_wrong_shapes(self):
         with pytest.raises(ValueError, match="shape"):
             data.group(self.x, self.y[:4], 2)
+        with pytest.raises(ValueError, match=r"`y` must be labels.* write group\(data, size=3\)"):
+            data.group([(self.x, self.y)], 3)
 
 
 @pytest.mark.slow

@@ -8,6 +8,7 @@ against a pinned SHA-256 and never unpickles. `sample` needs nothing but the ins
 import io
 from collections.abc import Callable
 from importlib import resources
+from numbers import Integral
 from typing import Any
 
 import torch
@@ -160,6 +161,14 @@ def group(
         >>> groups.shape, labels.shape  # 4 images are left over
         (torch.Size([12, 8, 1, 28, 28]), torch.Size([12, 8]))
     """
+    labels: Any = y
+    number: Any = size
+    if isinstance(labels, int):
+        raise ValueError(
+            f"`y` must be labels, (N,), got {labels}; write group(data, size={labels})."
+        )
+    if not isinstance(number, Integral):
+        raise ValueError(f"`size` must be a whole number, got {number!r}.")
     x, y = collected(x) if y is None else (torch.as_tensor(x), torch.as_tensor(y))
     if len(x) != len(y) or y.ndim != 1:
         raise ValueError(f"`y` must have shape (N,) = ({len(x)},), got {tuple(y.shape)}.")
