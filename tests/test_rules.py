@@ -275,3 +275,9 @@ def test_groups_are_numbered_without_gaps(groups: tuple[int, ...]) -> None:
 def test_groups_are_those_of_the_domains() -> None:
     with pytest.raises(ValueError, match="`groups` must have one entry per domain, K = 3, got 2"):
         Grouped(MinMax(), (0, 1)).init(torch.zeros(1, 3))
+
+
+def test_the_weight_of_one_domain_is_one() -> None:
+    losses = torch.randn(5, 1)
+    for weights in (torch.ones(5, 1), torch.ones(1, 1), torch.full((5, 1), 2.0)):
+        assert torch.equal(MinMax().update(weights, losses), torch.ones(5, 1))

@@ -86,7 +86,7 @@ class MinMax(AbstractWeightRule):
     def update(self, weights: Tensor, losses: Tensor) -> Tensor:
         """One projected ascent step."""
         if weights.shape[-1] == 1:
-            return weights  # all there is
+            return _uniform(losses)  # all there is
         uniform = 1.0 / weights.shape[-1]
         step_size = self.beta(weights.shape[-1])
         if step_size * self.gamma >= 1.0:
