@@ -61,7 +61,7 @@ def test_latex_has_no_command_of_others():
 
 
 def test_no_control_character_reaches_a_page(tmp_path: Path) -> None:
-    odd = "ca\x1b[31mt\x00\x07", "do\x9bg", "bi\u202erd", "ship"
+    odd = "ca\x1b[31mt\x00\x07", "do\x9bg", "bi\u202erd", "sh\u061ci\u200bp"
     make_run(tmp_path / "run", rows=6, classes=odd, names=("ne\x1bt", "b", "c"))
     page = write_report(tmp_path / "run").read_text(encoding="utf-8")
     assert "do g" in page

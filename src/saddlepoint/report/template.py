@@ -19,7 +19,8 @@ from saddlepoint.runs.plain import printable
 __all__ = ["check_free", "render_template"]
 
 # Names of classes and models may hold what is no sign: commands of terminals, turns of the direction of text.
-_LETTERS = map(chr, (*range(160), 0x200E, 0x200F, *range(0x202A, 0x202F), *range(0x2066, 0x206A)))
+_TURNS = (0x061C, 0x200B, 0x200E, 0x200F, *range(0x202A, 0x202F), *range(0x2066, 0x206A))
+_LETTERS = map(chr, (*range(160), *_TURNS))
 _CONTROLS = {ord(each): " " for each in _LETTERS if not each.isprintable() and each not in "\n\t"}
 _MARK = b"saddlepoint</title>"
 
