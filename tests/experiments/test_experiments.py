@@ -912,7 +912,9 @@ def test_a_moment_of_timing_gives_seconds() -> None:
         ((), "`reproduce` must be given the name of an experiment"),
         (("cost", "--full", "--limit", 3), "`--limit` must be left out with --full"),
         (("cost", "--parameters", "nowhere"), "`--parameters` must be a folder that exists"),
-        (("cost", "--limit", 0), "`limit` must be positive, got 0"),
+        (("cost", "--limit", 0), "`--limit` must be at least 1, got 0"),
+        (("cost", "--list", "--limit", -5), "`--limit` must be at least 1, got -5"),
+        (("--list", "--limit", 0), "`--limit` must be at least 1, got 0"),
     ],
 )
 def test_wrong_use_is_one_line_and_code_2(

@@ -222,6 +222,8 @@ def _tell_forecast(experiment: "Experiment", folder: Path, setups: "list[Setup]"
 def _check(full: bool, limit: int | None, parameters: Path | None) -> None:
     if full and limit is not None:
         raise UsageError(f"`--limit` must be left out with --full, got {limit}.")
+    if limit is not None and limit < 1:
+        raise UsageError(f"`--limit` must be at least 1, got {limit}.")
     if parameters is not None and not parameters.is_dir():
         raise UsageError(f"`--parameters` must be a folder that exists, got {str(parameters)!r}.")
 
