@@ -219,8 +219,9 @@ def test_tables_of_others_beside_results_that_were_not_drawn_yet_are_not_written
         experiments.reproduce(experiment, tmp_path, QUIET, resume=True)
 
 
-def test_the_list_of_what_was_drawn_may_be_the_users(tmp_path: Path) -> None:
-    (tmp_path / "drawn.json").write_text('{"my": "drawings"}')
+@pytest.mark.parametrize("text", ['{"my": "drawings"}', "[" * 100_000], ids=["mine", "deep"])
+def test_the_list_of_what_was_drawn_may_be_the_users(text: str, tmp_path: Path) -> None:
+    (tmp_path / "drawn.json").write_text(text)
     with pytest.raises(ValueError, match=r"drawn.json` must be the list of tables and figures"):
         experiments.reproduce(pair(limit=2), tmp_path, QUIET)
     assert [path.name for path in tmp_path.iterdir()] == ["drawn.json"]

@@ -120,7 +120,7 @@ def _drawn(folder: Path) -> set[str]:
     path = folder / _DRAWN
     try:
         names = json.loads(path.read_text(encoding="utf-8")) if path.exists() else []
-    except ValueError:
+    except (ValueError, RecursionError):
         names = None
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
         raise ValueError(
