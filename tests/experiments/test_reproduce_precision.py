@@ -80,6 +80,24 @@ def test_tables_and_summaries_say_so(
         experiments.read_summary(experiment, tmp_path)
 
 
+def test_measurements_are_in_float32_and_say_so(tmp_path: Path) -> None:
+    experiment = experiments.find("convergence")
+    one = experiments.settings(experiment, [experiment.measurements[0].label])
+    short = replace(one.measurements[0], block=one.measurements[0].block.but(steps=2))
+    measured = replace(one, measurements=(short,))
+    experiments.reproduce(measured, tmp_path, replace(LOW, limit=2))
+    (record,) = (tmp_path / ROW).glob("*/run.json")
+    assert "--precision" not in Run.read(record.parent).command
+
+
+def test_rows_in_another_precision_give_no_lift(low: Path) -> None:
+    results = experiments.collect(pair(steps=4), low)
+    average, minmax = results.attacks
+    assert results.lift(minmax) is not None or average.asr_all == 0
+    mixed = replace(results, attacks=(replace(average, precision="float32"), minmax))
+    assert mixed.lift(minmax) is None
+
+
 def test_other_words_are_refused() -> None:
     with pytest.raises(
         ValueError, match="`precision` must be one of float32, bfloat16, got 'auto'"

@@ -104,8 +104,9 @@ class Attacked:
     folder: Path | None = field(default=None, compare=False)
 
     def same_images(self, other: Attacked) -> bool:
-        """Whether both were run on as many images with the same seed, so that they can be compared."""
-        return (self.images, self.seed) == (other.images, other.seed)
+        """Whether both were run on as many images with the same seed and precision: they can be compared."""
+        mine = self.images, self.seed, self.precision
+        return mine == (other.images, other.seed, other.precision)
 
     def verdicts(self) -> tuple[bool, ...] | None:
         """Of every row whether all domains were fooled; None if it is a summary without them."""

@@ -285,7 +285,7 @@ class _Runner:
         block: Block,
     ) -> runs.Run:
         s, (images, networks) = self.setup, self._materials(block)
-        asked = s.method, s.labels, s.limit, s.seed, s.parameters, s.precision
+        asked = s.method, s.labels, s.limit, s.seed, s.parameters, settings.precision[0]
         named = dict(zip(block.networks, networks, strict=True))
         return build.record_of(
             settings,

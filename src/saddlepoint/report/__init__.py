@@ -1,7 +1,4 @@
-"""Pages and tables that show runs. Nothing here attacks, counts, writes the records of runs, or prints.
-
-The intervals of a training are computed here from the counts of its record.
-"""
+"""Pages and tables that show runs. Nothing here attacks, counts, writes the records of runs, or prints."""
 
 from importlib.util import find_spec
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, is_dataclass
-from typing import Any, ClassVar, Self, TypeVar, final
+from typing import Any, ClassVar, Self, final
 
 from saddlepoint.doctor import Finding
 from saddlepoint.evaluation import Failure
@@ -42,8 +42,6 @@ __all__ = [
     "VictimMetrics",
     "examined",
 ]
-
-T = TypeVar("T")
 
 
 @dataclass(frozen=True, kw_only=True)
