@@ -52,7 +52,7 @@ def test_networks_compute_in_bfloat16_and_are_judged_in_float32(low: Path, tmp_p
 
 
 def test_another_precision_does_not_go_on(low: Path) -> None:
-    with pytest.raises(ValueError, match="precision"):
+    with pytest.raises(ValueError, match="precision: bfloat16 there, float32 here"):
         experiments.reproduce(pair(steps=4), low, replace(LOW, precision="float32"), resume=True)
     experiments.reproduce(pair(steps=4), low, LOW, resume=True)  # all is there
 
