@@ -18,9 +18,10 @@ import saddlepoint as sp
 from elements import Elements
 from run_factory import HOSTILE, execute, make_run
 from saddlepoint import report, runs
-from saddlepoint.report import charts, page, pictures, weight_charts, words
+from saddlepoint.report import charts, compare, page, pictures, weight_charts, words
 from saddlepoint.report.epoch_chart import epoch_chart
 from saddlepoint.runs import shown
+from saddlepoint.runs.comparable import read_entry
 from saddlepoint.runs.metrics import Evaluations, RateIntervals
 
 
@@ -467,7 +468,14 @@ class TestRightBefore:
         text = page.render(run.but(metrics=metrics.plain()), tensors)
         title = " ".join(re.search(r"<h1>(.*?)</h1>", text, re.S).group(1).split())
         assert title == "There was no image that the model had right before the attack"
-        assert "Nothing can be said about the attack" in text
+        assert "Nothing can be said about the attack: all " in text
+        one = runs.summarise(run.domains, {k: v[:1] for k, v in tensors.items()}, baseline=False)
+        (told,) = words.headline(run, one)
+        assert told.startswith("Nothing can be said about the attack: 1 image was misclassified")
+        alone = run.but(machine=replace(run.machine, threads=1), metrics=metrics.plain())
+        assert "s, 1 thread<" in page.render(alone, tensors).replace("1 CPU,", "1 CPUs,")
+        entry = replace(read_entry("one", folder), score=None)
+        assert compare.named_score(entry) == "no success rate"
         assert "nan" not in re.sub(r"base64,[^\"]*", "", text).lower()
 
     def test_comparison_ranks_by_images_that_were_right(self, digits, tmp_path):

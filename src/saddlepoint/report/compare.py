@@ -188,8 +188,8 @@ def score_text(entry: Entry) -> str:
 def named_score(entry: Entry) -> str:
     """The same with what it is, for a run that stands in no table."""
     names = {"union": "accuracy under every attack", "success": "success rate"}
-    name = score_name(entry)
-    return f"{names.get(name, name)} {score_text(entry)}"
+    name = names.get(found := score_name(entry), found)
+    return f"no {name}" if entry.score is None else f"{name} {score_text(entry)}"
 
 
 def score_name(entry: Entry, *, transfer: bool = False) -> str:

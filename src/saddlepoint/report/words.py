@@ -189,7 +189,8 @@ def headline(run: Run, metrics: AttackMetrics) -> list[str]:
     nouns, settings = NOUNS[run.kind], settings_of(run, AttackSettings)
     every = f"counted over every {nouns.row}, as the paper does, the success rate is {metrics.asr_all:.1f} %."
     if metrics.rate is None:
-        start = f"Nothing can be said about the attack: all {_wrong(run, metrics.rows)} before it."
+        every_one = "" if metrics.rows == 1 else "all "
+        start = f"Nothing can be said about the attack: {every_one}{_wrong(run, metrics.rows)} before it."
         return [f"{start} {every[0].upper()}{every[1:]}"]
     share, low, high = metrics.rate
     count, wrong = metrics.rows_correct, metrics.rows - metrics.rows_correct
@@ -296,7 +297,7 @@ def _right(run: Run) -> str:
 def _wrong(run: Run, count: int) -> str:
     """How many rows there are, and what happened to those that the headline does not count."""
     if run.kind == "universal":
-        return f"{count} groups had an image that was misclassified"
+        return f"{_count(count, NOUNS[run.kind])} had an image that was misclassified"
     where = "by at least one model" if run.kind == "ensemble" else "in at least one view"
     start = f"{count} {'image was' if count == 1 else 'images were'} misclassified"
     return start if len(run.domains) == 1 else f"{start} {where}"
