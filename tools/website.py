@@ -7,6 +7,7 @@ is followed.
 
 from __future__ import annotations
 
+import re
 import shutil
 import subprocess
 import sys
@@ -58,6 +59,8 @@ def prepare(run_notebooks: bool = True) -> None:
         (PAGES / f"{name.lower()}.md").write_text(text, encoding="utf-8")
     for page in PAGES.rglob("*.md"):
         text = page.read_text(encoding="utf-8")
+        # In the checkout these two are one folder above docs, on the site beside its pages.
+        text = re.sub(r"\]\(((?:\.\./)*)\.\./(CHANGELOG|CONTRIBUTING)\.md", _beside, text)
         # GitHub reads Markdown inside, Python's reader wants to be asked.
         page.write_text(text.replace("<details>", '<details markdown="1">'), encoding="utf-8")
     for notebook in notebooks.all_of(ROOT):
@@ -66,6 +69,10 @@ def prepare(run_notebooks: bool = True) -> None:
         ROOT / "tools", BUILD / "tools", dirs_exist_ok=True
     )  # paths are from its folder
     (BUILD / "mkdocs.yml").write_text(yaml.safe_dump(configuration(), sort_keys=False), "utf-8")
+
+
+def _beside(link: re.Match[str]) -> str:
+    return f"]({link[1]}{link[2].lower()}.md"
 
 
 def configuration() -> dict[str, Any]:
