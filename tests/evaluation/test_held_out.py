@@ -37,6 +37,21 @@ def test_only_images_count_that_every_model_has_right_and_only_if_all_are_fooled
     )
 
 
+def test_rates_of_patches_are_a_table_in_a_notebook() -> None:
+    found = rates()
+    html = found._repr_html_()
+    assert "<td>near</td><td>0.0 %</td><td>33.3 %</td><td>6.1 to 79.2 %</td>" in html
+    assert "<td>mean of the views</td><td>0.0 %</td><td>33.3 %</td>" in html
+    assert "<p>3 trials per view, on images that every model has right</p>" in html  # a tie
+    better = found.fooled.clone()
+    better[:, :, 1] = True
+    one = sp.PatchRates(better, found.plain, found.right, ("<near>", "far"))
+    assert one._repr_html_().endswith("; hardest: &lt;near&gt;</p>")
+    none = sp.PatchRates(found.fooled, found.plain, found.right & False, found.views)
+    assert "<td>near</td><td>-</td><td>-</td>" in none._repr_html_()
+    assert "hardest" not in none._repr_html_()
+
+
 def test_a_patch_that_covers_what_is_looked_at_fools_where_it_does() -> None:
     """The model sees the top left pixel alone: a white patch there fools it, a grey or another one does not."""
 

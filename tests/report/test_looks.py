@@ -85,6 +85,19 @@ class TestColours:
         assert not re.search(r'<rect class="bar d\d', text)
 
 
+@pytest.mark.parametrize("kind", ["universal", "transform"])
+def test_no_mark_is_left_alone_on_a_line_below_a_caption(tmp_path, kind):
+    make_run(tmp_path, kind, rows=4)
+    text = (tmp_path / "report.html").read_text()
+    captions = [
+        each for each in re.findall(r"<small.*?</small>", text, re.S) if 'class="sign"' in each
+    ]
+    assert len(captions) > 4
+    for caption in captions:  # the last letters hold it: captions may break anywhere else
+        assert re.search(r'<span class="nowrap">[^<>]*[^<>\s] <span class="sign"', caption), caption
+    assert ".nowrap { white-space: nowrap; }" in STYLE
+
+
 class TestSmallMultiples:
     @pytest.mark.parametrize(("domains", "panels"), [(2, 0), (3, 3), (4, 4), (6, 6)])
     def test_three_domains_and_more_have_a_chart_each(self, tmp_path, domains, panels):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -32,6 +33,7 @@ QUICK = [
 # Every call of a model is a line in a file, which no hash sees.
 NETS = """
 import os
+import zlib
 import torch
 import saddlepoint as sp
 
@@ -43,13 +45,27 @@ class Told(torch.nn.Module):
 
     def forward(self, x):
         with open(os.environ["CALLS"], "a") as file:
-            file.write(f"{self.word} {len(x)}\\n")
+            seen = " ".join(str(zlib.crc32(image.numpy().tobytes())) for image in x.detach())
+            file.write(f"{self.word} {len(x)} {seen}\\n")
         return self.network(x)
 
 def asked(): return Told("a", "asked")
 def other(): return Told("c", "asked")
 def stranger(): return Told(os.environ.get("VICTIM", "d"), "victim")
 def second(): return Told("c", "victim")
+
+class Odd(torch.nn.Module):
+    def forward(self, x):
+        raise RuntimeError("the victim's own words")
+
+def flat(size, classes, channels=1):
+    return torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(channels * size * size, classes))
+
+def seven(): return flat(28, 7)
+def twelve(): return flat(28, 12)
+def large(): return flat(32, 10)
+def colour(): return flat(28, 10, 3)
+def raising(): return Odd()
 """
 
 
@@ -82,15 +98,21 @@ def attacked(folder: Path, *words: object, kind: str = "ensemble") -> runs.Run:
         ("transform", "--models nets.py:asked --transforms paper-random"),
     ],
 )
-def test_no_victim_is_called_before_the_last_row_is_attacked(
+def test_no_victim_sees_a_perturbation_before_the_last_row_is_attacked(
     calls: Path, kind: str, words: str
 ) -> None:
     attacked(Path("o"), *words.split(), "--victims", "nets.py:stranger", kind=kind)
-    who = [line.split()[0] for line in calls.read_text().splitlines()]
+    lines = [line.split() for line in calls.read_text().splitlines()]
+    who = [line[0] for line in lines]
     assert who.count("asked") > 10
-    assert "victim" in who
-    # Neither the look, nor the baseline, nor the attack, nor the choice of a class to reach.
-    assert who.index("victim") > len(who) - 1 - who[::-1].index("asked")
+    last = len(who) - 1 - who[::-1].index("asked")
+    assert "victim" in who[last:]
+    # Before, it is shown a few images as they are, to be refused in time if it does not fit; neither the
+    # baseline, nor the attack, nor the choice of a class to reach asks it anything.
+    clean = {str(zlib.crc32(x.numpy().tobytes())) for x in sp.data.sample("mnist", 12)[0]}
+    before = {image for word, _, *images in lines[:last] for image in images if word == "victim"}
+    assert 0 < len(before) <= 12
+    assert before <= clean
 
 
 def test_a_run_that_goes_on_asks_victims_at_its_end_alone(
@@ -115,11 +137,33 @@ def test_a_run_that_goes_on_asks_victims_at_its_end_alone(
     calls.unlink()
     again = attacked(Path("o"), *words, "--resume")
     assert again.metrics == whole.metrics
-    lines = calls.read_text().splitlines()
+    lines = [" ".join(line.split()[:2]) for line in calls.read_text().splitlines()]
     # The models answer for themselves (12 images, twice) and are looked at; no row is attacked again.
     assert "victim 2" in lines
     assert "victim 5" not in lines
     assert "asked 5" not in lines
+
+
+@pytest.mark.parametrize(
+    ("victim", "told"),
+    [
+        ("seven", "label 9 and 7 logits of seven of --victims"),
+        ("large", "large of --victims, which takes 32x32; write --size 32, or wrap"),
+        ("colour", "colour of --victims, which takes 3 (colour)"),
+        ("raising", "the victim's own words; raised by domain 0 (raising), for"),
+        ("raising", "asked as one of --victims, before the attack (nets.py, line 26)"),
+        ("twelve,nets.py:stranger", "12"),
+    ],
+)
+def test_a_victim_that_does_not_fit_is_refused_before_the_attack(
+    calls: Path, capsys: pytest.CaptureFixture[str], victim: str, told: str
+) -> None:
+    words = ["--models", "nets.py:asked", "--victims", f"nets.py:{victim}", "--out", "o"]
+    assert inside("attack", "ensemble", *QUICK, *words) in (1, 2)
+    assert told in capsys.readouterr().err
+    asked = [line for line in calls.read_text().splitlines() if line.startswith("asked")]
+    assert len(asked) < 12  # the look at it; an attack asks more
+    assert not Path("o").exists()
 
 
 # ------------------------------------------------------------------------ judged

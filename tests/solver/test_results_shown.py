@@ -132,7 +132,15 @@ def test_ties_and_places_in_a_group_are_not_the_hardest(problem: sp.Ensemble) ->
     assert "hardest" not in sp.attack(tied, sp.linf(0.1), steps=2)._repr_html_()
     x, y = problem.x, problem.labels[:, 0]
     group = sp.Universal(problem.models[0], x.reshape(2, 4, 1, 28, 28), y.reshape(2, 4))
-    assert "hardest" not in sp.attack(group, sp.linf(0.1), steps=2)._repr_html_()
+    result = sp.attack(group, sp.linf(0.1), steps=2)
+    assert "hardest" not in result._repr_html_()
+    # One place is fooled less often than the others, and that still means nothing.
+    one_less = torch.tensor([[True, True, True, False]]).expand(2, 4)
+    rates = sp.success_rates(group, result)
+    assert rates.grouped
+    assert not sp.success_rates(problem, problem.zeros()).grouped
+    assert "hardest" not in dataclasses.replace(rates, fooled=one_less)._repr_html_()
+    assert "hardest" in dataclasses.replace(rates, fooled=one_less, grouped=False)._repr_html_()
 
 
 def test_rates_and_accuracies_are_tables_too(problem: sp.Ensemble) -> None:

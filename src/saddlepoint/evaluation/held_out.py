@@ -8,7 +8,7 @@ from typing import final
 import torch
 from torch import Tensor
 
-from saddlepoint.display import percent
+from saddlepoint.display import counted, hardest, html_table, percent, percents
 from saddlepoint.evaluation.rates import success_rates, wilson
 from saddlepoint.losses import fooled as is_fooled
 from saddlepoint.problems import Ensemble, Patched
@@ -56,6 +56,20 @@ class PatchRates:
         shares = dict(zip(self.views, self.per_view, strict=True))
         told = f"mean {percent(self.mean)}, worst {percent(shares[self.worst])} ({self.worst})"
         return f"PatchRates({self.trials} trials per view, {len(self.views)} views: {told})"
+
+    def _repr_html_(self) -> str:
+        """The views, their mean, and the one through which patches work least often, for a notebook."""
+        columns = (self.views, self.plain_per_view, self.per_view, self.intervals())
+        rows = [
+            (name, percent(plain), percent(rate), percents(ends))
+            for name, plain, rate, ends in zip(*columns, strict=True)
+        ]
+        plain = sum(self.plain_per_view) / len(self.views)
+        rows.append(("mean of the views", percent(plain), percent(self.mean), ""))
+        hard = hardest([-rate for rate in self.per_view]) if self.trials else None
+        note = f"{counted(self.trials, 'trial')} per view, on images that every model has right"
+        note += "" if hard is None else f"; hardest: {self.views[hard]}"
+        return html_table(("view", "patch before the attack", "fooled", "95 %"), rows, note)
 
     @property
     def trials(self) -> int:

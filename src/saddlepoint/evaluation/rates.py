@@ -38,6 +38,7 @@ class SuccessRates:
         fooled: Fooled at delta, (B, K), boolean.
         correct: Classified correctly at delta = 0, (B, K), boolean.
         names: Of the K domains; numbers if there are none.
+        grouped: Whether domains are images of a group, whose places mean nothing: none of them is the hardest.
 
     Example:
         >>> fooled = torch.tensor([[True, True], [True, False], [True, True], [False, False]])
@@ -51,6 +52,7 @@ class SuccessRates:
     fooled: Tensor
     correct: Tensor
     names: tuple[str, ...] = ()
+    grouped: bool = False
 
     def __post_init__(self) -> None:
         for name in ("fooled", "correct"):
@@ -73,7 +75,7 @@ class SuccessRates:
         return f"SuccessRates({self.count} rows, {counted(self.fooled.shape[1], 'domain')}: {told})"
 
     def _repr_html_(self) -> str:
-        """The domains, all of them at once, and the hardest one, for a notebook."""
+        """The domains, all of them at once, and the hardest one, if that means anything, for a notebook."""
         rates = self.per_domain
         names = self.names or tuple(f"domain {k + 1}" for k in range(len(rates)))
         columns = (names, self.clean_accuracy, rates, self.intervals())
@@ -83,7 +85,7 @@ class SuccessRates:
         ]
         every = share(self.correct.all(dim=1))
         rows.append(("all at once", percent(every), percent(self.all), percents(self.interval())))
-        hard = hardest([-rate for rate in rates])
+        hard = None if self.grouped else hardest([-rate for rate in rates])
         note = f"among rows that every domain had right: {percent(self.among_correct)}"
         note += "" if hard is None else f"; hardest: {names[hard]}"
         return html_table(("domain", "right before", "fooled", "95 %"), rows, note)
@@ -181,7 +183,7 @@ def success_rates(
     tables: list[tuple[Tensor, Tensor]] = []
     watch = Watch(cw_margin, targeted=targeted)
     with torch.no_grad(), full_precision(), keeping_buffers(problem.models):
-        first_answers(problem, targeted=targeted)
+        few, _ = first_answers(problem, targeted=targeted)
         for rows in torch.arange(len(problem), device=delta.device).split(batch_size):
             part = problem.take(rows)
             goal = part.labels if targeted else part.truth
@@ -195,7 +197,8 @@ def success_rates(
             )
     watch.check()
     fooled, before = (torch.cat(column) for column in zip(*tables, strict=True))
-    return SuccessRates(fooled, ~before, problem.names)
+    grouped = few.unperturbed().dim() > few.lower.dim()
+    return SuccessRates(fooled, ~before, problem.names, grouped)
 
 
 def wilson(successes: int, count: int, level: float = 0.95) -> tuple[float, float]:

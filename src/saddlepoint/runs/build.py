@@ -31,7 +31,7 @@ from saddlepoint.runs.settings import (
     UniversalSettings,
 )
 from saddlepoint.runs.targets import aimed, without
-from saddlepoint.runs.victims import check_strangers, victims_of
+from saddlepoint.runs.victims import check_strangers, look_at_victims, victims_of
 from saddlepoint.solver import apgda_unchecked, attack_unchecked
 from saddlepoint.solver.gradients import phases_of
 from saddlepoint.solver.grid import Grid
@@ -192,8 +192,10 @@ def job_of(
 ) -> Job:
     """What the rows of an attack need. The models are looked at here, once for all pages, unless it is `seen`.
 
+    Victims are shown their first images, four at most and as they are, and asked nothing more before the end.
+
     Raises:
-        ValueError: The models cannot be attacked, or a rule, the radius or the grid does not fit.
+        ValueError: The models or victims cannot be attacked, or a rule, the radius or the grid does not fit.
     """
     rule, baseline = rules_of(settings, problem)
     ball = ball_of(settings)
@@ -210,6 +212,7 @@ def job_of(
         Grid(settings.quantize).check_ball(ball.ball)
     doubt = ball.doubt(problem.lower.shape[1:])
     seen = seen or look_at(settings, problem)
+    look_at_victims(victims)
     notes = (doubt, *seen.faults) if doubt else seen.faults
     return Job(
         problem,

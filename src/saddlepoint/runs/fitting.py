@@ -17,7 +17,9 @@ _SIZES = (28, 32, 64, 96, 128, 160, 192, 224, 240, 256, 288, 299, 320, 384, 448,
 """What networks are made for; a model that fails is asked whether it takes one of them."""
 
 
-def check_classes(images: Images, models: Mapping[str, Model]) -> None:
+def check_classes(
+    images: Images, models: Mapping[str, Model], *, alone: bool | None = None
+) -> None:
     """Refuse models that have fewer or more logits than there are classes: labels would mean other classes.
 
     Where labels come from folders, there must be as many classes as logits. Other labels are what the user's
@@ -25,14 +27,16 @@ def check_classes(images: Images, models: Mapping[str, Model]) -> None:
 
     Args:
         images: What the models are asked about, on a device where they can be.
-        models: By name.
+        models: By name; each is asked about the first image.
+        alone: Whether no other model needs images of the same size; of a single one if None.
     """
+    alone = len(models) == 1 if alone is None else alone
     top = int(images.y.max())
     for name, model in models.items():
         logits = _number_of_logits(model, images)
         if logits is None:
             _check_channels(name, model, images)
-            _check_size(name, model, images, alone=len(models) == 1)
+            _check_size(name, model, images, alone=alone)
             continue
         if images.places and logits != len(images.classes):
             raise ValueError(

@@ -141,6 +141,8 @@ def prepared(
     loaded = list(load_models(words, images, **preparing).items())
     x, y, models = placed(settings.device, images, dict(loaded[:asked]))
     victims = on_device(settings.device, dict(loaded[asked:]))
+    told = {f"{name} of --victims": model for name, model in victims.items()}
+    check_classes(replace(images, x=x, y=y), told, alone=False)
     return Prepared(settings, images, x, y, models, victims)
 
 

@@ -21,7 +21,6 @@ from saddlepoint.runs.patching import PatchTest, keep_patches
 from saddlepoint.runs.record import Run
 from saddlepoint.runs.shown import keep_for_gallery
 from saddlepoint.solver import AttackResult, Progress
-from saddlepoint.solver.inspection import first_answers
 from saddlepoint.streams import JUDGE
 
 __all__ = [
@@ -174,8 +173,6 @@ def _ask_victims(
     job: Job, execution: Execution, tensors: Mapping[str, Tensor]
 ) -> tuple[dict[str, Tensor], float]:
     """What the victims say to the images before the attack and to those with the perturbations as stored."""
-    for each in job.victims:
-        first_answers(each, targeted=each.aimed)
 
     def compute(start: int, stop: int) -> Page:
         began = time.perf_counter()

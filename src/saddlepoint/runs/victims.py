@@ -1,12 +1,14 @@
 """Models that an attack never asks, and what they are shown once it is done.
 
-The attack knows nothing of them. When every perturbation is on disk, each victim sees the perturbed images as
-they are, without the views of an attack through transformations, and is judged as the attacked models are.
+The attack knows nothing of them: before it they are shown a few images as they are, so that one that does not
+fit is refused in time, and what they answer is forgotten. When every perturbation is on disk, each victim sees the
+perturbed images as they are, without the views of an attack through transformations, and is judged as the attacked
+models are.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from torch import Tensor
 
@@ -15,8 +17,9 @@ from saddlepoint.problems import AbstractProblem, Ensemble, Model, Universal, ch
 from saddlepoint.runs.hashing import hash_model
 from saddlepoint.runs.settings import AttackSettings, UniversalSettings
 from saddlepoint.score_models import Scores
+from saddlepoint.solver.inspection import first_answers
 
-__all__ = ["FOOLED", "check_strangers", "victims_of"]
+__all__ = ["FOOLED", "check_strangers", "look_at_victims", "victims_of"]
 
 FOOLED = "victims.fooled"
 """The table of a run with victims: (B, V * D), D images of a group or one, victim by victim."""
@@ -67,6 +70,20 @@ def victims_of(
     if problem.aimed:
         found = [each.aim_at(_targets(problem, each)) for each in found]
     return tuple(found)
+
+
+def look_at_victims(problems: Sequence[AbstractProblem]) -> None:
+    """Refuse victims that cannot be judged, before an attack: four rows at most, without perturbation.
+
+    Raises:
+        ValueError: As in `first_answers`; what a victim's own code raises is raised as it is.
+    """
+    for each in problems:
+        try:
+            first_answers(each, targeted=each.aimed)
+        except Exception as error:  # the user's model may raise anything
+            error.add_note("asked as one of --victims, before the attack")
+            raise
 
 
 def check_strangers(models: Mapping[str, Model], victims: Mapping[str, Model]) -> None:
