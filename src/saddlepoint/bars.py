@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any, TypeVar
 
 from saddlepoint.extras import install
 
-__all__ = ["Bar", "bar", "telling"]
+__all__ = ["Bar", "bar", "columns", "telling"]
 
 State = TypeVar("State")
 
 _BOTH = 24  # so many columns hold a part of a title and a part of the figures
+
+
+def columns() -> int | None:
+    """The width that COLUMNS tells, 20 or more; None where it tells none, which rich must not read then."""
+    text = os.environ.get("COLUMNS", "")
+    return int(text) if text.isascii() and text.isdigit() and int(text) >= 20 else None
 
 
 class Bar:
@@ -38,7 +45,8 @@ class Bar:
                 name="rich",
             ) from error
         # In notebooks rich would need widgets, which are not always there.
-        console = Console(stderr=True, force_jupyter=False)
+        told = {k: v for k, v in os.environ.items() if k != "COLUMNS" or columns()}
+        console = Console(stderr=True, force_jupyter=False, _environ=told)
         self.live, self.quiet, self._escape = console.is_terminal and not quiet, quiet, escape
         self.width = max(5, min(30, console.width // 4))
         self.shown = Progress(

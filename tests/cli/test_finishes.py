@@ -48,6 +48,41 @@ def test_a_name_that_is_nearly_right_is_suggested(
     assert said.count("\n") == 1
 
 
+@pytest.mark.parametrize("words", ["train", "attack ensemble"])
+def test_a_flag_that_is_far_from_all_others_is_not_taken_for_one(
+    words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert inside(*words.split(), "--budget", "5m") == 2
+    said = capsys.readouterr().err
+    assert said == "saddlepoint: Unknown option: --budget; --help names those there are.\n"
+    assert inside(*words.split(), "--quit") == 2
+    assert "Did you mean --quiet?" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("flag", "word", "end"),
+    [
+        ("--device", "gpu", "torch finds no GPU; use cpu."),
+        ("--targeted", "nxt", "got 'nxt'; did you mean next?"),
+    ],
+)
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_what_is_not_about_data_does_not_blame_it(
+    flag: str, word: str, end: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert inside("attack", "ensemble", "--models", "A", "--eps", "0.1", flag, word) == 2
+    assert capsys.readouterr().err.rstrip().endswith(end)
+
+
+def test_two_radii_of_one_norm_are_two_runs(capsys: pytest.CaptureFixture[str]) -> None:
+    for words in ("evaluate A", "train --data mnist-sample --model A"):
+        radii = "--threat linf:0.1 --threat linf:0.2"
+        assert inside(*words.split(), *radii.split()) == 2
+        assert (
+            "got linf twice; make a run of its own for the other radius" in capsys.readouterr().err
+        )
+
+
 @pytest.mark.parametrize(
     "text",
     [

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
+from commands import inside
 from run_factory import make_evaluation, make_run
 from saddlepoint.bars import bar
 from saddlepoint.cli import show
@@ -93,3 +94,14 @@ def test_columns_is_heard_in_a_pipe(
         monkeypatch.setenv("COLUMNS", nonsense)
         show.summary(run)
         assert 40 < max(map(len, capsys.readouterr().out.splitlines())) <= 100
+
+
+@pytest.mark.parametrize("nonsense", ["²", "0", "wide"])
+def test_bars_and_help_do_not_stumble_over_columns(
+    nonsense: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", nonsense)
+    with bar("work") as shown:
+        assert shown.shown.console.width == 80
+    assert inside("attack", "--help") == 0
+    assert max(map(len, capsys.readouterr().out.splitlines())) > 60

@@ -4,6 +4,7 @@ Modules of this folder import torch inside their functions, so that `--help` ans
 """
 
 import io
+import os
 import signal
 import sys
 from collections.abc import Sequence
@@ -19,6 +20,7 @@ except ImportError as error:  # the extra is not installed
 
 from saddlepoint import __version__
 from saddlepoint.allocator import keep_memory
+from saddlepoint.bars import columns
 from saddlepoint.runs.plain import printable
 from saddlepoint.runs.signals import stop_on_signals
 
@@ -86,6 +88,8 @@ def main(words: Sequence[str] | None = None) -> None:
             # A terminal without our signs shows question marks.
             stream.reconfigure(errors="replace")
     keep_memory()
+    if columns() is None:  # rich, and with it --help, would stumble over it
+        os.environ.pop("COLUMNS", None)
     try:
         with stop_on_signals():
             code = _run(sys.argv[1:] if words is None else list(words))

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from cyclopts import UnusedCliTokensError
+from cyclopts import UnknownOptionError, UnusedCliTokensError
 
 __all__ = [
     "Failure",
@@ -57,13 +57,17 @@ def usage(**flags: str) -> Iterator[None]:
         raise UsageError(texts.renamed(one_line(error), flags)) from error
 
 
+_ABOUT_DATA = ("data", "models", "victims", "classes", "size", "crop", "split", "group-size")
+
+
 @contextmanager
 def data_taken(data: str, *, given: bool) -> Iterator[None]:
     """What goes wrong between models and images that the user has not named says so."""
     try:
         yield
     except Failure as error:
-        if given:
+        flag = re.match(r"`--([\w-]+)`", str(error))
+        if given or (flag is not None and flag[1] not in _ABOUT_DATA):
             raise
         told = str(error).rstrip(". ")
         raise type(error)(f"{told}; --data was not given, so {data} was taken.") from error
@@ -99,6 +103,11 @@ def one_line(error: BaseException) -> str:
 
 def usage_text(error: Exception) -> str:
     """What the parser complains of; words that belong to no flag are mostly models."""
+    if isinstance(error, UnknownOptionError):
+        # The parser compares dashes too, by which short names are near each other.
+        found = re.match(r"(Unknown option: --([\w-]+)\S*) Did you mean --([\w-]+)\?$", str(error))
+        if found and not difflib.get_close_matches(found[2], [found[3]], n=1):
+            return f"{found[1].rstrip('.')}; --help names those there are."
     if not isinstance(error, UnusedCliTokensError) or not error.unused_tokens:
         return str(error)
     words, attack = error.unused_tokens, (error.command_chain or ("",))[0] == "attack"

@@ -8,6 +8,8 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from saddlepoint.bars import columns
+
 __all__ = ["console_of", "fitted"]
 
 
@@ -17,9 +19,8 @@ def console_of(width: int) -> Console:
     Args:
         width: In files and pipes.
     """
-    text = os.environ.get("COLUMNS", "")
-    if text.isascii() and text.isdigit() and int(text) >= 20:
-        width = int(text)
+    if told := columns():
+        width = told
     else:
         with suppress(OSError):  # no terminal
             width = os.get_terminal_size(sys.stdout.fileno()).columns or width

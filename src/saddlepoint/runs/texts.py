@@ -265,12 +265,8 @@ def transforms(names: list[str]) -> list[Transform]:
     from saddlepoint import transforms as room
 
     simple = {"identity": room.identity, "hflip": room.hflip, "vflip": room.vflip}
-    makers: dict[str, Callable[[float], Transform]] = {
-        "brightness": room.brightness,
-        "gamma": room.gamma,
-        "crop_resize": room.crop_resize,
-        "rotate": room.rotate,
-    }
+    numbered = ("brightness", "gamma", "crop_resize", "rotate")
+    makers: dict[str, Callable[[float], Transform]] = {n: getattr(room, n) for n in numbered}
     found: list[Transform] = []
     for text in names:
         name, _, rest = text.partition(":")
@@ -311,7 +307,10 @@ def threats(texts: Sequence[str], flag: str = "--threat") -> dict[str, Threat]:
                 f"linf:0.3, l2:2.0 or linf:8/255, got {quoted(text)}."
             )
         if name in found:
-            raise ValueError(f"`{flag}` must name every norm once, got {name} twice.")
+            raise ValueError(
+                f"`{flag}` must name every norm once, got {name} twice; make a run of its own for the other "
+                "radius, and compare them with `saddlepoint report RUN RUN`."
+            )
         if (eps := number(radius, flag)) < 0:
             raise ValueError(f"`{flag}` must have a radius >= 0, got {quoted(text)}.")
         check_radius(name, eps)

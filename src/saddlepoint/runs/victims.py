@@ -1,9 +1,9 @@
 """Models that an attack never asks, and what they are shown once it is done.
 
 The attack knows nothing of them: before it they are shown a few images as they are, so that one that does not
-fit is refused in time, and what they answer is forgotten. When every perturbation is on disk, each victim sees the
-perturbed images as they are, without the views of an attack through transformations, and is judged as the attacked
-models are.
+fit is refused in time, and what they answer is forgotten. When every perturbation is on disk, each victim sees
+the perturbed images as they are, without the views of an attack through transformations, and is judged as the
+attacked models are.
 """
 
 from __future__ import annotations

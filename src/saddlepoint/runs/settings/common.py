@@ -215,7 +215,7 @@ class Settings(BaseModel):
             raise ValueError(cls._explain(error, values, given, file)) from error
         if file is not None and not trust:
             for name in ("models", "victims", "model", "data", "test_data"):
-                if name not in given:
+                if not given.keys() & {name, cls.also.get(name)}:
                     _check_words(name, _items(getattr(settings, name, [])), file)
         return settings
 
