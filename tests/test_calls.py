@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import math
 import time
@@ -14,8 +15,10 @@ import torch
 from torch import Tensor, nn
 
 import saddlepoint as sp
-from saddlepoint.behind import modules_behind
+from saddlepoint.behind import keeping_random, modules_behind
 from saddlepoint.calls import call, check_eval_mode, full_precision, logits_of
+from saddlepoint.evaluation.attacks import sealed
+from saddlepoint.runs.trainings import first_answers
 from saddlepoint.solver.search import random_search
 
 BALL = sp.LpBall(math.inf, 0.1)
@@ -579,3 +582,59 @@ def test_a_start_may_be_an_array(network, digits):
     problem, start = sp.Ensemble([network], *digits), torch.full((12, 1, 28, 28), 0.02)
     given = sp.attack(problem, BALL, steps=2, start=start.numpy())
     same(given, sp.attack(problem, BALL, steps=2, start=start))
+
+
+class OnGpus(nn.Module):
+    """Says that its parameters are on two GPUs, of which this machine may have none."""
+
+    def parameters(self, recurse: bool = True):  # type: ignore[override]
+        return iter(SimpleNamespace(device=torch.device("cuda", k)) for k in (3, 1, 3))
+
+
+def test_random_numbers_are_kept_of_the_gpus_in_use_and_of_no_other(monkeypatch) -> None:
+    touched = []
+
+    def forked(devices=None, **_):
+        touched.append(devices)
+        return contextlib.nullcontext()
+
+    monkeypatch.setattr(torch.random, "fork_rng", forked)
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: False)
+    with keeping_random([nn.Linear(2, 2), lambda x: x]), keeping_random([OnGpus()]):
+        pass
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 2)
+    with keeping_random([OnGpus()]):
+        pass
+    assert touched == [[], [1, 3], [1, 2, 3]]
+
+
+@pytest.mark.parametrize("where", ["sealed", "doctor", "first answers", "auto"])
+def test_gpus_that_are_not_in_use_are_not_asked(where: str, monkeypatch) -> None:
+    # As `torch.random.fork_rng()` does of all that there are.
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    asked = []
+    monkeypatch.setattr(torch.cuda, "get_rng_state", lambda *device: asked.append(device))
+    monkeypatch.setattr(torch.cuda, "set_rng_state", lambda *_: None)
+    x, y = torch.rand(4, 1, 4, 4), torch.tensor([0, 1, 0, 1])
+    model = nn.Sequential(nn.Flatten(), nn.Linear(16, 2)).eval()
+    if where == "sealed":
+        with sealed(model, 0):
+            model(x)
+    elif where == "doctor":
+        sp.doctor.examine(model, x, y, eps=0.1)
+    elif where == "first answers":
+        first_answers(SimpleNamespace(train=(x, y), network=model))
+    else:
+        sp.train(model, [(x, y)], {"linf": sp.linf(0.1)}, steps=1, epochs=1, precision="auto")
+    assert asked == []
+
+
+def test_numbers_from_a_seed_are_those_of_torch() -> None:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(5)
+        expected = torch.rand(3)
+    before = torch.get_rng_state()
+    with keeping_random([], seed=5):
+        assert torch.equal(torch.rand(3), expected)
+    assert torch.equal(torch.get_rng_state(), before)

@@ -14,11 +14,11 @@ from torch import Tensor
 
 from benchmarks.peers.page import table as markdown
 from saddlepoint.evaluation.rates import wilson
+from saddlepoint.experiments.defences import PUBLISHED
 from saddlepoint.experiments.pairs import mean_of
+from saddlepoint.experiments.truths import unpacked
 
 from .plan import TABLES, Table
-from .published import PUBLISHED
-from .work import unpacked
 
 SUITES = {
     "quick": "`quick`",
@@ -103,7 +103,11 @@ def line_of(row: str, judged: list[tuple[int, Any]], suite: str, images: int) ->
     by_threat: dict[str, list[Tensor]] = {}
     for _, network in judged:
         verdict = network["suites"][suite]
-        right = {n: unpacked(v, images) for n, v in verdict.items() if n != "images"}
+        right = {
+            name: torch.tensor(unpacked(digits, verdict["images"], filled="after")[:images])
+            for name, digits in verdict.items()
+            if name != "images"
+        }
         right["union"] = torch.stack(list(right.values())).all(dim=0)
         for name, each in right.items():
             by_threat.setdefault(name, []).append(each)

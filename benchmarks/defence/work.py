@@ -10,15 +10,14 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 
+from saddlepoint.experiments.defences import DEFENCE_SCHEMA, read_defences
+from saddlepoint.experiments.truths import packed
 from saddlepoint.runs.reading import read_results
 from saddlepoint.runs.settings import EvaluateSettings, TrainSettings
 
 from .plan import Table, Training
-
-SCHEMA = 1
 
 
 class Store:
@@ -26,13 +25,10 @@ class Store:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.content: dict[str, Any] = {"schema": SCHEMA, "trainings": {}}
+        self.content: dict[str, Any] = {"schema": DEFENCE_SCHEMA, "trainings": {}}
         if path.exists():
+            read_defences(path)  # refuses what is damaged
             self.content = json.loads(path.read_text(encoding="utf-8"))
-            if self.content.get("schema") != SCHEMA:
-                raise ValueError(
-                    f"`--store` must be a file of this command, schema {SCHEMA}, got {path}."
-                )
 
     @property
     def networks(self) -> dict[str, Any]:
@@ -128,7 +124,7 @@ def verdicts(folder: Path) -> dict[str, Any]:
     run, tensors = read_results(folder)
     (prefix,) = (name.removesuffix("correct") for name in tensors if name.endswith("/correct"))
     correct = tensors[f"{prefix}correct"]
-    found: dict[str, Any] = {"images": len(correct), "clean": packed(correct)}
+    found: dict[str, Any] = {"images": len(correct), "clean": _digits(correct)}
     for text in run.settings["threat"]:
         name = text.partition(":")[0]
         broken = [
@@ -136,19 +132,12 @@ def verdicts(folder: Path) -> dict[str, Any]:
             for k, v in tensors.items()
             if k.startswith(f"{prefix}{name}/") and k.endswith("/broken")
         ]
-        found[name] = packed(correct & ~torch.stack(broken).any(dim=0))
+        found[name] = _digits(correct & ~torch.stack(broken).any(dim=0))
     return found
 
 
-def packed(right: torch.Tensor) -> str:
-    """Truths (N,) as hexadecimal digits, four to each."""
-    return np.packbits(right.numpy()).tobytes().hex()
-
-
-def unpacked(digits: str, images: int) -> torch.Tensor:
-    """What `packed` was given."""
-    bits = np.unpackbits(np.frombuffer(bytes.fromhex(digits), dtype=np.uint8))
-    return torch.from_numpy(bits[:images].astype(bool))
+def _digits(right: torch.Tensor) -> str:
+    return packed(right.tolist(), filled="after")
 
 
 def _done(folder: Path, settings: TrainSettings | EvaluateSettings) -> bool:

@@ -1,4 +1,4 @@
-"""The networks behind a model, which may be any callable: their modes and their buffers."""
+"""The networks behind a model, which may be any callable: their modes, buffers and random numbers."""
 
 from __future__ import annotations
 
@@ -11,7 +11,13 @@ from itertools import islice
 import torch
 from torch import Tensor, nn
 
-__all__ = ["keeping_buffers", "keeping_modes", "modules_behind", "parts_in_training"]
+__all__ = [
+    "keeping_buffers",
+    "keeping_modes",
+    "keeping_random",
+    "modules_behind",
+    "parts_in_training",
+]
 
 # How far, and among how many things, networks behind a function are looked for.
 _REACH, _MANY = 6, 10_000
@@ -200,3 +206,38 @@ def keeping_buffers(models: Sequence[object]) -> Iterator[None]:
             module._buffers.update(buffers)
             module._non_persistent_buffers_set.intersection_update(passing)
             module._non_persistent_buffers_set.update(passing)
+
+
+@contextmanager
+def keeping_random(models: Sequence[object], seed: int | None = None) -> Iterator[None]:
+    """Afterwards the global generators are as they were: that of the CPU, and those of the GPUs in use.
+
+    In use are the GPUs that the models are on, and the current one if any has been used. Others are not
+    touched: on a shared machine every GPU that is asked loses memory to this process.
+
+    Args:
+        models: Any callables.
+        seed: What numbers are drawn from inside; as it comes if None.
+
+    Example:
+        >>> before = torch.get_rng_state()
+        >>> with keeping_random([], seed=0):
+        ...     drawn = torch.rand(())
+        >>> torch.equal(torch.get_rng_state(), before)
+        True
+    """
+    gpus = _gpus(models)
+    with torch.random.fork_rng(devices=gpus):
+        if seed is not None:
+            torch.default_generator.manual_seed(seed)
+            for gpu in gpus:
+                torch.cuda.default_generators[gpu].manual_seed(seed)
+        yield
+
+
+def _gpus(models: Sequence[object]) -> list[int]:
+    """Numbers of the GPUs that models are on, and of the current one if CUDA is in use."""
+    networks = (network for model in models for network in modules_behind(model))
+    tensors = (t for network in networks for t in (*network.parameters(), *network.buffers()))
+    found = {tensor.device.index for tensor in tensors if tensor.device.type == "cuda"}
+    return sorted(found | ({torch.cuda.current_device()} if torch.cuda.is_initialized() else set()))

@@ -283,6 +283,21 @@ def test_the_cost_of_training_is_that_of_the_benchmarks(
     assert f"{ratios['AVG']:.2f} over AVG" in found.ours + found.why
 
 
+@pytest.mark.parametrize(
+    ("text", "got"),
+    [
+        ("{", "got a file that holds none"),
+        ("[]", r"got \[\] as ``"),
+        ('{"training": {"figures": [{"name": "x"}]}}', "got no `training.figures.0.value`"),
+        ('{"training": {"figures": [], "cores": "two"}}', "got 'two' as `training.cores`"),
+    ],
+)
+def test_damaged_figures_are_named_with_what_to_do(text: str, got: str, tmp_path: Path) -> None:
+    (tmp_path / "figures.json").write_text(text)
+    with pytest.raises(ValueError, match=rf"figures.json` must be as .*{got}; take it from"):
+        measures.training_cost(Summaries(tmp_path))
+
+
 def test_the_step_at_which_weights_settle_is_stored(tmp_path: Path) -> None:
     experiment = pair(limit=6, steps=5)
     experiments.reproduce(experiment, tmp_path / "runs", QUIET)

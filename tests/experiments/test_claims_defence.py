@@ -8,30 +8,30 @@ from typing import Any
 
 import pytest
 from benchmarks.defence.plan import TABLES
-from benchmarks.defence.work import SCHEMA, packed
-from torch import Tensor, arange, ones
+from benchmarks.defence.work import Store
 
 from saddlepoint.experiments import claim_defence as defence
 from saddlepoint.experiments.claim_checks import Summaries
+from saddlepoint.experiments.defences import DEFENCE_SCHEMA
+from saddlepoint.experiments.truths import packed
 
 IMAGES = 100
 
 
-def training(method: str, seed: int, right: dict[str, int], **more: Any) -> dict[str, Any]:
+def training(
+    method: str, seed: int, right: dict[str, int], images: int = IMAGES, **more: Any
+) -> dict[str, Any]:
     """As the benchmarks keep it; the last images are those that a network gets wrong."""
 
-    def first(count: int) -> Tensor:
-        return arange(IMAGES) < count
-
-    judged = {"clean": packed(ones(IMAGES).bool())} | {
-        n: packed(first(c)) for n, c in right.items()
-    }
+    counts = {"clean": images, **right}
+    judged = {n: packed([i < c for i in range(images)], filled="after") for n, c in counts.items()}
     command = f"saddlepoint train --method {method.lower()} --data mnist --seed {seed}"
-    return {"command": command, "suites": {"quick": {"images": IMAGES, **judged}}, **more}
+    suites = {"quick": {"images": images, **judged}}
+    return {"command": command, "suites": suites, "weights": {}, **more}
 
 
 def stored(tmp_path: Path, trainings: dict[str, Any]) -> Summaries:
-    content = {"schema": SCHEMA, "trainings": trainings}
+    content = {"schema": DEFENCE_SCHEMA, "trainings": trainings}
     (tmp_path / "defence.json").write_text(json.dumps(content))
     return Summaries(tmp_path)
 
@@ -99,7 +99,7 @@ def test_other_seeds_images_or_commands_are_not_compared(tmp_path: Path) -> None
     for change in (
         {"race/MSD/1": whole["race/MSD/0"]},
         {"race/MSD/0": training("MSD", 0, MSD) | {"command": "train --method msd --steps 9"}},
-        {"race/MSD/0": {**whole["race/MSD/0"], "suites": {"quick": {"images": 99}}}},
+        {"race/MSD/0": training("MSD", 0, MSD, images=99)},
         {"small/MSD/0": whole["race/MSD/0"]},
     ):
         other = {"race/AMPGD/0": whole["race/AMPGD/0"], **change}
@@ -151,7 +151,9 @@ def test_the_weight_of_l2_is_followed_over_its_radius(
     weights: tuple[float, ...], seeds: int, verdict: str, tmp_path: Path
 ) -> None:
     trainings = {
-        f"weights/l2 {radius}/{seed}": {"weights": {"linf": 1 - weight, "l2": weight}}
+        f"weights/l2 {radius}/{seed}": training(
+            "AMPGD", seed, AHEAD, weights={"linf": 1 - weight, "l2": weight}
+        )
         for radius, weight in enumerate(weights, start=1)
         for seed in range(seeds)
     }
@@ -161,7 +163,44 @@ def test_the_weight_of_l2_is_followed_over_its_radius(
     assert (found.verdict == "not stored") == (seeds == 1)
 
 
-def test_another_schema_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "defence.json").write_text('{"schema": 7, "trainings": {}}')
-    with pytest.raises(ValueError, match="must have schema 1, got 7"):
+WHOLE = training("AMPGD", 0, AHEAD)
+
+
+@pytest.mark.parametrize(
+    ("text", "got"),
+    [
+        ('{"schema": 7, "trainings": {}}', "with schema 1, got 7"),
+        ("[]", "with schema 1, got None"),
+        ('{"trainings": ', "got a file that holds none"),
+        ("[" * 100_000, "got a file that holds none"),
+        (json.dumps({"schema": 1, "trainings": {"race": WHOLE}}), "got a training called 'race'"),
+        (
+            json.dumps({"schema": 1, "trainings": {"race/MSD/0": {"command": "", "suites": {}}}}),
+            r"got no `trainings.race/MSD/0.weights`",
+        ),
+        *(
+            (
+                json.dumps(
+                    {
+                        "schema": 1,
+                        "trainings": {"race/MSD/0": {**WHOLE, "suites": {"quick": quick}}},
+                    }
+                ),
+                "got other verdicts of race/MSD/0",
+            )
+            for quick in ({"images": 8}, {"images": 8, "clean": "ff", "linf": "f"}, {"clean": "f"})
+        ),
+    ],
+    ids=["schema", "list", "brace", "deep", "key", "field", "no threat", "short", "no images"],
+)
+def test_a_damaged_file_of_trainings_is_named_with_what_to_do(
+    text: str, got: str, tmp_path: Path
+) -> None:
+    (tmp_path / "defence.json").write_text(text)
+    said = (
+        rf"defence.json` must be as `python -m benchmarks.defence` writes it.*{got}; take it from"
+    )
+    with pytest.raises(ValueError, match=said):
         defence.weight_of_l2(Summaries(tmp_path))
+    with pytest.raises(ValueError, match=said):
+        Store(tmp_path / "defence.json")

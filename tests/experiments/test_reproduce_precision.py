@@ -63,14 +63,15 @@ def test_tables_and_summaries_say_so(
     experiment = pair(steps=4)
     tables, _ = experiments.publish(experiment, low)
     sentence = "All of our rows were attacked with networks computing in bfloat16"
-    assert any(note.startswith(sentence) for note in tables[0].notes)
+    assert len(tables) == 2  # the second one is that of pairs
+    assert all(any(note.startswith(sentence) for note in table.notes) for table in tables)
     path = experiments.write_summary(experiment, low, tmp_path)
     stored = json.loads(path.read_text())
     assert {row["precision"] for row in stored["rows"]} == {"bfloat16"}
     results = experiments.read_summary(experiment, tmp_path)
     assert {item.precision for item in results.attacks} == {"bfloat16"}
     monkeypatch.setattr(document, "find", lambda _: experiment)
-    for form in ("", ", details"):
+    for form in ("", ", details", ", paired"):
         marked = f"<!-- table: {experiment.name}{form} -->\n<!-- end -->"
         assert sentence in document.write_tables(marked, tmp_path)
     # A row that claims to be in full precision has other settings than it was run with.

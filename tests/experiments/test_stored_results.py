@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import re
 import shutil
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -225,6 +228,58 @@ def test_the_list_of_what_was_drawn_may_be_the_users(text: str, tmp_path: Path) 
     with pytest.raises(ValueError, match=r"drawn.json` must be the list of tables and figures"):
         experiments.reproduce(pair(limit=2), tmp_path, QUIET)
     assert [path.name for path in tmp_path.iterdir()] == ["drawn.json"]
+
+
+@pytest.mark.parametrize(
+    "where", ["drawing.collect", "places.write_atomically", "stored.write_atomically"]
+)
+def test_two_methods_that_are_published_at_one_moment_are_both_kept(
+    where: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    experiment, store = replace(pair(limit=2), figure="steps"), tmp_path / "store"
+    experiments.reproduce(experiment, tmp_path, QUIET)
+    module, _, name = where.partition(".")
+    place = importlib.import_module(f"saddlepoint.experiments.{module}")
+    there, both, done = threading.Event(), threading.Event(), threading.Event()
+    original = getattr(place, name)
+
+    def stops_once(*values: Any) -> Any:
+        """The first to come here goes on when the second one is through, or is kept waiting."""
+        found = original(*values) if name == "collect" else None
+        if not there.is_set():
+            there.set()
+            assert both.wait(60)
+            done.wait(1.0)
+        return original(*values) if found is None else found
+
+    monkeypatch.setattr(place, name, stops_once)
+
+    def publish() -> None:
+        if module == "stored":
+            experiments.write_summary(experiment, tmp_path, store)
+        else:
+            experiments.publish(experiment, tmp_path)
+
+    with ThreadPoolExecutor(1) as pool:
+        first = pool.submit(publish)
+        assert there.wait(60)
+        experiments.reproduce(experiment, tmp_path, replace(QUIET, method="attack"))
+        both.set()
+        publish()
+        done.set()
+        first.result()
+    if module == "stored":
+        rows = experiments.read_summary(experiment, store).attacks
+        assert {row.source.method for row in rows} == {"apgda", "attack"}
+        assert [path.name for path in store.iterdir()] == [f"{experiment.name}.json"]
+        return
+    drawn = json.loads((tmp_path / "drawn.json").read_text())
+    assert {f"{experiment.name}-{method}.png" for method in ("apgda", "attack")} <= set(drawn)
+    assert all((tmp_path / each).is_file() for each in drawn)
+    table = (tmp_path / "table.csv").read_text()
+    experiments.publish(experiment, tmp_path)
+    assert (tmp_path / "table.csv").read_text() == table
+    assert not (tmp_path / "run.lock").exists()
 
 
 def test_two_experiments_do_not_share_a_folder(tmp_path: Path) -> None:

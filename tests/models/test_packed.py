@@ -114,3 +114,35 @@ def test_a_folder_that_is_no_training_is_refused(
     assert inside("models", "pack", tmp_path, "cifar10-e", "--out", tmp_path) == 2
     assert "must hold model.safetensors and model.json" in capsys.readouterr().err
     assert json.dumps(sorted(p.name for p in tmp_path.iterdir())) == "[]"
+
+
+def test_what_is_there_is_replaced_only_if_asked_and_only_if_it_is_a_network(
+    trained: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr("saddlepoint.data.load", lambda *_, **__: sp.data.sample("mnist", 50))
+    out = tmp_path / "weights"
+    words = ("models", "pack", trained, "mnist-h", "--out", out)
+    out.mkdir()
+    for ending in ("safetensors", "json"):
+        foreign = out / f"mnist-h.{ending}"
+        foreign.write_text("mine")
+        assert inside(*words) == 2
+        assert "must not be there yet; add --overwrite" in capsys.readouterr().err
+        assert inside(*words, "--overwrite") == 2
+        assert "got files that are no network with a card" in capsys.readouterr().err
+        assert [path.read_text() for path in out.iterdir()] == ["mine"]
+        foreign.unlink()
+    assert inside(*words) == 0
+    large = (out / "mnist-h.safetensors").stat().st_size
+    assert inside(*words, "--bits", 8) == 2
+    assert (out / "mnist-h.safetensors").stat().st_size == large
+    assert inside(*words, "--bits", 8, "--overwrite") == 0
+    assert (out / "mnist-h.safetensors").stat().st_size < large
+    # The training that it is made of is never replaced by it.
+    whole = (trained / "model.safetensors").read_bytes()
+    assert inside("models", "pack", trained, "model", "--out", trained, "--overwrite") == 2
+    assert "got the network of the training itself" in capsys.readouterr().err
+    assert (trained / "model.safetensors").read_bytes() == whole

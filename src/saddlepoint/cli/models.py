@@ -1,13 +1,12 @@
 """`saddlepoint models`: the networks that are shipped, and whether they are as good as they say."""
 
-from dataclasses import replace
-from hashlib import sha256
 from pathlib import Path
 from typing import Annotated, Literal
 
 from cyclopts import App, Parameter
 
-from .errors import UsageError
+from .errors import usage
+from .flags import Flag
 
 __all__ = ["app"]
 
@@ -74,6 +73,7 @@ def pack(
     out: Path = Path("weights"),
     bits: Annotated[Literal[16, 8], Parameter(negative=())] = 16,
     limit: int | None = None,
+    overwrite: Flag = False,
 ) -> int:
     """Keep a trained network with 16 or 8 bits per entry, and measure what is kept.
 
@@ -84,33 +84,20 @@ def pack(
             that SADDLEPOINT_WEIGHTS names.
         bits: 16 is float16; 8 has a scale for every channel besides.
         limit: Measure on the first so many test images. [default: all]
+        overwrite: Replace the network of that name which is there.
     """
-    from safetensors.torch import load_file, save
-
-    from saddlepoint import data, models
-    from saddlepoint.files import write_atomically
-    from saddlepoint.models import packed
+    from saddlepoint import data
+    from saddlepoint.runs.training_parts import measure_packed, pack_network
 
     from . import progress
 
-    old = run / "model.safetensors"
-    if not old.is_file() or not old.with_suffix(".json").is_file():
-        raise UsageError(f"`RUN` must hold model.safetensors and model.json, got {str(run)!r}.")
-    card = models.Card.from_json(old.with_suffix(".json").read_text(encoding="utf-8"), str(old))
-    models.load(old)  # refuses what is damaged
-    content = save(packed.pack(load_file(old), bits))
-    out.mkdir(parents=True, exist_ok=True)
     new = out / f"{name}.safetensors"
-    write_atomically(new, content)
-    card = replace(card, sha256=sha256(content).hexdigest())
-    write_atomically(new.with_suffix(".json"), card.to_json().encode())
+    with usage():
+        before = pack_network(run, new, bits, overwrite=overwrite)
     with progress.downloads() as report:
-        x, y = data.load(card.data, "test", limit, progress=report)
-    found = models.measure(models.load(new), x, y, eps=card.fgsm_eps)
-    clean, fgsm = round(100 * found.clean, 2), round(100 * found.fgsm, 2)
+        x, y = data.load(before.data, "test", limit, progress=report)
+    card, size = measure_packed(new, x, y), new.stat().st_size / 1e6
     print(
-        f"{new}: {len(content) / 1e6:.1f} MB, {clean:.2f} % right as it is kept, {card.accuracy:.2f} % before"
+        f"{new}: {size:.1f} MB, {card.accuracy:.2f} % right as it is kept, {before.accuracy:.2f} % before"
     )
-    card = replace(card, accuracy=clean, fgsm_accuracy=fgsm, test_images=len(y))
-    write_atomically(new.with_suffix(".json"), card.to_json().encode())
     return 0

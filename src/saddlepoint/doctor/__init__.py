@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 import torch
 from torch import nn
 
-from saddlepoint.behind import keeping_buffers, keeping_modes
+from saddlepoint.behind import keeping_buffers, keeping_modes, keeping_random
 from saddlepoint.doctor import behaviour, strength
 from saddlepoint.doctor.subject import Finding, Findings, Status, Subject, worst
 from saddlepoint.evaluation.failures import reason
@@ -91,8 +91,7 @@ def examine(
     note(behaviour.mode(model))
     networks = [model] if isinstance(model, nn.Module) else []
     kept = keeping_modes(networks, False), keeping_buffers([model])
-    with torch.random.fork_rng(devices=[]), kept[0], kept[1]:
-        torch.manual_seed(seed)
+    with keeping_random([model], seed), kept[0], kept[1]:
         first = behaviour.inputs(model, x, y)
         note(first)
         if first.status == "fail":

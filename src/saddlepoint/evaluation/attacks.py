@@ -12,10 +12,9 @@ from dataclasses import dataclass
 from typing import final
 
 import numpy as np
-import torch
 from torch import Tensor, nn
 
-from saddlepoint.behind import keeping_buffers, keeping_modes, modules_behind
+from saddlepoint.behind import keeping_buffers, keeping_modes, keeping_random, modules_behind
 from saddlepoint.calls import call
 from saddlepoint.display import Brief
 from saddlepoint.precision import FULL, Precisions
@@ -137,10 +136,9 @@ def sealed(model: Model, seed: int) -> Iterator[None]:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # other libraries', about what they import and call
             kept = keeping_modes(networks), keeping_buffers([model])
-            with torch.random.fork_rng(), gradients_enabled(), kept[0], kept[1]:
+            with keeping_random([model], seed), gradients_enabled(), kept[0], kept[1]:
                 for parameter in parameters:
                     parameter.grad = None  # so that nothing is added to what was there
-                torch.manual_seed(seed)
                 np.random.seed(seed)
                 random.seed(seed)
                 yield

@@ -1,25 +1,19 @@
-"""What stored trainings say of the claims on defences: AMPGD beside MSD, and the weights of its threats.
-
-They are in `defence.json`, which `python -m benchmarks.defence` writes: of every training its command, the
-weights of the last epoch, and for every suite of attacks on which images the network stays right.
-"""
+"""What stored trainings say of the claims on defences: AMPGD beside MSD, and the weights of its threats."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from statistics import fmean
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from saddlepoint.experiments.claim_checks import Finding, Summaries, Verdict, judged, nothing
+from saddlepoint.experiments.defences import PUBLISHED, Trained, read_defences
 from saddlepoint.experiments.pairs import mean_of
 
 __all__ = ["ahead_of_msd", "gap_of_threats", "weight_of_l2"]
 
-_SCHEMA = 1
 _METHODS = ("AMPGD", "MSD")
-_PAPER = {"AMPGD": (76.1, 70.2, 67.2), "MSD": (62.7, 67.9, 65.0)}  # MNIST, linf, l2, l1
 _RADII = (1, 2, 3, 4)
 _BY_HAND = ("race", "weights")
 """Tables whose claims docs/RESULTS.md has numbers on, of runs that were made before runs were stored."""
@@ -46,25 +40,10 @@ class _Judged(NamedTuple):
         return fmean(max(each) - min(each) for each in shares)
 
 
-def _trainings(summaries: Summaries) -> dict[str, Any]:
-    file = summaries.store / "defence.json"
-    if not file.is_file():
-        return {}
-    content = json.loads(file.read_text(encoding="utf-8"))
-    if content.get("schema") != _SCHEMA:
-        raise ValueError(f"`{file}` must have schema {_SCHEMA}, got {content.get('schema')}.")
-    found: dict[str, Any] = content["trainings"]
-    return found
-
-
-def _of_table(trainings: Mapping[str, Any], table: str, row: str) -> dict[int, Any]:
+def _trained(summaries: Summaries, table: str, row: str) -> dict[int, Trained]:
     """The trainings of a row by seed."""
-    keys = (key.split("/") for key in trainings)
-    return {
-        int(seed): trainings[f"{table}/{row}/{seed}"]
-        for name, found, seed in keys
-        if (name, found) == (table, row)
-    }
+    every = read_defences(summaries.store / "defence.json")
+    return {each.seed: each for each in every if (each.table, each.row) == (table, row)}
 
 
 def _compared(summaries: Summaries, table: str) -> list[_Judged]:
@@ -72,16 +51,14 @@ def _compared(summaries: Summaries, table: str) -> list[_Judged]:
 
     But for the method their commands have to be the same.
     """
-    trainings = _trainings(summaries)
-    ours, theirs = (_of_table(trainings, table, method) for method in _METHODS)
+    ours, theirs = (_trained(summaries, table, method) for method in _METHODS)
     by_suite: dict[tuple[str, int], list[int]] = {}
     for seed in sorted(ours.keys() & theirs.keys()):
         one, other = ours[seed], theirs[seed]
-        if _without_method(one["command"]) != _without_method(other["command"]):
+        if _without_method(one.command) != _without_method(other.command):
             continue
-        for suite, judged_by in one["suites"].items():
-            images = judged_by["images"]
-            if other["suites"].get(suite, {}).get("images") == images:
+        for suite, (images, _) in one.suites.items():
+            if suite in other.suites and other.suites[suite].images == images:
                 by_suite.setdefault((suite, images), []).append(seed)
     return [
         _Judged(
@@ -89,7 +66,7 @@ def _compared(summaries: Summaries, table: str) -> list[_Judged]:
             images,
             tuple(seeds),
             {
-                method: [_right(rows[seed]["suites"][suite]) for seed in seeds]
+                method: [rows[seed].suites[suite].right for seed in seeds]
                 for method, rows in zip(_METHODS, (ours, theirs), strict=True)
             },
         )
@@ -98,19 +75,8 @@ def _compared(summaries: Summaries, table: str) -> list[_Judged]:
 
 
 def _without_method(command: str) -> list[str]:
-    words = command.split()
-    place = words.index("--method")
-    return words[:place] + words[place + 2 :]
-
-
-def _right(judged_by: Mapping[str, Any]) -> dict[str, tuple[bool, ...]]:
-    """Truths out of hexadecimal digits, the first image in the highest bit."""
-    images = judged_by["images"]
-    return {
-        name: tuple(bit == "1" for bit in f"{int(digits, 16):0{4 * len(digits)}b}"[:images])
-        for name, digits in judged_by.items()
-        if name != "images"
-    }
+    before, _, after = command.partition("--method ")
+    return [*before.split(), *after.split()[1:]]
 
 
 def _with_seeds(verdict: Verdict, seeds: int) -> Verdict:
@@ -172,7 +138,8 @@ def gap_of_threats(summaries: Summaries, *, table: str) -> Finding:
     half = all(mine <= theirs / 2 for mine, theirs in gaps)
     smaller = all(mine < theirs for mine, theirs in gaps)
     seeds = min(len(each.seeds) for each in found)
-    paper = {method: max(values) - min(values) for method, values in _PAPER.items()}
+    printed = PUBLISHED["mnist", "paper"]
+    paper = {m: max(printed[m][:-1]) - min(printed[m][:-1]) for m in _METHODS}  # without the union
     why = (
         f"between the threats with most and least accuracy; {_rests_on(found, table)}; in the paper's own "
         f"table of MNIST the gap is {paper['AMPGD']:.1f} for AMPGD and {paper['MSD']:.1f} for MSD"
@@ -185,12 +152,12 @@ def weight_of_l2(summaries: Summaries) -> Finding:
 
     With one seed at most in part.
     """
-    trainings = _trainings(summaries)
-    rows = {radius: _of_table(trainings, "weights", f"l2 {radius}") for radius in _RADII}
-    seeds = sorted(set.intersection(*(set(found) for found in rows.values())))
+    rows = {radius: _trained(summaries, "weights", f"l2 {radius}") for radius in _RADII}
+    known = ({seed for seed in row if "l2" in row[seed].weights} for row in rows.values())
+    seeds = sorted(set.intersection(*known))
     if not seeds:
         return _missing("weights", "all four radii")
-    means = [fmean(rows[radius][seed]["weights"]["l2"] for seed in seeds) for radius in _RADII]
+    means = [fmean(rows[radius][seed].weights["l2"] for seed in seeds) for radius in _RADII]
     shown = (f"{radius} {mean:.2f}" for radius, mean in zip(_RADII, means, strict=True))
     rises = all(a < b for a, b in pairwise(means))
     why = f"mean weight of l2 in the last epoch by its radius, linf 0.2 beside it; {_said(len(seeds))}"

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
 
 from saddlepoint.experiments.claim_checks import (
     APGDA,
@@ -19,11 +20,35 @@ from saddlepoint.experiments.finished import Attacked
 from saddlepoint.experiments.plan import AVERAGE
 from saddlepoint.experiments.summary import NORMS
 from saddlepoint.report.tables import Cell
+from saddlepoint.runs.plain import read_json, read_plain
 
 __all__ = ["across_norms", "betas", "cost", "distances", "gammas", "rate", "training_cost"]
 
 
 _TRAINING = {name: f"AMPGD step over {name} step, K = 3" for name in ("AVG", "MAX")}
+
+
+@dataclass(frozen=True)
+class _Figure:
+    name: str
+    value: float
+
+
+@dataclass(frozen=True)
+class _Room:
+    """What `python -m benchmarks` keeps of a room, as far as claims rest on it."""
+
+    figures: tuple[_Figure, ...] = ()
+    begun_and_ended_with_load: tuple[float, ...] = ()
+    cores: int = 1
+
+
+def _room(file: Path, name: str) -> _Room:
+    """A room of the figures that are kept; empty where there are none of it."""
+    must = f"`{file}` must be as `python -m benchmarks --store` writes it"
+    remedy = "take it from version control again, or move it away and repeat that command"
+    kept = read_json(file, must, remedy) if file.is_file() else {}
+    return read_plain(dict[str, _Room], kept, must, remedy).get(name, _Room())
 
 
 def _numbers(cells: Iterable[Cell]) -> list[float]:
@@ -166,16 +191,14 @@ def training_cost(summaries: Summaries) -> Finding:
     In part if one of them is so, or is all that was measured. `python -m benchmarks` keeps the ratios; what was
     measured with twice as much load as there are cores does not count.
     """
-    file = summaries.store / "figures.json"
-    kept = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
-    room = kept.get("training", {})
-    found = {each["name"]: each["value"] for each in room.get("figures", [])}
+    room = _room(summaries.store / "figures.json", "training")
+    found = {figure.name: figure.value for figure in room.figures}
     ratios = {name: found[figure] for name, figure in _TRAINING.items() if figure in found}
     if not ratios:
         return nothing("needs a machine that does nothing else: python -m benchmarks training")
-    loads = room.get("begun_and_ended_with_load", [])
-    load = f"a load of {' and '.join(f'{each:g}' for each in loads)} on {room['cores']} cores"
-    if loads and max(loads) >= 2 * room["cores"]:
+    loads = room.begun_and_ended_with_load
+    load = f"a load of {' and '.join(f'{each:g}' for each in loads)} on {room.cores} cores"
+    if loads and max(loads) >= 2 * room.cores:
         told = "; ".join(f"{ratio:.2f} over {name}" for name, ratio in ratios.items())
         return nothing(
             f"needs a machine that does nothing else: python -m benchmarks training; with {load} it was {told}"

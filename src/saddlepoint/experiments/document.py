@@ -18,11 +18,11 @@ from pathlib import Path
 
 from saddlepoint.experiments.catalogue import find
 from saddlepoint.experiments.claims import claims_table
-from saddlepoint.experiments.finished import Attacked, Results
+from saddlepoint.experiments.finished import Attacked, Results, lowered
 from saddlepoint.experiments.pairs import pair_table
 from saddlepoint.experiments.plan import UNREPORTED, Block, Row
 from saddlepoint.experiments.stored import read_lines, read_summary
-from saddlepoint.experiments.summary import found_weights, lowered, summarise
+from saddlepoint.experiments.summary import found_weights, summarise
 from saddlepoint.report.tables import Cell, Column, Table, to_markdown
 from saddlepoint.runs.settings import UniversalSettings
 

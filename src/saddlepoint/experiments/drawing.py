@@ -15,7 +15,7 @@ from typing import Any
 
 from saddlepoint.experiments.figures import Panel, Sheet, sheets
 from saddlepoint.experiments.finished import collect
-from saddlepoint.experiments.places import keep_drawn
+from saddlepoint.experiments.places import keep_drawn, publishing
 from saddlepoint.experiments.plan import Experiment
 from saddlepoint.experiments.summary import summarise
 from saddlepoint.extras import install
@@ -56,7 +56,8 @@ def publish(
     """Write table.md, table.csv and table.tex, and the figures with the data they show.
 
     Everything is drawn from finished rows and measurements in the folder, whichever methods and labels they are
-    of: after several have run, the tables hold the paper's line and all of ours together.
+    of: after several have run, the tables hold the paper's line and all of ours together. Of several processes
+    that publish into one folder each waits for the one before.
 
     Args:
         experiment: Which one.
@@ -70,23 +71,24 @@ def publish(
     Raises:
         ValueError: A file with the name of a table or figure is where it goes, and was not drawn there before.
     """
-    results = collect(experiment, folder)
-    tables, drawn = summarise(results, skipped), sheets(results)
-    stems = ["table" if number == 0 else f"table-{number + 1}" for number in range(len(tables))]
-    names = [f"{stem}.{ending}" for stem in stems for ending in ("md", "csv", "tex")]
-    pictures = [f"{sheet.name}.{ending}" for sheet in drawn for ending in ("png", "svg")]
     gallery = folder if figures is None else figures
-    keep_drawn(
-        [(folder, [*names, *(f"{sheet.name}.json" for sheet in drawn)]), (gallery, pictures)]
-    )
-    written = []
-    for stem, table in zip(stems, tables, strict=True):
-        written += write_table(table, folder / stem)
-    for sheet in drawn:
-        written.append(folder / f"{sheet.name}.json")
-        write_atomically(written[-1], _data(sheet).encode())
-        written += draw(sheet, gallery)
-    return tables, written
+    with publishing(folder, gallery):
+        results = collect(experiment, folder)
+        tables, drawn = summarise(results, skipped), sheets(results)
+        stems = ["table" if number == 0 else f"table-{number + 1}" for number in range(len(tables))]
+        names = [f"{stem}.{ending}" for stem in stems for ending in ("md", "csv", "tex")]
+        pictures = [f"{sheet.name}.{ending}" for sheet in drawn for ending in ("png", "svg")]
+        keep_drawn(
+            [(folder, [*names, *(f"{sheet.name}.json" for sheet in drawn)]), (gallery, pictures)]
+        )
+        written = []
+        for stem, table in zip(stems, tables, strict=True):
+            written += write_table(table, folder / stem)
+        for sheet in drawn:
+            written.append(folder / f"{sheet.name}.json")
+            write_atomically(written[-1], _data(sheet).encode())
+            written += draw(sheet, gallery)
+        return tables, written
 
 
 def _data(sheet: Sheet) -> str:

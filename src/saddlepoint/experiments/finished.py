@@ -32,7 +32,7 @@ from saddlepoint.runs import AttackMetrics, Run, finished, lift, read_results, s
 from saddlepoint.runs.plain import read_plain
 from saddlepoint.runs.settings import AttackSettings
 
-__all__ = ["Attacked", "Measured", "Results", "Source", "collect"]
+__all__ = ["Attacked", "Measured", "Results", "Source", "collect", "lowered"]
 
 Kind = TypeVar("Kind", bound=MeasuredMetrics)
 
@@ -280,3 +280,23 @@ def _fits(measurement: Measurement, found: MeasuredMetrics) -> bool:
         return True
     rows = measurement.block.rows
     return isinstance(found, Times) and list(found.microseconds) == [r.strategy.key for r in rows]
+
+
+def lowered(results: Results) -> list[str]:
+    """A sentence on the rows whose attack computed in fewer bits."""
+    low = [item for item in results.attacks if item.precision != "float32"]
+    if not low:
+        return []
+    every = (
+        "All of our rows"
+        if len(low) == len(results.attacks)
+        else "Of our rows "
+        + "; ".join(
+            dict.fromkeys(
+                f"{item.block.label}, {item.row.strategy.label}, {item.source.name}" for item in low
+            )
+        )
+    )
+    return [
+        f"{every} were attacked with networks computing in {low[0].precision}; verdicts are in float32."
+    ]

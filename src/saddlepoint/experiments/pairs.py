@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from statistics import fmean
 from typing import NamedTuple
 
-from saddlepoint.experiments.finished import Attacked, Results
+from saddlepoint.experiments.finished import Attacked, Results, lowered
 from saddlepoint.experiments.plan import Row
 from saddlepoint.report.tables import Cell, Column, Table
 from saddlepoint.runs.settings import UniversalSettings
@@ -164,7 +164,7 @@ def pair_table(results: Results) -> list[Table]:
         if len(several) > 1:
             lines.append(_mean_line(label, several))
     title = f"{results.experiment.title}: what is gained over the average on the same images"
-    return [Table(title, _COLUMNS, tuple(lines))] if lines else []
+    return [Table(title, _COLUMNS, tuple(lines), tuple(lowered(results)))] if lines else []
 
 
 def _pair_line(pair: VerdictPair) -> tuple[Cell, ...]:

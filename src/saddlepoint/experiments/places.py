@@ -8,16 +8,19 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from saddlepoint.experiments.plan import LABELS, METHODS, Experiment
 from saddlepoint.files import write_atomically
-from saddlepoint.runs import RECORD, Run, texts
+from saddlepoint.runs import RECORD, Run, locked, texts
+from saddlepoint.runs.plain import read_json, read_plain
 
-__all__ = ["check_place", "complete_in", "keep_drawn", "line_of"]
+__all__ = ["check_place", "complete_in", "keep_drawn", "line_of", "publishing"]
 
 _DRAWN = "drawn.json"  # the names of the tables and figures that were drawn in the folder
+_PATIENCE = 600.0  # seconds; all tables and figures of an experiment are drawn in less
 
 
 def line_of(
@@ -90,6 +93,20 @@ def check_place(
         _check_foreign([name for name in there if re.fullmatch(pattern, name)], place)
 
 
+@contextmanager
+def publishing(*folders: Path) -> Iterator[None]:
+    """Within, this process alone publishes into the folders; others wait, and read what it has left there.
+
+    Raises:
+        ValueError: Another process has been publishing there for ten minutes.
+    """
+    with ExitStack() as stack:
+        # In one order, so that two never wait for each other.
+        for folder in sorted({folder.resolve() for folder in folders}):
+            stack.enter_context(locked(folder, wait=_PATIENCE))
+        yield
+
+
 def keep_drawn(places: Sequence[tuple[Path, Sequence[str]]]) -> None:
     """Write down which files an experiment is about to draw in its folders, so that they are known as its own.
 
@@ -118,16 +135,11 @@ def _check_foreign(there: Sequence[str], folder: Path) -> None:
 def _drawn(folder: Path) -> set[str]:
     """The names that `keep_drawn` wrote down."""
     path = folder / _DRAWN
-    try:
-        names = json.loads(path.read_text(encoding="utf-8")) if path.exists() else []
-    except (ValueError, RecursionError):
-        names = None
-    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
-        raise ValueError(
-            f"`{path}` must be the list of tables and figures that an experiment has drawn, got something "
-            "else; move it away, or choose another folder."
-        )
-    return set(names)
+    if not path.exists():
+        return set()
+    must = f"`{path}` must be the list of tables and figures that an experiment has drawn"
+    remedy = "move it away, or choose another folder"
+    return set(read_plain(list[str], read_json(path, must, remedy), must, remedy))
 
 
 def _experiments_in(folder: Path) -> set[str]:

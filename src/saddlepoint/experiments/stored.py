@@ -15,12 +15,14 @@ from typing import Any
 from saddlepoint import models
 from saddlepoint.experiments.building import describe
 from saddlepoint.experiments.finished import Attacked, Results, Source, collect
+from saddlepoint.experiments.places import publishing
 from saddlepoint.experiments.plan import LABELS, METHODS, Block, Experiment, Row
 from saddlepoint.experiments.summary import summarise
+from saddlepoint.experiments.truths import packed, unpacked
 from saddlepoint.files import write_atomically
 from saddlepoint.report.tables import Cell
 from saddlepoint.runs import Run, hash_settings, settings_of
-from saddlepoint.runs.plain import read_plain
+from saddlepoint.runs.plain import read_json, read_plain
 from saddlepoint.runs.settings import AttackSettings, UniversalSettings
 
 __all__ = ["SUMMARY_VERSION", "check_store", "read_lines", "read_summary", "write_summary"]
@@ -113,9 +115,10 @@ def write_summary(experiment: Experiment, folder: Path, store: Path) -> Path:
         "lines": list(summarise(results)[0].lines) if experiment.measurements else [],
     }
     path = store / f"{experiment.name}.json"
-    if path.is_file():
-        _keep_others(experiment, content, _content(experiment, store))
-    write_atomically(path, _text(content).encode())
+    with publishing(store):
+        if path.is_file():
+            _keep_others(experiment, content, _content(experiment, store))
+        write_atomically(path, _text(content).encode())
     return path
 
 
@@ -204,7 +207,13 @@ def read_summary(experiment: Experiment, store: Path) -> Results:
                 f"`{store}` must hold numbers of the present settings, got others for {raw['block']}, "
                 f"{raw['strategy']} of {experiment.name}; run `saddlepoint reproduce` again."
             )
-        attacks.append(_attacked(block, row, raw))
+        try:
+            attacks.append(_attacked(block, row, raw))
+        except ValueError as error:
+            raise ValueError(
+                f"`{store / experiment.name}.json` must hold a verdict for every row, got others for "
+                f"{raw['block']}, {raw['strategy']}; run `saddlepoint reproduce` again."
+            ) from error
     return Results(experiment, tuple(attacks))
 
 
@@ -247,14 +256,12 @@ def _content(experiment: Experiment, store: Path) -> dict[str, Any]:
             f"`saddlepoint reproduce {experiment.name} --store {store}`."
         )
     must = f"`{path}` must be a summary as `reproduce --store` writes it"
-    try:
-        content: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-        version = content.get("schema_version")
-    except (ValueError, RecursionError, AttributeError) as error:
-        raise ValueError(f"{must}, got a file that holds none; move it away.") from error
-    if version != SUMMARY_VERSION:
+    content = read_json(path, must, "move it away")
+    if not isinstance(content, dict):
+        raise ValueError(f"{must}, got a file that holds none; move it away.")
+    if (version := content.get("schema_version")) != SUMMARY_VERSION:
         raise ValueError(f"`{path}` must have version {SUMMARY_VERSION}, got {version}.")
-    read_plain(_Stored, content, must)
+    read_plain(_Stored, content, must, "move it away")
     return content
 
 
@@ -281,7 +288,7 @@ def _row(item: Attacked, run: Run) -> dict[str, Any]:
     if item.precision != "float32":
         raw["precision"] = item.precision
     if (verdicts := item.verdicts()) is not None:
-        raw["verdicts"] = _packed(verdicts)
+        raw["verdicts"] = packed(verdicts, filled="before")
     if item.row.strategy.key == "minmax" and (settled := item.settles()) is not None:
         raw["settled"] = settled
     return {**raw, "settings": _settings(item.block, item.row, raw)}
@@ -318,20 +325,12 @@ def _attacked(block: Block, row: Row, raw: dict[str, Any]) -> Attacked:
         weights=raw["weights"],
         evaluations=raw["evaluations"],
         precision=raw.get("precision", "float32"),
-        success=_unpacked(raw["verdicts"], raw["rows"]) if "verdicts" in raw else None,
+        success=unpacked(raw["verdicts"], raw["rows"], filled="before")
+        if "verdicts" in raw
+        else None,
         settled=raw.get("settled"),
         walked=raw.get("path"),
     )
-
-
-def _packed(verdicts: Sequence[bool]) -> str:
-    """A hexadecimal number, its highest bit the first row."""
-    bits = "".join("1" if verdict else "0" for verdict in verdicts)
-    return f"{int(bits, 2):0{-(-len(bits) // 4)}x}"
-
-
-def _unpacked(text: str, rows: int) -> tuple[bool, ...]:
-    return tuple(bit == "1" for bit in f"{int(text, 16):0{rows}b}")
 
 
 def _unique(items: list[Mapping[str, str]]) -> list[Mapping[str, str]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from saddlepoint.experiments.building import domain_names
-from saddlepoint.experiments.finished import Attacked, Results, Source
+from saddlepoint.experiments.finished import Attacked, Results, Source, lowered
 from saddlepoint.experiments.image_groups import IMAGE_GROUPS
 from saddlepoint.experiments.measurements import Distances, NetworkAccuracy, Residuals, Times
 from saddlepoint.experiments.networks import REPORTED_NETWORKS
@@ -93,26 +93,6 @@ def _missing_lifts(results: Results) -> list[str]:
     return [
         "Lift is the gain in ASR_all relative to the average of the same setting and source; there is none "
         "where that row has not been run on the same images, or where the average fools nothing."
-    ]
-
-
-def lowered(results: Results) -> list[str]:
-    """A sentence on the rows whose attack computed in fewer bits."""
-    low = [item for item in results.attacks if item.precision != "float32"]
-    if not low:
-        return []
-    every = (
-        "All of our rows"
-        if len(low) == len(results.attacks)
-        else "Of our rows "
-        + "; ".join(
-            dict.fromkeys(
-                f"{item.block.label}, {item.row.strategy.label}, {item.source.name}" for item in low
-            )
-        )
-    )
-    return [
-        f"{every} were attacked with networks computing in {low[0].precision}; verdicts are in float32."
     ]
 
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import functools
 import json
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
     from pydantic import TypeAdapter
 
-__all__ = ["printable", "quoted", "read_plain"]
+__all__ = ["printable", "quoted", "read_json", "read_plain"]
 
 T = TypeVar("T")
 
@@ -37,13 +38,32 @@ def quoted(value: object) -> str:
     return text if len(text) <= 100 else f"{text[:97]}..."
 
 
-def read_plain(kind: type[T], plain: object, must: str) -> T:
+def read_json(path: Path, must: str, remedy: str) -> object:
+    """What a JSON file holds: dictionaries, lists, numbers and words.
+
+    Args:
+        path: Of a file that is there.
+        must: The requirement, for the complaint.
+        remedy: What to do otherwise.
+
+    Raises:
+        ValueError: It is no JSON.
+    """
+    try:
+        found: object = json.loads(path.read_text(encoding="utf-8"))
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{must}, got a file that holds none; {remedy}.") from error
+    return found
+
+
+def read_plain(kind: type[T], plain: object, must: str, remedy: str = "repeat the run") -> T:
     """What JSON holds as the type it was written from, without any conversion.
 
     Args:
         kind: The type.
         plain: Dictionaries, lists, numbers and words.
         must: The requirement, for the complaint.
+        remedy: What to do otherwise.
 
     Raises:
         ValueError: A key is missing, unknown, or holds something else.
@@ -60,7 +80,7 @@ def read_plain(kind: type[T], plain: object, must: str) -> T:
             "missing": f"no `{key}`",
             "unexpected_keyword_argument": f"an unknown `{key}`",
         }.get(first["type"], f"{quoted(first['input'])} as `{key}`")
-        raise ValueError(f"{must}, got {got}; repeat the run.") from error
+        raise ValueError(f"{must}, got {got}; {remedy}.") from error
 
 
 @functools.cache

@@ -12,6 +12,7 @@ import os
 import platform
 import re
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
@@ -206,12 +207,16 @@ class Store:
 
 
 @contextmanager
-def locked(folder: Path) -> Iterator[None]:
-    """Within, this process alone writes into the run folder.
+def locked(folder: Path, *, wait: float = 0.0) -> Iterator[None]:
+    """Within, this process alone writes into the folder, that of a run or one that several runs publish into.
 
     The lock is the operating system's, on the file `run.lock`: it ends with the process, however that dies,
     so that a lock left by a killed process on this machine is no obstacle. What a process on another
     machine has left is not ours to judge: it is refused, and the message names the file to delete.
+
+    Args:
+        folder: Made if it is not there.
+        wait: Seconds to wait for whoever is writing there.
 
     Raises:
         ValueError: Another process is writing there; the message says which.
@@ -227,7 +232,7 @@ def locked(folder: Path) -> Iterator[None]:
     """
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / LOCK
-    file = _acquire(path)
+    file = _acquire(path, time.monotonic() + wait)
     try:
         file.seek(0)
         file.truncate()
@@ -239,7 +244,7 @@ def locked(folder: Path) -> Iterator[None]:
         file.close()
 
 
-def _acquire(path: Path) -> IO[str]:
+def _acquire(path: Path, until: float) -> IO[str]:
     """The opened lock file, locked by this process."""
     while True:
         file = _opened(path)
@@ -253,9 +258,11 @@ def _acquire(path: Path) -> IO[str]:
                     f"`{path}` must be a lock of saddlepoint, got another file; choose another folder."
                 )
             if not free or (owner and owner["host"] != platform.node()):
-                raise ValueError(_refusal(path, owner))
+                if time.monotonic() >= until:
+                    raise ValueError(_refusal(path, owner))
+                time.sleep(0.05)
             # Whoever held the lock before us may have removed the file after we had opened it.
-            if path.exists() and path.stat().st_ino == os.fstat(file.fileno()).st_ino:
+            elif path.exists() and path.stat().st_ino == os.fstat(file.fileno()).st_ino:
                 return file
         except BaseException:
             file.close()

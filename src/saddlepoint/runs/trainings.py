@@ -15,7 +15,7 @@ from safetensors.torch import save
 from torch import Tensor, nn
 
 from saddlepoint import data, models, training
-from saddlepoint.behind import keeping_buffers, keeping_modes
+from saddlepoint.behind import keeping_buffers, keeping_modes, keeping_random
 from saddlepoint.doctor.defaults import default_radius
 from saddlepoint.files import write_atomically
 from saddlepoint.problems import Ensemble
@@ -162,7 +162,7 @@ def first_answers(work: Work) -> Tensor | None:
     """What the network says to the first images before it is trained, see `answers`; nothing is left of it."""
     x, y = (tensor[:ASKED] for tensor in work.train)
     kept = keeping_modes([work.network], False), keeping_buffers([work.network])
-    with torch.random.fork_rng(), kept[0], kept[1]:
+    with keeping_random([work.network]), kept[0], kept[1]:
         return answers(Ensemble([work.network], x, y))
 
 

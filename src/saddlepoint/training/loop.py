@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from torch.utils.data import Dataset
 
 from saddlepoint.bars import telling
+from saddlepoint.behind import keeping_random
 from saddlepoint.calls import full_precision
 from saddlepoint.counts import check_seed
 from saddlepoint.directions import raw
@@ -212,7 +213,7 @@ def _decided(model: nn.Module, loader: Loader, path: Path | None) -> Precision:
     if path is not None and path.exists():
         found: Precision = read_config(path).get("precision", "float32")
         return found
-    with torch.random.fork_rng():  # drawing a batch takes numbers from the generator
+    with keeping_random([model]):  # drawing a batch takes numbers from the generator
         x, y, _ = as_batch(next(iter(loader)))
     return faster_precision(model, x, y)
 

@@ -14,6 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from saddlepoint.behind import keeping_random
 from saddlepoint.files import write_atomically
 from saddlepoint.solver.schedule import SIZES
 
@@ -115,11 +116,10 @@ class Session:
 
     def run(self) -> None:
         """All epochs that are left; afterwards the model has the parameters of the best one, if validated."""
-        cuda = {p.device.index for p in self.model.parameters() if p.device.type == "cuda"}
         with (
             _modes_kept(self.model),
             torch.enable_grad(),
-            torch.random.fork_rng(devices=sorted(cuda)),
+            keeping_random([self.model]),
             self.world.averaging(self.model, self.optimizer),
         ):
             for epoch in range(len(self.history), self.recipe.epochs):
