@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-from benchmarks.defence import calibrate, page, plan, ship, work
+from benchmarks.defence import calibrate, page, plan, ship, unseen, work
 from benchmarks.defence.__main__ import PAGE, STORE, main
 
 from folders import ROOT
@@ -21,6 +21,7 @@ from saddlepoint.experiments.truths import packed, unpacked
 from saddlepoint.projections import l2, linf
 from saddlepoint.rules import MinMax
 from saddlepoint.runs import texts
+from saddlepoint.training.ampgd import RULE
 
 TINY = plan.Table(
     "tiny",
@@ -55,10 +56,18 @@ class TestPlan:
 
     def test_no_step_of_the_grid_is_cut(self) -> None:
         for each in plan.TABLES["grid"].trainings():
-            rule = texts.rule(each.settings.rule)
-            assert isinstance(rule, MinMax)
-            assert rule.step_size is not None
-            assert rule.step_size * rule.gamma <= 1
+            if each.settings.method == "ampgd":
+                rule = texts.rule(each.settings.rule)
+                assert isinstance(rule, MinMax)
+                assert rule.step_size is not None
+                assert rule.step_size * rule.gamma <= 1
+
+    def test_the_grid_is_around_the_default_and_not_judged_on_test_images(self) -> None:
+        grid = plan.TABLES["grid"]
+        first, *_ = grid.trainings()
+        assert texts.rule(first.settings.rule) == RULE
+        assert len([row for row in grid.rows if row.startswith("beta")]) == 9
+        assert list(grid.suites) == [unseen.SUITE]
 
     @pytest.mark.parametrize("name", plan.TABLES)
     def test_every_training_is_a_line_that_the_command_takes(self, name: str) -> None:
@@ -238,29 +247,75 @@ class TestCalibration:
             assert trained[n][1] == f"l2:{math.exp(0.1 * n):.6g}"
         assert json.loads((tmp_path / "calibrate" / "tiny" / "ampgd-0.json").read_text()) == done
 
-    def test_the_judge_sees_images_that_training_has_not_seen(
-        self, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        x, y = data.sample("mnist", limit=50)
-        asked: list[int] = []
+
+class TestUnseen:
+    @pytest.fixture(autouse=True)
+    def images(self, monkeypatch: pytest.MonkeyPatch) -> tuple[torch.Tensor, torch.Tensor]:
+        """Take the embedded images for those of training, which are downloaded."""
+        x, y = data.sample("mnist", limit=630)
 
         def load(name: str, split: str, limit: int) -> tuple[torch.Tensor, torch.Tensor]:
-            asked.append(limit)
+            assert split == "train"
             return x[:limit], y[:limit]
 
-        seen: list[torch.Tensor] = []
+        monkeypatch.setattr(unseen.data, "load", load)
+        return x, y
 
-        def judged(model: Any, images: torch.Tensor, *_: Any) -> Any:
-            seen.append(images)
-            return robust_accuracy(model, images[:2], y[:2], {"linf": linf(0.01)})
+    def test_images_are_those_that_training_has_not_seen(
+        self, images: tuple[torch.Tensor, torch.Tensor]
+    ) -> None:
+        settings = next(TINY.trainings()).settings
+        x, y = unseen.images_behind(settings, 5)
+        assert torch.equal(x, images[0][620:625])
+        assert torch.equal(y, images[1][620:625])
+        with pytest.raises(ValueError, match="`images` must be at most 10"):
+            unseen.images_behind(settings, 11)
 
-        monkeypatch.setattr(calibrate.data, "load", load)
-        monkeypatch.setattr(calibrate, "robust_accuracy", judged)
-        few = replace(TINY, shared={**TINY.shared, "limit": 40})
-        judge = calibrate.judge_of(next(few.trainings()), images=10)
-        judge("mnist-a")  # type: ignore[arg-type]
-        assert asked == [50]
-        assert torch.equal(seen[0], x[40:])
+    def test_a_training_on_all_images_leaves_none(self) -> None:
+        with pytest.raises(ValueError, match="must leave training images aside"):
+            unseen.images_behind(next(plan.TABLES["full"].trainings()).settings, 5)
+
+    def test_what_is_kept_is_what_the_evaluation_says(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        few = replace(TINY, rows={"AMPGD": {"method": "ampgd"}}, more={}, suites={"unseen": 5})
+        training = next(few.trainings())
+        monkeypatch.setattr(work, "train_once", lambda *_: None)
+        monkeypatch.setattr(
+            work,
+            "described",
+            lambda *_: network(training, {"clean": torch.ones(1, dtype=torch.bool)}),
+        )
+        asked = {}
+
+        def judged(settings: Any, images: int, file: Path) -> Any:
+            asked["file"] = file
+            x, y = unseen.images_behind(settings, images)
+            found = robust_accuracy(
+                models.load("mnist-c"), x, y, {"linf": linf(0.1), "l2": l2(1.0)}
+            )
+            asked["found"] = found
+            return found
+
+        monkeypatch.setattr(unseen, "judged", judged)
+        store = work.Store(tmp_path / "store.json")
+        work.carry_out([few], store, tmp_path)
+        assert asked["file"] == training.folder(tmp_path) / "train" / "model.safetensors"
+        (row,) = page.lines(few, "unseen", store.networks)
+        found = asked["found"]
+        assert row.share("union") == pytest.approx(100 * found.union)
+        for name, share in found.per_threat.items():
+            assert row.share(name) == pytest.approx(100 * share)
+        assert 0 < found.per_threat["linf"] < 1
+        assert "training images that no row has seen, 5 images" in page.rendered(
+            few, "unseen", store.networks
+        )
+        assert list(work.missing([few], store)) == []
+        assert [
+            line.split()[0] for line in work.lines([few], work.Store(tmp_path / "s"), tmp_path)
+        ] == [
+            *("saddlepoint", "python"),
+        ]
 
 
 class TestPage:

@@ -15,10 +15,9 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from saddlepoint import data, models
-from saddlepoint.evaluation import robust_accuracy
 from saddlepoint.runs import texts
 
+from . import unseen
 from .plan import TABLES, Training
 from .work import train_once
 
@@ -68,23 +67,6 @@ def calibrate(training: Training, rounds: int, runs: Path, judge: Judge) -> list
     return done
 
 
-def judge_of(training: Training, images: int) -> Judge:
-    """`quick` on training images behind those that are trained and validated on."""
-    settings = training.settings
-    if settings.limit is None:
-        raise ValueError(
-            "`table` must leave training images aside (limit), got one that takes all."
-        )
-    x, y = data.load(settings.data, "train", settings.limit + images)
-    x, y = x[settings.limit :], y[settings.limit :]
-    balls = {name: each.ball for name, each in texts.threats(settings.threat).items()}
-
-    def judge(file: Path) -> dict[str, float]:
-        return robust_accuracy(models.load(file), x, y, balls, "quick").per_threat
-
-    return judge
-
-
 def main(words: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.defence.calibrate", description=__doc__
@@ -98,7 +80,12 @@ def main(words: Sequence[str] | None = None) -> int:
     rows = [each for each in TABLES[options.table].trainings() if each.row == options.row]
     if not rows:
         parser.error(f"`row` must be one of {', '.join(TABLES[options.table].rows)}")
-    calibrate(rows[0], options.rounds, options.runs, judge_of(rows[0], options.images))
+    settings = rows[0].settings
+
+    def judge(file: Path) -> Mapping[str, float]:
+        return unseen.judged(settings, options.images, file).per_threat
+
+    calibrate(rows[0], options.rounds, options.runs, judge)
     return 0
 
 

@@ -18,6 +18,7 @@ from saddlepoint.experiments.defences import PUBLISHED
 from saddlepoint.experiments.pairs import mean_of
 from saddlepoint.experiments.truths import unpacked
 
+from . import unseen
 from .plan import TABLES, Table
 
 SUITES = {
@@ -25,17 +26,19 @@ SUITES = {
     "autoattack": "AutoAttack",
     "autoattack+": "AutoAttack+",
     "paper": "suite `paper`",
+    unseen.SUITE: "`quick`, on training images that no row has seen",
 }
 _MARKED = re.compile(r"(<!-- defence -->\n).*?(<!-- end of defence -->)", re.DOTALL)
 _INTRODUCTION = """\
 Written by `python -m benchmarks.defence` from `docs/results/defence.json`; the network is `mnist_cnn_small`
 with radii (0.3, 2, 10), for CIFAR-10 `preact_resnet_small` with (0.03, 0.5, 12). Accuracy in percent on the
-first test images, under every attack of a suite; clean accuracy is that of all test images. With several
-seeds numbers are means over them, and the smallest and largest union follow in brackets; **one seed has no
-spread, and says little about a method**. "Minus it" is the union of the first row minus that of this
-row, image by image on the same images and averaged over the seeds that both have, which are named where they
-are fewer than either has, with a 95 % interval over images; what another seed would change is not in it. Where
-the paper publishes a number under the same suite, that of its own, larger network follows.
+first test images, or where something is chosen by it on training images that no row has seen, under every
+attack of a suite; clean accuracy is that of all test images. With several seeds numbers are means over
+them, and the smallest and largest union follow in brackets; **one seed has no spread, and says little about
+a method**. "Minus it" is the union of the first row minus that of this row, image by image on the same
+images and averaged over the seeds that both have, which are named where they are fewer than either has,
+with a 95 % interval over images; what another seed would change is not in it. Where the paper publishes a
+number under the same suite, that of its own, larger network follows.
 """
 
 

@@ -12,11 +12,13 @@ from typing import Any
 
 import torch
 
+from saddlepoint.evaluation import RobustAccuracy
 from saddlepoint.experiments.defences import DEFENCE_SCHEMA, read_defences
 from saddlepoint.experiments.truths import packed
 from saddlepoint.runs.reading import read_results
 from saddlepoint.runs.settings import EvaluateSettings, TrainSettings
 
+from . import unseen
 from .plan import Table, Training
 
 
@@ -70,8 +72,11 @@ def lines(tables: Iterable[Table], store: Store, runs: Path) -> Iterator[str]:
         if training.key not in told:
             told.add(training.key)
             yield training.settings.command(resume=True, out=folder / "train")
-        judge = training.judged_by(suite, images, runs)
-        yield judge.command(resume=True, out=folder / suite)
+        if suite == unseen.SUITE:
+            yield f"python -m benchmarks.defence {training.table}"
+        else:
+            judge = training.judged_by(suite, images, runs)
+            yield judge.command(resume=True, out=folder / suite)
 
 
 def carry_out(tables: Iterable[Table], store: Store, runs: Path) -> None:
@@ -83,11 +88,15 @@ def carry_out(tables: Iterable[Table], store: Store, runs: Path) -> None:
     for training, suite, images in missing(tables, store):
         folder = training.folder(runs)
         train_once(training.settings, folder / "train")
-        judge = training.judged_by(suite, images, runs)
-        if not _done(folder / suite, judge):
-            _run(judge.command(resume=True, quiet=True, out=folder / suite))
         about = described(training, folder / "train")
-        store.keep(training, about, suite, verdicts(folder / suite))
+        if suite == unseen.SUITE:
+            file = folder / "train" / "model.safetensors"
+            store.keep(training, about, suite, kept(unseen.judged(training.settings, images, file)))
+        else:
+            judge = training.judged_by(suite, images, runs)
+            if not _done(folder / suite, judge):
+                _run(judge.command(resume=True, quiet=True, out=folder / suite))
+            store.keep(training, about, suite, verdicts(folder / suite))
         print(f"{training.key}: {suite} on {images} images", flush=True)
 
 
@@ -134,6 +143,12 @@ def verdicts(folder: Path) -> dict[str, Any]:
         ]
         found[name] = _digits(correct & ~torch.stack(broken).any(dim=0))
     return found
+
+
+def kept(found: RobustAccuracy) -> dict[str, Any]:
+    """The same of an evaluation that has no folder."""
+    truths = {"clean": found.correct} | {name: found.still_right(name) for name in found.balls}
+    return {"images": found.count} | {name: _digits(each) for name, each in truths.items()}
 
 
 def _digits(right: torch.Tensor) -> str:
