@@ -99,7 +99,7 @@ _COLOUR = {
 _LITERAL = {"Algorithm 2 to the letter": {"method": "ampgd-paper", "steps": 30, "ramp": 0}}
 # The default first, to which the others are compared.
 _GRID = sorted(
-    itertools.product((0.3, 1.0, 2.0), (0.1, 0.3, 0.5)), key=lambda each: each != (1.0, 0.5)
+    itertools.product((0.3, 1.0, 2.0), (0.02, 0.1, 0.5)), key=lambda each: each != (1.0, 0.5)
 )
 
 
