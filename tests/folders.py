@@ -23,12 +23,12 @@ def without_time(value: Any) -> Any:
 
 
 def assert_same_folders(one: Path, two: Path) -> None:
-    """The same files, with the same tensors and histories to the bit and the same records but for times."""
+    """The same files, with the same tensors, histories, tables and figures, and records but for times."""
     files = _files(one)
     assert files == _files(two)
     assert any(name.endswith(runs.RECORD) for name in files)
     for name in files:
-        if name.endswith((".safetensors", ".jsonl")):
+        if name.endswith((".safetensors", ".jsonl", ".csv", ".png", ".svg")):
             assert (one / name).read_bytes() == (two / name).read_bytes(), name
         elif name.endswith(runs.RECORD):
             records = [without_time(json.loads((f / name).read_text())) for f in (one, two)]

@@ -19,7 +19,7 @@ COMMANDS = {
     "--batch-size 1 --no-doctor",
     "train": "train --data mnist-sample --model C --threat linf:0.1 --threat l2:1 --start warm --limit 160 "
     "--held-out 8 --epochs 2 --steps 1 --checkpoint-every 1 --test-images 4 --test-steps 1 --test-restarts 1",
-    "reproduce": "reproduce universal-mnist --limit 6 --only 'A, eps 0.2, K = 2'",
+    "reproduce": "reproduce eps-mnist-abc --limit 3 --only 'linf, eps 0.1'",
 }
 KILLS = 6  # of every command, evenly over its changes to the disk
 
@@ -31,6 +31,9 @@ def test_a_run_that_is_killed_anywhere_ends_as_if_it_had_not_been(
     words = shlex.split(COMMANDS[name])
     (whole,) = nursery.run(*words, "--out", "whole", cwd=tmp_path)
     assert whole.code == 0, whole.err
+    assert name != "reproduce" or list(
+        tmp_path.glob("whole/*.png")
+    )  # figures are among its changes
     moments = {1 + number * (whole.changes - 1) // (KILLS - 1) for number in range(KILLS)}
     assert len(moments) == KILLS
     for moment in sorted(moments):
