@@ -264,3 +264,39 @@ def test_what_public_things_take_return_and_hold_is_public() -> None:
         if each.__module__.startswith("saddlepoint") and each not in public
     }
     assert hidden == set()
+
+
+# Who writes files besides `runs`, and what; none of it is a record, a page of tensors or a lock of a run.
+WRITERS = {
+    "files": "whole files, for all",
+    "data/sources": "the user's cache of data sets",
+    "evaluation/saved_images": "pictures, for --save-images",
+    "training/checkpoints": "checkpoints, which `sp.train(out=)` has too",
+    "training/session": "the history beside them",
+    "report/page": "report.html and pictures beside it",
+    "report/result_page": "the page of a result that is in no run",
+    "report/compare": "leaderboards",
+    "report/doctor_page": "the page of the doctor",
+    "report/tables": "tables",
+    "experiments/drawing": "figures",
+    "experiments/places": "the list of tables and figures",
+    "experiments/stored": "summaries",
+    "cli/reproduce": "documents with tables",
+}
+_WRITING = {"write_atomically", "write_tensors", "write_text", "write_bytes", "save_file", "unlink"}
+
+
+def test_run_folders_are_written_by_runs_alone() -> None:
+    found = set()
+    for path in ROOT.rglob("*.py"):
+        calls = (
+            n.func for n in ast.walk(ast.parse(path.read_text("utf-8"))) if isinstance(n, ast.Call)
+        )
+        names = {f.attr if isinstance(f, ast.Attribute) else getattr(f, "id", "") for f in calls}
+        if names & _WRITING:
+            found.add(path.relative_to(ROOT).with_suffix("").as_posix())
+    assert {name for name in found if not name.startswith("runs/")} == set(WRITERS)
+    text = {name: (ROOT / f"{name}.py").read_text("utf-8") for name in WRITERS}
+    ours = r"\b(RECORD|TENSORS|PAGES|LOCK)\b|run\.json|tensors\.safetensors"
+    writing = [n for n in text if re.search(rf"write_(atomically|tensors)\([^)]*({ours})", text[n])]
+    assert writing == []

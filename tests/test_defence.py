@@ -121,6 +121,16 @@ class TestStore:
         rows = page.lines(TINY, "quick", store.networks)
         assert [(row.row, row.seeds) for row in rows] == [("AMPGD", (0,))]
 
+    def test_what_another_process_has_kept_meanwhile_stays(self, tmp_path: Path) -> None:
+        one, two = (work.Store(tmp_path / "store.json") for _ in range(2))
+        judged = {"images": 1, "clean": "80", "linf": "00"}
+        for store, training in zip((one, two), TINY.trainings(), strict=False):
+            about = {"command": training.settings.command(), "sha256": "1", "weights": {}}
+            store.keep(training, about, "quick", judged)
+        assert set(two.networks) == {t.key for t in list(TINY.trainings())[:2]}
+        assert work.Store(tmp_path / "store.json").content == two.content
+        assert [path.name for path in tmp_path.iterdir()] == ["store.json"]
+
     def test_a_network_that_was_trained_anew_loses_what_was_found_of_the_older(
         self, tmp_path: Path
     ) -> None:

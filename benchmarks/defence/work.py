@@ -15,6 +15,8 @@ import torch
 from saddlepoint.evaluation import RobustAccuracy
 from saddlepoint.experiments.defences import DEFENCE_SCHEMA, read_defences
 from saddlepoint.experiments.truths import packed
+from saddlepoint.files import write_atomically
+from saddlepoint.runs import locked
 from saddlepoint.runs.reading import read_results
 from saddlepoint.runs.settings import EvaluateSettings, TrainSettings
 
@@ -28,9 +30,12 @@ class Store:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.content: dict[str, Any] = {"schema": DEFENCE_SCHEMA, "trainings": {}}
-        if path.exists():
-            read_defences(path)  # refuses what is damaged
-            self.content = json.loads(path.read_text(encoding="utf-8"))
+        self._read()
+
+    def _read(self) -> None:
+        if self.path.exists():
+            read_defences(self.path)  # refuses what is damaged
+            self.content = json.loads(self.path.read_text(encoding="utf-8"))
 
     @property
     def networks(self) -> dict[str, Any]:
@@ -45,14 +50,13 @@ class Store:
 
     def keep(self, training: Training, about: dict[str, Any], suite: str, judged: Any) -> None:
         """Add what a suite found; of a network that was trained anew the older findings are dropped."""
-        old = self.networks.get(training.key, {})
-        suites = old["suites"] if old.get("sha256") == about["sha256"] else {}
-        self.networks[training.key] = {**about, "suites": {**suites, suite: judged}}
-        self.content["trainings"] = dict(sorted(self.networks.items()))
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        beside = self.path.with_suffix(".part")
-        beside.write_text(json.dumps(self.content, indent=1) + "\n", encoding="utf-8")
-        beside.replace(self.path)
+        with locked(self.path.parent, wait=60):
+            self._read()  # another process may have added to it
+            old = self.networks.get(training.key, {})
+            suites = old["suites"] if old.get("sha256") == about["sha256"] else {}
+            self.networks[training.key] = {**about, "suites": {**suites, suite: judged}}
+            self.content["trainings"] = dict(sorted(self.networks.items()))
+            write_atomically(self.path, (json.dumps(self.content, indent=1) + "\n").encode())
 
 
 def missing(tables: Iterable[Table], store: Store) -> Iterator[tuple[Training, str, int]]:

@@ -1,6 +1,6 @@
 """`saddlepoint evaluate`: how many images does a model still classify correctly under every attack?"""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -16,14 +16,10 @@ from .flags import ImagesRunning, check_models, given, takes
 if TYPE_CHECKING:
     from saddlepoint.doctor import Finding
     from saddlepoint.evaluation import EvaluationProgress, Ledger
-    from saddlepoint.problems import Ensemble, Model, Product
-    from saddlepoint.projections import LpBall
     from saddlepoint.runs import Run
     from saddlepoint.runs.evaluating import EvaluationJob
     from saddlepoint.runs.evaluations import Result
     from saddlepoint.runs.materials import Images
-
-    Findings = Mapping[str, tuple[Finding, ...]]
 
 __all__ = ["evaluate", "finish"]
 
@@ -81,44 +77,37 @@ def _prepared(
     loaded: EvaluateSettings, running: "EvaluateRunning", rank: int, *, named: bool
 ) -> int:
     """Load images and models, look at them, and evaluate."""
-    from saddlepoint.runs import Examined, build, evaluating
-    from saddlepoint.runs.preparing import prepared, with_precisions
-    from saddlepoint.runs.training_parts import doubts
+    from saddlepoint.runs import evaluating
+    from saddlepoint.runs.preparing import prepared
 
     from . import folders, progress, show
 
+    quiet, resume = running.quiet, running.resume
     folder = folders.run_folder(f"evaluate-{Path(loaded.data).stem}", running)
     folders.check_images(running, folder)
     taken = partial(data_taken, loaded.data, given=named)
-    with taken(), usage(), show.warnings_as_notes(quiet=running.quiet):
+    with taken(), usage(), show.warnings_as_notes(quiet=quiet):
         evaluating.threats_of(loaded)  # before anything is loaded
         with progress.downloads() as downloading:
             ready = prepared(loaded, trust=running.trust, progress=downloading)
-        images, models, asked = ready.images, ready.models, loaded.precision
-        show.size_used(loaded.size, ready.settings.size, ready.settings.crop, quiet=running.quiet)
-        show.limit_used(loaded.limit, len(images.x), quiet=running.quiet)
-        problem = build.evaluated_problem(ready.settings, ready.x, ready.y, models)
-        loaded, low = with_precisions(ready.settings, problem, folder, resume=running.resume)
-        show.precision_used(asked, loaded.precision, quiet=running.quiet)
+        show.size_used(loaded.size, ready.settings.size, ready.settings.crop, quiet=quiet)
+        show.limit_used(loaded.limit, len(ready.images.x), quiet=quiet)
+        found = evaluating.assembled(ready, folder, running.on_failure, resume=resume)
+        show.precision_used(loaded.precision, found[0].precision, quiet=quiet)
     with taken(), library():
-        job = evaluating.evaluation_job(loaded, problem, low, running.on_failure)
-    line = job.settings.command(**running.flags())
-    notes = (*job.notes, *doubts(loaded.models, list(models), images.x))
-    run = build.record_of(job.settings, problem, images, models, line).but(warnings=notes)
+        job = found[1]()
+    run = evaluating.record_evaluation(job, ready, job.settings.command(**running.flags()))
     if running.doctor:
         # Before the folder is opened: a run that is there is not replaced by one that is refused.
+        with usage():
+            earlier = evaluating.earlier_findings(folder, resume=resume)
         try:
-            with usage():
-                findings = evaluating.earlier_findings(folder, resume=running.resume)
-            with taken():
-                findings = findings or _examine(models, problem, images, job.balls, running)
+            with taken(), library():
+                tell = partial(_tell_finding, quiet=quiet)
+                run = evaluating.examined_by_doctor(run, job, ready, earlier, tell)
         except KeyboardInterrupt:
             return folders.stopped("nothing is saved yet", run, folder, running)
-        if refused := evaluating.unfit(findings):
-            with taken():
-                raise LibraryError(refused)
-        run = Examined(doctor=findings).noted(run)
-    return _run(job, run, folder, running, rank, images)
+    return _run(job, run, folder, running, rank, ready.images)
 
 
 def _run(
@@ -244,26 +233,14 @@ def _evaluate(
         ) from error
 
 
-def _examine(
-    models: "Mapping[str, Model]",
-    problem: "Ensemble | Product",
-    images: "Images",
-    balls: "Mapping[str, LpBall]",
-    running: EvaluateRunning,
-) -> "Findings":
-    """What the doctor finds, model by model, told as it is found."""
-    from saddlepoint.runs.evaluating import examine_models
-
+def _tell_finding(name: str, findings: "tuple[Finding, ...] | None", *, quiet: bool) -> None:
+    """What the doctor finds of a model, told as it is found."""
     from . import doctor, show
 
-    def tell(name: str, findings: "tuple[Finding, ...] | None") -> None:
-        if findings is None:
-            show.note(f"doctor: examining {name} ...", quiet=running.quiet)
-            return
-        show.note(f"doctor: {name}: {doctor.verdict(findings)}", quiet=running.quiet)
-        for finding in findings:
-            if finding.status != "ok":
-                show.note("\n".join(doctor.lines(finding)), quiet=running.quiet)
-
-    with library():
-        return examine_models(models, problem, images.family, balls, tell)
+    if findings is None:
+        show.note(f"doctor: examining {name} ...", quiet=quiet)
+        return
+    show.note(f"doctor: {name}: {doctor.verdict(findings)}", quiet=quiet)
+    for finding in findings:
+        if finding.status != "ok":
+            show.note("\n".join(doctor.lines(finding)), quiet=quiet)

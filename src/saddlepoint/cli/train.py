@@ -75,25 +75,18 @@ def train(*, settings: Any = None, running: TrainRunning | None = None) -> int:
 def _train(loaded: TrainSettings, running: TrainRunning, out: Path, rank: int) -> int:
     """Load images and network, train, test, and show what came out."""
     from saddlepoint import runs
-    from saddlepoint.runs import sizes, texts, training_parts, trainings
-    from saddlepoint.training.distributed import World
+    from saddlepoint.runs import trainings
 
     from . import folders, progress, show
 
-    quiet = running.quiet
-    threats = texts.threats(loaded.threat)
+    quiet, asked = running.quiet, loaded
     with show.warnings_as_notes(quiet=quiet):
-        recipe = trainings.recipe_of(loaded)
-        shown = progress.downloads() if rank == 0 else nullcontext()
-        with World.current().one_then_all(), shown as report:
-            asked_size, loaded = loaded.size, sizes.with_size(loaded)
-            images = training_parts.training_images(loaded, report)
-        show.size_used(asked_size, loaded.size, loaded.crop, quiet=quiet)
-        show.limit_used(loaded.limit, len(images[0].x), quiet=quiet)
-        work = trainings.prepare(loaded, recipe, threats, images, running.device)
-        asked = loaded.precision
-        loaded = trainings.with_precision(loaded, work, out, resume=running.resume)
-        show.precision_used([asked], [loaded.precision], quiet=quiet)
+        with progress.downloads() if rank == 0 else nullcontext() as report:
+            ready = trainings.load(asked, report)
+        show.size_used(asked.size, ready.settings.size, ready.settings.crop, quiet=quiet)
+        show.limit_used(asked.limit, len(ready.images[0].x), quiet=quiet)
+        loaded, work = trainings.prepare(ready, running.device, out, resume=running.resume)
+        show.precision_used([asked.precision], [loaded.precision], quiet=quiet)
         run = trainings.record_training(loaded, work, loaded.command(**running.flags()))
         try:
             ask = partial(trainings.first_answers, work)

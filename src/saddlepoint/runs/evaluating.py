@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, final
 
@@ -23,27 +24,34 @@ from saddlepoint.precision import Precisions
 from saddlepoint.problems import AbstractProblem, Ensemble, Model, Product
 from saddlepoint.projections import LpBall
 from saddlepoint.runs import texts
+from saddlepoint.runs.build import evaluated_problem, record_of
 from saddlepoint.runs.evaluations import Result, evaluation_metrics, evaluation_tensors
 from saddlepoint.runs.execute import Execution
-from saddlepoint.runs.metrics import examined
+from saddlepoint.runs.metrics import Examined, examined
+from saddlepoint.runs.preparing import Prepared, with_precisions
 from saddlepoint.runs.record import RECORD, Run
 from saddlepoint.runs.rows import class_count, no_better_than_chance
 from saddlepoint.runs.settings import EvaluateSettings
+from saddlepoint.runs.training_parts import doubts
 from saddlepoint.solver.inspection import look
 from saddlepoint.training.distributed import World
 
 __all__ = [
     "EvaluationJob",
+    "assembled",
     "earlier_findings",
     "evaluation_job",
     "examine_models",
+    "examined_by_doctor",
     "finish_evaluation",
+    "record_evaluation",
     "threats_of",
     "unfit",
 ]
 
 Findings = Mapping[str, tuple[Finding, ...]]
 
+Tell = Callable[[str, tuple[Finding, ...] | None], None]
 _EXAMINED = 32  # images the doctor looks at
 
 
@@ -127,6 +135,26 @@ def evaluation_job(
     return EvaluationJob(settings, problem, balls, on_failure, precisions, seen.accumulate, notes)
 
 
+def assembled(
+    ready: Prepared[EvaluateSettings], folder: Path, on_failure: OnFailure, *, resume: bool
+) -> tuple[EvaluateSettings, Callable[[], EvaluationJob]]:
+    """An evaluation from what was loaded: its settings with precisions, and what makes the job; see `build`.
+
+    Raises:
+        ValueError: Something does not fit that the user can mend.
+    """
+    problem = evaluated_problem(ready.settings, ready.x, ready.y, ready.models)
+    settings, low = with_precisions(ready.settings, problem, folder, resume=resume)
+    return settings, partial(evaluation_job, settings, problem, low, on_failure)
+
+
+def record_evaluation(job: EvaluationJob, ready: Prepared[EvaluateSettings], command: str) -> Run:
+    """The record of an evaluation that begins, with what is odd about models, radii and images."""
+    notes = (*job.notes, *doubts(job.settings.models, list(ready.models), ready.images.x))
+    run = record_of(job.settings, job.problem, ready.images, ready.models, command)
+    return run.but(warnings=notes)
+
+
 def earlier_findings(folder: Path, *, resume: bool) -> Findings:
     """What the doctor found when the run that is continued began; empty where there is none.
 
@@ -136,12 +164,28 @@ def earlier_findings(folder: Path, *, resume: bool) -> Findings:
     return examined(Run.read(folder)) if resume and (folder / RECORD).is_file() else {}
 
 
+def examined_by_doctor(
+    run: Run, job: EvaluationJob, ready: Prepared[EvaluateSettings], earlier: Findings, tell: Tell
+) -> Run:
+    """The record with what the doctor finds of the models, or has found when the run began.
+
+    Raises:
+        ValueError: A model is not fit to be evaluated.
+    """
+    found = earlier or examine_models(
+        ready.models, job.problem, ready.images.family, job.balls, tell
+    )
+    if refused := unfit(found):
+        raise ValueError(refused)
+    return Examined(doctor=found).noted(run)
+
+
 def examine_models(
     models: Mapping[str, Model],
     problem: Ensemble | Product,
     family: str,
     balls: Mapping[str, LpBall],
-    tell: Callable[[str, tuple[Finding, ...] | None], None],
+    tell: Tell,
 ) -> Findings:
     """What the doctor finds on a few images of all classes, at the linf radius of the threats if there is one.
 

@@ -28,28 +28,31 @@ from saddlepoint.runs.preparing import begun_with
 from saddlepoint.runs.record import Run
 from saddlepoint.runs.refusals import ASKED, answers
 from saddlepoint.runs.settings import TrainSettings
+from saddlepoint.runs.sizes import with_size
 from saddlepoint.runs.training_parts import (
     architecture_of,
     first_network,
     hashes_of_start,
     keep_seen,
     prepared_as,
+    training_images,
     unwrapped,
 )
 from saddlepoint.training import Recipe, Threat, TrainingProgress
 from saddlepoint.training.checkpoints import read_epochs
+from saddlepoint.training.distributed import World
 from saddlepoint.training.inner import faster_precision
 from saddlepoint.training.methods import with_radii
 from saddlepoint.training.session import CHECKPOINT
 
 __all__ = [
+    "Loaded",
     "Work",
     "first_answers",
+    "load",
     "prepare",
-    "recipe_of",
     "record_training",
     "train_and_test",
-    "with_precision",
 ]
 
 Pair = tuple[Tensor, Tensor]
@@ -70,7 +73,7 @@ class Work:
     usual_radius: float
 
 
-def recipe_of(settings: TrainSettings) -> Recipe:
+def _recipe_of(settings: TrainSettings) -> Recipe:
     """The schedule of a training.
 
     Raises:
@@ -94,25 +97,49 @@ def recipe_of(settings: TrainSettings) -> Recipe:
     return recipe
 
 
+@final
+@dataclass(frozen=True)
+class Loaded:
+    """What the settings of a training name: its images, and the settings with the size that those have."""
+
+    settings: TrainSettings
+    recipe: Recipe
+    threats: Mapping[str, Threat]
+    images: tuple[Images, Images]
+
+
+def load(settings: TrainSettings, progress: Callable[[str, int, int], None] | None) -> Loaded:
+    """The images of a training; process 0 downloads for all.
+
+    Raises:
+        ValueError: The settings contradict each other, said before anything is loaded, or the images do.
+    """
+    threats, recipe = texts.threats(settings.threat), _recipe_of(settings)
+    with World.current().one_then_all():
+        settings = with_size(settings)
+        return Loaded(settings, recipe, threats, training_images(settings, progress))
+
+
 def prepare(
-    settings: TrainSettings,
-    recipe: Recipe,
-    threats: Mapping[str, Threat],
-    images: tuple[Images, Images],
-    device: str,
-) -> Work:
-    """The network and the images, divided.
+    loaded: Loaded, device: str, folder: Path, *, resume: bool
+) -> tuple[TrainSettings, Work]:
+    """The network and the images, divided, and the settings with what the network computes in.
 
     Args:
-        settings: Of the training.
-        recipe: From `recipe_of`.
-        threats: By name.
-        images: From `training_parts.training_images`.
+        loaded: From `load`.
         device: Where the network goes, unless every process has a GPU of its own.
+        folder: Of the run, whose record knows the precision.
+        resume: Whether the run in it is to be continued.
 
     Raises:
         ValueError: No images are left to train on, or none to validate on.
     """
+    work = _work(loaded.settings, loaded, device)
+    return _with_precision(loaded.settings, work, folder, resume=resume), work
+
+
+def _work(settings: TrainSettings, loaded: Loaded, device: str) -> Work:
+    recipe, threats, images = loaded.recipe, loaded.threats, loaded.images
     x, y = images[0].x, images[0].y
     # Now: a radius too large for the images would be refused only when the ramp has reached it, epochs later.
     trained = with_radii(threats, texts.radii(settings.train_radius, threats))
@@ -135,7 +162,7 @@ def prepare(
     return Work(network, (x[:split], y[:split]), held_out, test, recipe, threats, *about)
 
 
-def with_precision(
+def _with_precision(
     settings: TrainSettings, work: Work, folder: Path, *, resume: bool
 ) -> TrainSettings:
     """The settings with what the network computes in, if that was left open, see `with_precisions`."""
