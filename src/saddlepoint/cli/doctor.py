@@ -2,7 +2,7 @@
 
 import json as text
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -13,9 +13,10 @@ from .errors import UsageError, library, usage
 
 if TYPE_CHECKING:
     from saddlepoint.doctor import Finding
+    from saddlepoint.problems import Model
     from saddlepoint.runs.materials import Images
 
-__all__ = ["doctor", "examine", "lines", "verdict"]
+__all__ = ["doctor", "lines", "verdict"]
 
 _MARKS = {"ok": ("✓", "32"), "warn": ("!", "33"), "fail": ("✗", "31")}
 
@@ -60,7 +61,7 @@ def doctor(
     """
     from saddlepoint import report
     from saddlepoint.display import radius_text
-    from saddlepoint.doctor.defaults import default_radius, references
+    from saddlepoint.doctor.defaults import default_radius
     from saddlepoint.runs import materials, texts
     from saddlepoint.runs.model_words import check_there, default_data
     from saddlepoint.runs.preparing import placed
@@ -86,13 +87,8 @@ def doctor(
         images = replace(images, x=x, y=y)
     show.note(f"--data was not given, so {data} was taken", quiet=given or json)
     about = f"{len(images.x)} images of {data}, linf {radius_text(radius)}"
-    everything: dict[str, list[Finding]] = {}
-    how = {"steps": steps, "seed": seed, "callback": None if json else _print}
-    for name, model in loaded.items():
-        if not json:
-            print(f"{name}, {about}")
-        how["references"] = references(name, loaded, images.x)
-        everything[name] = examine(model, images, radius, **how)
+    how = {"eps": radius, "steps": steps, "seed": seed, "callback": None if json else _print}
+    everything = _examine(loaded, images, about, how, quiet=json)
     if page is not None:
         said: Any = {"data": data, "classes": classes, "size": framing[0], "mean": mean, "std": std}
         said |= {"trust": trust, "eps": eps, "limit": limit, "steps": steps, "out": out}
@@ -101,6 +97,22 @@ def doctor(
         line = texts.line(["doctor", *names], said)
         report.write_findings(everything, page, about=about, command=line)
     return _conclude(everything, page, json)
+
+
+def _examine(
+    models: "Mapping[str, Model]", images: "Images", about: str, how: Any, *, quiet: bool
+) -> "dict[str, list[Finding]]":
+    from saddlepoint import doctor as room
+    from saddlepoint.doctor.defaults import references
+
+    found: dict[str, list[Finding]] = {}
+    for name, model in models.items():
+        if not quiet:
+            print(f"{name}, {about}")
+        others = references(name, models, images.x)
+        with library():
+            found[name] = room.examine(model, images.x, images.y, references=others, **how)
+    return found
 
 
 def _check(models: Sequence[str], **counts: int) -> None:
@@ -125,32 +137,6 @@ def _page(out: Path | None) -> Path | None:
     with usage():
         check_free(page)
     return page
-
-
-def examine(
-    model: Any,
-    images: "Images",
-    eps: float,
-    *,
-    steps: int = 20,
-    seed: int = 0,
-    references: Mapping[str, Any] | None = None,
-    callback: "Callable[[Finding], None] | None" = None,
-) -> "list[Finding]":
-    """What the checks say of a model, see `saddlepoint.doctor.examine`."""
-    from saddlepoint import doctor as room
-
-    with library():
-        return room.examine(
-            model,
-            images.x,
-            images.y,
-            eps=eps,
-            steps=steps,
-            seed=seed,
-            references=references,
-            callback=callback,
-        )
 
 
 def lines(finding: "Finding", *, colours: bool = False) -> list[str]:

@@ -13,108 +13,62 @@ from .flags import Flag
 
 if TYPE_CHECKING:
     from saddlepoint.experiments import Experiment, Labels, Method, Setup
-    from saddlepoint.experiments.plan import Computing
 
-__all__ = ["reproduce"]
-
-
-def reproduce(
-    name: str | None = None,
-    *,
-    show_list: Annotated[bool, Parameter(name="--list", negative=())] = False,
-    limit: int | None = None,
-    full: Flag = False,
-    method: Literal["apgda", "attack", "attack-5", "both", "all"] = "apgda",
-    labels: Literal["true", "predicted", "both"] = "true",
-    only: Annotated[tuple[str, ...], Parameter(negative=(), show_default=False)] = (),
-    out: Path | None = None,
-    resume: Flag = False,
-    figures: Path | None = None,
-    parameters: Path | None = None,
-    precision: Literal["float32", "bfloat16"] = "float32",
-    store: Path | None = None,
-    summary: Path | None = None,
-    seed: int = 0,
-    jobs: int = 1,
-    quiet: Flag = False,
-) -> int:
-    """Run an experiment of the paper, and write its table and figure with the paper's numbers.
-
-    Args:
-        name: Which experiment; --list names them. all runs one after the other, each into a folder of its own
-            in --out, and with --resume goes on wherever it was stopped.
-        show_list: List the experiments with what they cost on this machine, or would cost with --limit.
-        limit: Use the first so many test images. [default: what --list names, with the minutes it takes]
-        full: Use all 10,000 test images.
-        method: apgda (the paper's algorithm and step sizes), attack (ours, one restart of as many steps),
-            attack-5 (ours, up to five restarts), both (apgda and attack), or all three; as far as the
-            experiment is not about one of them.
-        labels: The class that is attacked: the true one, the one each domain predicts (as the authors' code
-            does), or both in turn. Success is counted against the true class.
-        only: Run this setting only, as the table names it, such as "l2, eps 3"; give it once per setting. The
-            files hold whatever is in the folder.
-        out: Folder for results, tables and figures; methods and labels share it. [default: runs/NAME, of all
-            runs]
-        resume: Continue what is in the folder; finished rows are not run again.
-        figures: Folder for the figures. [default: the folder of the results]
-        parameters: Folder with NAME.safetensors and NAME.json of networks that are not shipped.
-        precision: What networks compute in while they are attacked; verdicts are in float32. bfloat16 takes
-            about half the time for networks B and E, where the processor has it.
-        store: Folder for a summary of the results, NAME.json, from which --summary writes tables.
-        summary: Write the tables and claims of this Markdown file, or of all in this folder, such as docs, from
-            the summaries in --store, and stop. [default of --store here: the folder `results` beside the file]
-        seed: Of groups, random transformations and random starts.
-        jobs: Processes that share the rows, such as one per core; the same as under torchrun.
-        quiet: Print errors only.
-    """
-    _check(full, limit, parameters)
-    if summary is not None:
-        return _write_tables(summary, store)
-    if show_list:
-        return _list(name, parameters, limit)
-    if name is None:
-        raise UsageError("`reproduce` must be given the name of an experiment; --list shows them.")
-    wanted = _Wanted(
-        *(limit, full, method, labels, only, out, resume, figures, parameters, store, seed, quiet),
-        *(jobs, precision),
-    )
-    if jobs < 1:
-        raise UsageError(f"`--jobs` must be at least 1, got {jobs}.")
-    if jobs > 1 and processes() == 1:
-        return together(jobs, wanted.line(name), wanted.line(name, resume=True))
-    with joined() as rank:
-        places = _places(name, wanted)
-        _check_places(places, wanted)
-        for each, folder in places:
-            try:
-                _one(each, folder, wanted, rank, part_of_all=name == "all")
-            except KeyboardInterrupt:
-                if not rank:
-                    again = wanted.line(name, resume=True)
-                    print(f"stopped; continue with: {again}", file=sys.stderr)
-                return 130
-    return 0
+__all__ = ["Wanted", "reproduce"]
 
 
+@Parameter(name="*")
 @final
-@dataclass(frozen=True)
-class _Wanted:
-    """The flags of the command, by which every experiment of it is run."""
+@dataclass(frozen=True, kw_only=True)
+class Wanted:
+    """The flags by which every experiment of the command is run."""
 
-    limit: int | None
-    full: bool
-    method: str
-    labels: str
-    only: tuple[str, ...]
-    out: Path | None
-    resume: bool
-    figures: Path | None
-    parameters: Path | None
-    store: Path | None
-    seed: int
-    quiet: bool
-    jobs: int
-    precision: "Computing"
+    limit: int | None = None
+    """Use the first so many test images. [default: what --list names, with the minutes it takes]"""
+    full: Flag = False
+    """Use all 10,000 test images."""
+    method: Literal["apgda", "attack", "attack-5", "both", "all"] = "apgda"
+    """apgda (the paper's algorithm and step sizes), attack (ours, one restart of as many steps), attack-5
+    (ours, up to five restarts), both (apgda and attack), or all three; as far as the experiment is not about
+    one of them."""
+    labels: Literal["true", "predicted", "both"] = "true"
+    """The class that is attacked: the true one, the one each domain predicts (as the authors' code does), or
+    both in turn. Success is counted against the true class."""
+    only: Annotated[tuple[str, ...], Parameter(negative=(), show_default=False)] = ()
+    """Run this setting only, as the table names it, such as "l2, eps 3"; give it once per setting. The files
+    hold whatever is in the folder."""
+    out: Path | None = None
+    """Folder for results, tables and figures; methods and labels share it. [default: runs/NAME, of all runs]"""
+    resume: Flag = False
+    """Continue what is in the folder; finished rows are not run again."""
+    figures: Path | None = None
+    """Folder for the figures. [default: the folder of the results]"""
+    parameters: Path | None = None
+    """Folder with NAME.safetensors and NAME.json of networks that are not shipped."""
+    precision: Literal["float32", "bfloat16"] = "float32"
+    """What networks compute in while they are attacked; verdicts are in float32. bfloat16 takes about half the
+    time for networks B and E, where the processor has it."""
+    store: Path | None = None
+    """Folder for a summary of the results, NAME.json, from which --summary writes tables."""
+    seed: int = 0
+    """Of groups, random transformations and random starts."""
+    jobs: int = 1
+    """Processes that share the rows, such as one per core; the same as under torchrun."""
+    quiet: Flag = False
+    """Print errors only."""
+
+    def check(self) -> None:
+        """Refuse flags that contradict each other."""
+        if self.full and self.limit is not None:
+            raise UsageError(f"`--limit` must be left out with --full, got {self.limit}.")
+        if self.limit is not None and self.limit < 1:
+            raise UsageError(f"`--limit` must be at least 1, got {self.limit}.")
+        if self.parameters is not None and not self.parameters.is_dir():
+            raise UsageError(
+                f"`--parameters` must be a folder that exists, got {str(self.parameters)!r}."
+            )
+        if self.jobs < 1:
+            raise UsageError(f"`--jobs` must be at least 1, got {self.jobs}.")
 
     def line(self, name: str, *, resume: bool = False) -> str:
         """The command again."""
@@ -129,7 +83,48 @@ class _Wanted:
         return line_of(name, *asked, self.precision, **more)
 
 
-def _places(name: str, wanted: _Wanted) -> list[tuple[str, Path]]:
+def reproduce(
+    name: str | None = None,
+    *,
+    show_list: Annotated[bool, Parameter(name="--list", negative=())] = False,
+    summary: Path | None = None,
+    wanted: Wanted | None = None,
+) -> int:
+    """Run an experiment of the paper, and write its table and figure with the paper's numbers.
+
+    Args:
+        name: Which experiment; --list names them. all runs one after the other, each into a folder of its own
+            in --out, and with --resume goes on wherever it was stopped.
+        show_list: List the experiments with what they cost on this machine, or would cost with --limit.
+        summary: Write the tables and claims of this Markdown file, or of all in this folder, such as docs, from
+            the summaries in --store, and stop. [default of --store here: the folder `results` beside the file]
+        wanted: How it is run.
+    """
+    wanted = wanted or Wanted()
+    wanted.check()
+    if summary is not None:
+        return _write_tables(summary, wanted.store)
+    if show_list:
+        return _list(name, wanted.parameters, wanted.limit)
+    if name is None:
+        raise UsageError("`reproduce` must be given the name of an experiment; --list shows them.")
+    if wanted.jobs > 1 and processes() == 1:
+        return together(wanted.jobs, wanted.line(name), wanted.line(name, resume=True))
+    with joined() as rank:
+        places = _places(name, wanted)
+        _check_places(places, wanted)
+        for each, folder in places:
+            try:
+                _one(each, folder, wanted, rank, part_of_all=name == "all")
+            except KeyboardInterrupt:
+                if not rank:
+                    again = wanted.line(name, resume=True)
+                    print(f"stopped; continue with: {again}", file=sys.stderr)
+                return 130
+    return 0
+
+
+def _places(name: str, wanted: Wanted) -> list[tuple[str, Path]]:
     """The experiments to run, and the folder of each."""
     from saddlepoint.experiments import EXPERIMENTS
 
@@ -142,7 +137,7 @@ def _places(name: str, wanted: _Wanted) -> list[tuple[str, Path]]:
     return [(each, (wanted.out or Path("runs")) / each) for each in EXPERIMENTS]
 
 
-def _check_places(places: list[tuple[str, Path]], wanted: _Wanted) -> None:
+def _check_places(places: list[tuple[str, Path]], wanted: Wanted) -> None:
     """Refuse, before the first experiment is run, what is in the way of any of them."""
     from saddlepoint import experiments as room
     from saddlepoint.experiments.places import check_place
@@ -159,7 +154,7 @@ def _check_places(places: list[tuple[str, Path]], wanted: _Wanted) -> None:
         World.current().agree(check)
 
 
-def _one(name: str, folder: Path, wanted: _Wanted, rank: int, *, part_of_all: bool) -> None:
+def _one(name: str, folder: Path, wanted: Wanted, rank: int, *, part_of_all: bool) -> None:
     """Run an experiment with every method and label that is wanted, and publish it."""
     from saddlepoint import experiments as room
 
@@ -217,15 +212,6 @@ def _tell_forecast(experiment: "Experiment", folder: Path, setups: "list[Setup]"
     seconds = room.forecast(experiment, folder, setups) / processes() if most >= 60 else 0.0
     if seconds >= 60:
         print(f"{experiment.name}: about {_minutes(seconds / 60)} minutes", file=sys.stderr)
-
-
-def _check(full: bool, limit: int | None, parameters: Path | None) -> None:
-    if full and limit is not None:
-        raise UsageError(f"`--limit` must be left out with --full, got {limit}.")
-    if limit is not None and limit < 1:
-        raise UsageError(f"`--limit` must be at least 1, got {limit}.")
-    if parameters is not None and not parameters.is_dir():
-        raise UsageError(f"`--parameters` must be a folder that exists, got {str(parameters)!r}.")
 
 
 def _sources(

@@ -25,7 +25,6 @@ __all__ = [
     "begun_with",
     "device_of",
     "for_models",
-    "images_of",
     "on_device",
     "placed",
     "prepared",
@@ -55,27 +54,6 @@ class Prepared(Generic[S]):
     y: Tensor
     models: Mapping[str, Model]
     victims: Mapping[str, Model]
-
-
-def images_of(
-    settings: AttackSettings | EvaluateSettings,
-    progress: Callable[[str, int, int], None] | None = None,
-) -> Images:
-    """The first images of the data that settings name.
-
-    Args:
-        settings: Of an attack or an evaluation.
-        progress: Of downloads, as in `saddlepoint.data.load`.
-    """
-    return load_images(
-        settings.data,
-        settings.split,
-        settings.limit,
-        progress,
-        classes=settings.classes,
-        size=settings.size,
-        crop=settings.crop,
-    )
 
 
 def placed(
@@ -130,8 +108,9 @@ def prepared(
         (1000, ['A', 'C'], ['B'])
     """
     with World.current().one_then_all():
-        settings = with_size(settings)
-        images = images_of(settings, progress)
+        s = settings = with_size(settings)
+        framing: Any = {"classes": s.classes, "size": s.size, "crop": s.crop}
+        images = load_images(s.data, s.split, s.limit, progress, **framing)
     if settings.limit is not None:
         settings = settings.model_copy(update={"limit": min(settings.limit, len(images.x))})
     words = [*settings.models, *(settings.victims if isinstance(settings, AttackSettings) else ())]
