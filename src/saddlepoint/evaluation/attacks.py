@@ -87,6 +87,7 @@ class Target(Brief):
             they do, outside they answer in full precision.
 
     Example:
+        >>> import torch
         >>> import saddlepoint as sp
         >>> x, y = torch.rand(2, 4), torch.tensor([0, 1])
         >>> target = sp.Target(nn.Identity(), x, y, rows=torch.arange(2), ball=sp.linf(0.1), seed=0)
@@ -122,6 +123,7 @@ def sealed(model: Model, seed: int) -> Iterator[None]:
         seed: Of the random states, in [0, 2 ** 32).
 
     Example:
+        >>> import torch
         >>> model = nn.Linear(2, 2).eval()
         >>> with sealed(model, 0):
         ...     model.train()(torch.rand(1, 2)).sum().backward()
@@ -159,6 +161,7 @@ class AbstractAttack(ABC):
         minimal: Whether it looks for the nearest adversarial image, whatever the radius.
 
     Example:
+        >>> import torch
         >>> import saddlepoint as sp
         >>> class Noise(sp.AbstractAttack):  # one random corner of the ball
         ...     name = "noise"
