@@ -595,7 +595,7 @@ class TestTrouble:
         words = ("A", "--threat", "linf:0.5", "--threat", "l2:2.5", "--limit", 10, "--no-doctor")
         assert inside("evaluate", *words, "--out", "sound", "--quiet", "--on-failure", "note") == 1
         assert inside("report", "o", "sound", "--out", "both.html") == 0
-        assert f"{union} %" in (tmp_path / "both.html").read_text()
+        assert f"{union}\xa0%" in (tmp_path / "both.html").read_text()
         # Among equals it is last, and its number says what it is.
         assert inside("evaluate", "C", *QUICK, "--out", "p", "--quiet", "--on-failure", "note") == 1
         assert inside("report", "o", "p", "--out", "both.html") == 0

@@ -313,3 +313,10 @@ def test_the_place_in_the_users_own_code_is_named(images):
     finding = look(model, images)[-1]
     assert finding.status == "fail"
     assert "test_doctor.py, line " in finding.saw
+
+
+def test_parts_of_a_radius_are_told_in_its_unit():
+    model, (x, y) = models.load("mnist-a"), data.sample("mnist", 4)
+    for eps, told in ((2 / 255, "at 0.5/255, "), (0.2, "at 0.05, ")):
+        found = examine(model, x, y, eps=eps, steps=2, queries=2)
+        assert told in next(each.saw for each in found if each.name == "radius")

@@ -98,6 +98,25 @@ def test_no_mark_is_left_alone_on_a_line_below_a_caption(tmp_path, kind):
     assert ".nowrap { white-space: nowrap; }" in STYLE
 
 
+def test_one_model_is_told_nothing_of_all_models_and_of_weights(tmp_path):
+    make_run(tmp_path / "one", domains=1, rows=4)
+    make_run(tmp_path / "two", domains=2, rows=4)
+    one, two = ((tmp_path / name / "report.html").read_text() for name in ("one", "two"))
+    assert "makes the model wrong." in one
+    assert "makes all models wrong at the same time." in two
+    assert ("<dt>Weights</dt>" in one, "<dt>Weights</dt>" in two) == (False, True)
+
+
+def test_no_percent_sign_is_left_alone_on_a_line(tmp_path):
+    make_run(tmp_path / "attack", rows=4)
+    make_evaluation(tmp_path / "evaluation", rows=4, domains=1)
+    for name in ("attack", "evaluation"):
+        text = (tmp_path / name / "report.html").read_text()
+        prose = text.partition('class="prose">')[2].partition("</div>")[0]
+        assert "\xa0%" in prose
+        assert " %" not in prose
+
+
 class TestSmallMultiples:
     @pytest.mark.parametrize(("domains", "panels"), [(2, 0), (3, 3), (4, 4), (6, 6)])
     def test_three_domains_and_more_have_a_chart_each(self, tmp_path, domains, panels):

@@ -344,7 +344,7 @@ def test_page_tables_and_console_keep_white_box_and_transfer_apart(
     assert "all at once" in said
     page = (tmp_path / "o/report.html").read_text()
     assert '<section id="transfer">' in page
-    assert f"that both victims had right, {rate:.1f} %" in page
+    assert f"that both victims had right, {rate:.1f}\xa0%" in page
     lines = (tmp_path / "o/table.csv").read_text().splitlines()
     assert [line.split(",")[0].strip('"') for line in lines[1:]] == [
         "white box",

@@ -8,7 +8,7 @@ from itertools import pairwise
 import torch
 
 from saddlepoint.calls import call
-from saddlepoint.display import radius_text
+from saddlepoint.display import distance_text, radius_text
 from saddlepoint.doctor.subject import Finding, Subject
 from saddlepoint.losses import fooled
 from saddlepoint.problems import Model
@@ -23,9 +23,9 @@ def monotone(subject: Subject) -> Finding:
     """Robust accuracy must not rise with the radius."""
     radii = [min(1.0, subject.eps * factor) for factor in (0.25, 0.5, 1.0, 2.0)]
     shares = [float(subject.not_fooled(eps).double().mean()) for eps in radii]
-    shown = ", ".join(
-        f"{share:.0%} at {radius_text(eps)}" for eps, share in zip(radii, shares, strict=True)
-    )
+    # Parts of a radius that was given in steps of 8-bit pixels are told in them too.
+    told = [distance_text(e, subject.eps) if e < subject.eps else radius_text(e) for e in radii]
+    shown = ", ".join(f"{share:.0%} at {e}" for e, share in zip(told, shares, strict=True))
     rises = [later - sooner for sooner, later in pairwise(shares)]
     if max(rises) > _slack(subject):
         return Finding(

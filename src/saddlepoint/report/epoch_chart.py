@@ -60,7 +60,8 @@ def epoch_chart(
     if kept is not None:
         x = frame.x(kept)
         parts.append(tag("path", "zero", d=f"M{x:.1f} {frame.top}V{frame.base}"))
-        parts.append(text(x, frame.top - 6, "kept", "middle"))
+        # At the left end it would touch the highest number of the axis.
+        parts.append(text(x, frame.top - 6, "kept", "start" if kept == 1 else "middle"))
     if band is not None:
         xs = [frame.x(t + 1) for t in range(len(band[0]))]
         back = " ".join(reversed(frame.points(xs, band[0], 1.0).split()))

@@ -68,8 +68,13 @@ def _environment() -> Environment:
         lstrip_blocks=True,
     )
     made.filters["printable"] = printable  # for JSON, which writes control characters in letters
-    made.filters |= {"radius": radius_text, "distance": distance_text}
+    made.filters |= {"radius": radius_text, "distance": distance_text, "prose": _prose}
     return made
+
+
+def _prose(sentence: str) -> str:
+    """A sentence that breaks between no number and its percent sign."""
+    return sentence.replace(" %", "\xa0%")
 
 
 def _asset(name: str) -> str:
