@@ -10,15 +10,22 @@ PYTHONS ?= 3.11 3.12 3.13
 help:            ## this list
 	@grep -hE '^[a-z]+: .*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /  make \1|/' | column -t -s '|'
 
-$(VENV)/.installed: pyproject.toml constraints.txt
+$(VENV)/.torch: constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(PIP) install --quiet --constraint constraints.txt torch
-	$(PIP) install --quiet --constraint constraints.txt --editable '.[dev]'
 	@touch $@
+
+$(VENV)/.command: pyproject.toml $(VENV)/.torch
+	$(PIP) install --quiet --constraint constraints.txt --editable '.[cli]'
+	@touch $@
+
+$(VENV)/.installed: pyproject.toml $(VENV)/.torch
+	$(PIP) install --quiet --constraint constraints.txt --editable '.[dev]'
+	@touch $(VENV)/.command $@
 
 install: $(VENV)/.installed  ## virtual environment with everything for development
 
-demo: install    ## the paper's headline experiment on embedded data, with a report to open
+demo: $(VENV)/.command  ## the paper's headline experiment on embedded data, with a report to open
 	$(BIN)/saddlepoint demo
 
 lint: install    ## ruff, mypy, and the limits of CONTRIBUTING

@@ -94,7 +94,9 @@ def render(results: dict[str, Any]) -> str:
         noted = found.get("commit") or "not noted"
         row = [found["python"], found["torch"], noted, found["tests"], *counts]
         lines.append(f"| {' | '.join(row)} |")
+    parts = [each for each in results.values() if each.get("tests", "all") != "all"]
     said = "`make matrix` ran these tests, on Linux without a GPU. GPUs, macOS and Windows were not tested."
+    said += " Where files are named, these only were run." if parts else ""
     return f"\n{said}\n\n" + "\n".join(lines) + "\n\n"
 
 

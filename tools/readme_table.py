@@ -34,10 +34,10 @@ def block(stores: Path = STORES) -> str:
         rows.append([key[3:], numbers[0], numbers[1], best])
     count = " to ".join(str(each) for each in sorted({min(counts), max(counts)}))
     said = (
-        "Share of images on which *all* models are fooled, and evaluations per image. All may take the "
-        "same number of gradients, one judge counts, the others attack the mean of the logits "
+        "Share of images on which *all* models are fooled, and evaluations per image. Each may "
+        "compute as many gradients; the others attack the mean of the logits "
         f"({count} images, `python -m benchmarks.peers`, [full tables](docs/BENCHMARKS.md)). "
-        "`attack` was tuned on other images of MNIST, but on these of CIFAR-10. "
+        "Settings of `attack` were chosen on other images of MNIST, but on these of CIFAR-10. "
         "On single models others are sometimes ahead."
     )
     head = ["Models and radius", "`sp.attack`", "best of the others", "which is"]

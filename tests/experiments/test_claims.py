@@ -127,6 +127,22 @@ def test_what_is_missing_is_said_as_it_is(tmp_path: Path) -> None:
     assert ensembles.radii(Summaries(tmp_path)).why.startswith("mnist A, B, C; 14 images")
 
 
+def test_a_radius_curve_of_few_images_holds_at_most_in_part(tmp_path: Path) -> None:
+    radii = ("0.05", "0.1", "0.15", "0.2", "0.25", "0.3", "0.35")
+    rates = {(f"linf-{each}", name): 10.0 for each in radii for name in ("avg", "minmax")}
+    for images, verdict in ((99, "holds in part"), (100, "holds")):
+        summaries = changed(tmp_path, "eps-mnist", rates, images=images)
+        assert ensembles.radii(summaries).verdict == verdict
+
+
+def test_groups_are_counted_as_groups(tmp_path: Path) -> None:
+    shutil.copy(STORE / "universal-cifar10.json", tmp_path)
+    found = checks.mean_lift(
+        Summaries(tmp_path), name="universal-cifar10", reported=35.21, only="k5"
+    )
+    assert "40 groups;" in found.why  # 200 images
+
+
 def test_a_heuristic_that_is_near_or_ahead_is_named(tmp_path: Path) -> None:
     block, name = "linf-0.2", "ensemble-mnist-heuristics"
     summaries = changed(tmp_path, name, {(block, "minmax"): 99.0})
@@ -251,11 +267,15 @@ def test_the_rate_is_judged_by_both_readings(
 
 
 def test_the_largest_gain_has_to_be_at_a_moderate_radius(tmp_path: Path) -> None:
-    for eps, verdict in (("0.2", "holds"), ("0.35", "does not hold")):
+    for eps, images, verdict in (
+        ("0.2", 100, "holds"),
+        ("0.2", 99, "holds in part"),
+        ("0.35", 100, "does not hold"),
+    ):
         radii = ("0.05", "0.1", "0.15", "0.2", "0.25", "0.3", "0.35")
         rates = {(f"linf-{each}", "avg"): 10.0 for each in radii}
         rates |= {(f"linf-{each}", "minmax"): 80.0 if each == eps else 20.0 for each in radii}
-        found = ensembles.moderate_radii(changed(tmp_path, "eps-mnist", rates))
+        found = ensembles.moderate_radii(changed(tmp_path, "eps-mnist", rates, images=images))
         assert found.verdict == verdict
         assert f"most at {eps}" in found.ours
 

@@ -370,6 +370,8 @@ class TestWords:
         text = self.said("ensemble", ("A",))
         assert "of the 52 images that the model had right, one perturbation" in text
         assert "12 of 64 images were misclassified before any attack" in text
+        text = self.said("ensemble", ("A",), rows_correct=63)
+        assert "1 of 64 images was misclassified before any attack" in text
         text = self.said("ensemble", rows_correct=64)
         assert "No image was misclassified before the attack." in text
         assert "ASR_all" not in text

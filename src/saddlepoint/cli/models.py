@@ -24,15 +24,17 @@ TOLERANCE = 0.1
 def show() -> int:
     """List the shipped networks with the accuracies of their cards.
 
-    "union" is the accuracy under all threats that a network was trained against, suite quick.
+    "union" is the accuracy under all threats that a network was trained against, suite quick, and
+    the number of images.
     """
     from saddlepoint import models
 
-    print(f"{'name':<15}{'network':>17}{'accuracy':>10}{'FGSM':>8}{'union':>8}  command")
+    print(f"{'name':<15}{'network':>17}{'accuracy':>10}{'FGSM':>8}{'union (images)':>16}  command")
     for name in models.shipped():
         card = models.card(name)
-        union = "-" if card.robust is None else f"{card.robust['quick']['union']:.1f}%"
-        figures = f"{card.accuracy:>9.2f}%{card.fgsm_accuracy:>7.2f}%{union:>8}"
+        judged = {} if card.robust is None else card.robust["quick"]
+        union = f"{judged['union']:.1f}% ({judged['images']})" if judged else "-"
+        figures = f"{card.accuracy:>9.2f}%{card.fgsm_accuracy:>7.2f}%{union:>16}"
         print(f"{name:<15}{card.architecture:>17}{figures}  {card.command}")
     return 0
 

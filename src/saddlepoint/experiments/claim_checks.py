@@ -17,9 +17,11 @@ from saddlepoint.experiments.finished import Attacked, Results, Source
 from saddlepoint.experiments.pairs import mean_gain, verdict_pairs
 from saddlepoint.experiments.stored import read_lines, read_summary
 from saddlepoint.report.tables import Cell
+from saddlepoint.runs.settings import UniversalSettings
 
 __all__ = [
     "APGDA",
+    "ENOUGH",
     "NEAR",
     "PREDICTED",
     "Finding",
@@ -33,6 +35,7 @@ __all__ = [
     "mean_lift",
     "nothing",
     "unstored",
+    "with_images",
 ]
 
 Verdict = Literal["holds", "holds in part", "does not hold", "not stored", "not measured"]
@@ -46,6 +49,9 @@ PREDICTED = Source("apgda", "predicted")
 _SHOWN = (APGDA, PREDICTED, Source("attack"))
 NEAR = 2.0
 """Points by which one success rate may be below another one and still be called level."""
+
+ENOUGH = 100
+"""Images that a verdict has to rest on to be more than "in part"."""
 
 
 class Finding(NamedTuple):
@@ -129,11 +135,25 @@ def _reported(pairs: Sequence[Pair]) -> list[Pair]:
 
 
 def counted(items: Iterable[Attacked]) -> str:
-    """How many images rows rest on."""
-    counts = sorted({item.images for item in items})
+    """How many images, or groups of them, rows rest on."""
+    every = list(items)
+    groups = any(isinstance(item.block.settings, UniversalSettings) for item in every)
+    rows = "groups" if groups else "images"
+    counts = sorted({_rows(item) for item in every})
     if len(counts) == 1:
-        return f"{counts[0]} images"
-    return f"{counts[0]} to {counts[-1]} images per setting"
+        return f"{counts[0]} {rows}"
+    return f"{counts[0]} to {counts[-1]} {rows} per setting"
+
+
+def _rows(item: Attacked) -> int:
+    settings = item.block.settings
+    return item.images // (settings.group_size if isinstance(settings, UniversalSettings) else 1)
+
+
+def with_images(verdict: Verdict, items: Iterable[Attacked]) -> Verdict:
+    """Fewer than a hundred images say little: at most in part."""
+    few = min(item.images for item in items) < ENOUGH
+    return "holds in part" if verdict == "holds" and few else verdict
 
 
 # ------------------------------------------------------------------------------- lifts

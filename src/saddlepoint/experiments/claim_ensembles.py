@@ -18,6 +18,7 @@ from saddlepoint.experiments.claim_checks import (
     judged,
     nothing,
     unstored,
+    with_images,
 )
 from saddlepoint.experiments.finished import Attacked, Results
 from saddlepoint.experiments.plan import UNREPORTED
@@ -149,7 +150,10 @@ def _by_radius(summaries: Summaries) -> dict[str, list[Pair]]:
 
 
 def radii(summaries: Summaries) -> Finding:
-    """Holds if min-max is nowhere more than two points below the average; in part if so in most settings."""
+    """Holds if min-max is nowhere more than two points below the average; in part if so in most settings.
+
+    With fewer than a hundred images at most in part.
+    """
     found = _by_radius(summaries)
     pairs = [pair for several in found.values() for pair in several]
     if not pairs:
@@ -166,11 +170,15 @@ def radii(summaries: Summaries) -> Finding:
     ]
     why = f"{'; '.join(found)}; {counted(p.item for p in pairs)}"
     why += f"; below in {', '.join(where)} points" if where else ""
-    return Finding(ours, judged(not below, len(below) < len(pairs) / 4), why)
+    verdict = judged(not below, len(below) < len(pairs) / 4)
+    return Finding(ours, with_images(verdict, (p.item for p in pairs)), why)
 
 
 def moderate_radii(summaries: Summaries) -> Finding:
-    """Holds if in every ensemble the radius with the largest gain is moderate; in part if in some."""
+    """Holds if in every ensemble the radius with the largest gain is moderate; in part if in some.
+
+    With fewer than a hundred images at most in part.
+    """
     found = _by_radius(summaries)
     texts, inside, items = [], [], []
     for where, pairs in found.items():
@@ -190,7 +198,8 @@ def moderate_radii(summaries: Summaries) -> Finding:
     if not texts:
         return unstored(_RADII[0])
     why = f"{counted(items)} (true labels); gain in points of min-max over the average, mean over radii"
-    return Finding("; ".join(texts) + " (apgda)", judged(all(inside), any(inside)), why)
+    verdict = with_images(judged(all(inside), any(inside)), items)
+    return Finding("; ".join(texts) + " (apgda)", verdict, why)
 
 
 # ------------------------------------------------------------------------------- heuristics

@@ -12,6 +12,7 @@ no longer those of the digest, a line below it says so, and which digest to writ
 from __future__ import annotations
 
 import hashlib
+import json
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -52,7 +53,8 @@ def write_tables(text: str, store: Path) -> str:
     def fill(match: re.Match[str]) -> str:
         name, form, _ = match.groups()
         opening = match.group(0).partition("\n")[0]
-        return f"{opening}\n{_table(name, store, form or 'overview')}<!-- end -->"
+        made = "" if form else _versions(name, store)
+        return f"{opening}\n{_table(name, store, form or 'overview')}{made}<!-- end -->"
 
     text = _ABOUT.sub(lambda match: _about(match, store), _MARKED.sub(fill, text))
     return _CLAIMS.sub(
@@ -100,6 +102,13 @@ def _table(name: str, store: Path, form: str) -> str:
     if form != "overview":
         raise ValueError(f"a marker must say `details` or `paired` after {name}, got {form!r}.")
     return _plain(replace(overview(results), notes=(*found_weights(results), *lowered(results))))
+
+
+def _versions(name: str, store: Path) -> str:
+    """What made the summary of a table that was read before."""
+    versions = json.loads((store / f"{name}.json").read_text(encoding="utf-8"))["versions"]
+    said = sorted({each["saddlepoint"] for each in versions if "saddlepoint" in each})
+    return f"\nRun with saddlepoint {' and '.join(said)}.\n" if said else ""
 
 
 def _plain(table: Table) -> str:

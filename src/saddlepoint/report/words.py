@@ -189,8 +189,9 @@ def headline(run: Run, metrics: AttackMetrics) -> list[str]:
     nouns, settings = NOUNS[run.kind], settings_of(run, AttackSettings)
     every = f"counted over every {nouns.row}, as the paper does, the success rate is {metrics.asr_all:.1f} %."
     if metrics.rate is None:
-        every_one = "" if metrics.rows == 1 else "all "
-        start = f"Nothing can be said about the attack: {every_one}{_wrong(run, metrics.rows)} before it."
+        rows = metrics.rows
+        all_rows = f"{'' if rows == 1 else 'all '}{_wrong(run, rows, rows)}"
+        start = f"Nothing can be said about the attack: {all_rows} before it."
         return [f"{start} {every[0].upper()}{every[1:]}"]
     share, low, high = metrics.rate
     count, wrong = metrics.rows_correct, metrics.rows - metrics.rows_correct
@@ -200,7 +201,7 @@ def headline(run: Run, metrics: AttackMetrics) -> list[str]:
         f"between {low:.1f} and {high:.1f} %."
     ]
     if wrong:
-        lines.append(f"{wrong} of {_wrong(run, metrics.rows)} before any attack; {every}")
+        lines.append(f"{wrong} of {_wrong(run, metrics.rows, wrong)} before any attack; {every}")
     else:
         lines.append("No image was misclassified before the attack.")
     if target := target_text(run):
@@ -294,12 +295,12 @@ def _right(run: Run) -> str:
     return f"that the model had right in {_all(count)} views"
 
 
-def _wrong(run: Run, count: int) -> str:
-    """How many rows there are, and what happened to those that the headline does not count."""
+def _wrong(run: Run, count: int, wrong: int) -> str:
+    """How many rows there are, and what happened to so many that the headline does not count."""
     if run.kind == "universal":
         return f"{_count(count, NOUNS[run.kind])} had an image that was misclassified"
     where = "by at least one model" if run.kind == "ensemble" else "in at least one view"
-    start = f"{count} {'image was' if count == 1 else 'images were'} misclassified"
+    start = f"{count} {'image' if count == 1 else 'images'} {'was' if wrong == 1 else 'were'} misclassified"
     return start if len(run.domains) == 1 else f"{start} {where}"
 
 

@@ -255,7 +255,7 @@ def _literal(threats: dict[str, Threat], options: _Options) -> AbstractMethod:
     """Algorithm 2 as printed: plain gradients times w_i, one step size beta for w and delta, warm starts."""
     rule = options.get("rule")
     if rule is None:
-        # "1/T is usually a very good practice, where T is the total number of attack iterations."
+        # What section 5.3 of the paper advises, with the R of this step.
         rule = MinMax(step_size=1 / options.get("steps", 10), gamma=1.0)
     if not isinstance(rule, MinMax) or rule.beta(len(threats)) * rule.gamma > 1:
         raise ValueError(
