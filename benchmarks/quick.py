@@ -122,7 +122,9 @@ def render(content: Mapping[str, Any]) -> str:
             + [f"{line.time_ratio:.2f}"]
             + [f"{line.queries['quick'] / max(1, line.queries['autoattack']):.2f}"]
         )
-    return table(head, rows)
+    made = [case["settings"] for case in content["cases"].values()]
+    said = sorted({f"{each['versions']['saddlepoint']} (code {each['code']})" for each in made})
+    return f"{table(head, rows)}\nRun with saddlepoint {', '.join(said)}.\n"
 
 
 def figures() -> Iterator[Figure]:

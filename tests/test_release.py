@@ -147,10 +147,15 @@ def test_faults_of_the_files_are_noticed(tmp_path: Path) -> None:
         for name in release.NEEDED[1:]:
             archive.writestr(name, "")
         archive.writestr("tests/test_a.py", "")
+        about = f"saddlepoint-{release.version()}.dist-info/METADATA"
+        archive.writestr(about, "[a](https://b.org) [b](docs/b.md)")
     with tarfile.open(source, "w:gz") as archive:
         archive.add(ROOT / "README.md", "saddlepoint-0/README.md")
     found = release.faults(wheel, source)
     assert f"the wheel lacks {release.NEEDED[0]}" in found
     assert "the wheel holds tests/test_a.py" in found
+    assert [each for each in found if each.startswith("the description links")] == [
+        "the description links docs/b.md, which an index does not have"
+    ]
     assert "the source distribution lacks LICENSE" in found
     assert "the source distribution lacks README.md" not in found

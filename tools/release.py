@@ -79,13 +79,19 @@ def built(folder: Path, date: str) -> dict[str, str]:
 
 
 def faults(wheel: Path, source: Path) -> list[str]:
-    """What is missing in the files, or too much.
-
-    Links and pictures of README are not looked at: they lead to files beside it, which an index does not have.
-    """
-    inside = zipfile.ZipFile(wheel).namelist()
+    """What is missing in the files, or too much."""
+    archived = zipfile.ZipFile(wheel)
+    inside = archived.namelist()
     found = [f"the wheel lacks {name}" for name in NEEDED if name not in inside]
     info = f"saddlepoint-{version()}.dist-info"
+    about = f"{info}/METADATA"
+    shown = archived.read(about).decode() if about in inside else ""
+    found += [] if shown else [f"the wheel lacks {about}"]
+    found += [
+        f"the description links {link}, which an index does not have"
+        for link in re.findall(r"\]\(([^)]*)\)", shown)
+        if not link.startswith("https://")
+    ]
     found += [
         f"the wheel holds {name}" for name in inside if not name.startswith(("saddlepoint/", info))
     ]

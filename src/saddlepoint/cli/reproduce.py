@@ -46,8 +46,8 @@ class Wanted:
     parameters: Path | None = None
     """Folder with NAME.safetensors and NAME.json of networks that are not shipped."""
     precision: Literal["float32", "bfloat16"] = "float32"
-    """What networks compute in while they are attacked; verdicts are in float32. bfloat16 takes about half the
-    time for networks B and E, where the processor has it."""
+    """What networks compute in while they are attacked; verdicts are in float32. bfloat16 takes about two
+    thirds of the time for networks B and E, where the processor has it."""
     store: Path | None = None
     """Folder for a summary of the results, NAME.json, from which --summary writes tables."""
     seed: int = 0
