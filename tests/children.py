@@ -222,6 +222,7 @@ def _child(
     try:
         os.environ.update(own)
         signal.signal(signal.SIGINT, signal.default_int_handler)  # which a background job ignores
+        signal.signal(signal.SIGHUP, signal.SIG_DFL)  # which nohup ignores
         os.chdir(wanted["cwd"])
         sys.path.insert(0, wanted["cwd"])
         null = os.open(os.devnull, os.O_RDONLY)
