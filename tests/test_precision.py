@@ -130,6 +130,31 @@ def test_auto_takes_bfloat16_where_it_is_there_and_pays(monkeypatch: pytest.Monk
     assert lowering.choose_precisions(problem, "auto").names == ("float32", "float32")
 
 
+def test_auto_measures_again_once_there_are_more_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    from saddlepoint.solver import lowering
+
+    monkeypatch.setattr(lowering, "is_native", lambda device: True)
+    seen: list[int] = []
+    model = nn.Linear(8, 3).eval()
+
+    def seconds(problem: sp.Ensemble, domain: int) -> float:
+        # Parameters are converted once per batch, which pays for many rows and not for one.
+        seen.append(len(problem))
+        return 1.0 + 0.1 * len(problem) if how_of(model) else 0.2 * len(problem)
+
+    def chosen(rows: int) -> tuple[str, ...]:
+        problem = sp.Ensemble([model], torch.rand(rows, 8), torch.zeros(rows).long())
+        return lowering.choose_precisions(problem, "auto").names
+
+    monkeypatch.setattr(lowering, "_seconds", seconds)
+    assert chosen(1) == ("float32",)
+    assert chosen(32) == ("bfloat16",)  # one row has not decided for good
+    assert set(seen) == {1, 32}
+    seen.clear()
+    assert chosen(500) == chosen(7) == ("bfloat16",)  # nor are the last few rows of a batch asked
+    assert seen == []
+
+
 def test_small_networks_stay_in_float32_under_auto() -> None:
     x, y = sp.data.sample("mnist", 8)
     model = nn.Sequential(nn.Flatten(), nn.Linear(784, 10)).eval()
@@ -163,6 +188,27 @@ def test_other_words_are_refused(precision: object, words: str) -> None:
     problem = sp.Ensemble([nn.Linear(4, 3).eval()], torch.rand(2, 4), torch.zeros(2).long())
     with pytest.raises(ValueError, match=words):
         sp.attack(problem, sp.linf(0.1), precision=precision)  # type: ignore[arg-type]
+
+
+def test_one_model_has_one_precision_however_often_it_is_named(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from saddlepoint.solver import lowering
+
+    model, other = nn.Linear(4, 3).eval(), nn.Linear(4, 3).eval()
+    problem = sp.Ensemble([model, other, model], torch.rand(2, 4), torch.zeros(2).long())
+    for words in (("float32", "float32", "bfloat16"), ("auto", "auto", "float32")):
+        with pytest.raises(ValueError, match=rf"models\[0\] and models\[2\], .*'{words[2]}'"):
+            sp.attack(problem, sp.linf(0.1), precision=words)
+    result = sp.attack(
+        problem, sp.linf(0.1), steps=1, precision=("bfloat16", "float32", "bfloat16")
+    )
+    assert result.precision == ("bfloat16", "float32", "bfloat16")
+    # A function is not remembered, and two measurements of it may differ.
+    ways = iter(("bfloat16", "float32"))
+    monkeypatch.setattr(lowering, "_fastest", lambda *_: next(ways))
+    both = sp.Ensemble([torch.neg, torch.neg], torch.rand(2, 4), torch.zeros(2).long())
+    assert lowering.choose_precisions(both, "auto").names == ("bfloat16", "bfloat16")
 
 
 def test_fewer_bits_work_inside_a_users_autocast_and_no_grad() -> None:

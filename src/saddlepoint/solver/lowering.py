@@ -23,8 +23,8 @@ _ROUNDS = 3
 # Times slower than the fastest, and by seconds that count: not measured again.
 _HOPELESS, _SHORT = 1.3, 0.05
 _GAIN = 1.1  # what a way has to bring to be worth its rounding
-# What was measured of a network that is still there, by where it is and what images it sees.
-_measured: dict[int, dict[object, Precision]] = {}
+# What was measured of a network that is still there, by where it is and what images it sees: on so many rows.
+_measured: dict[int, dict[object, tuple[int, Precision]]] = {}
 
 
 def choose_precisions(
@@ -36,7 +36,8 @@ def choose_precisions(
 ) -> Precisions:
     """How each model of a problem will compute; "auto" is decided here, by a short measurement.
 
-    A network is measured once: what was decided for it holds as long as it is there.
+    A network is measured once: what was decided for it on 32 rows holds as long as it is there, and what was
+    decided on fewer rows until there are more.
 
     Args:
         problem: Its first rows are measured, forward and backward, in all ways by turns.
@@ -46,7 +47,8 @@ def choose_precisions(
         layouts: Whether "auto" may lay out parameters with channels last.
 
     Raises:
-        ValueError: An unknown word, or fewer bits for images or parameters of float64.
+        ValueError: An unknown word, fewer bits for images or parameters of float64, or two words for one
+            object.
 
     Example:
         >>> from saddlepoint.problems import Ensemble
@@ -55,19 +57,34 @@ def choose_precisions(
         (('bfloat16',), ('float32',))
     """
     words = check_precision(precision, len(problem.models))
-    names = []
+    first = {id(model): index for index, model in reversed(list(enumerate(problem.models)))}
+    names: list[Precision] = []
     for index, (model, word) in enumerate(zip(problem.models, words, strict=True)):
-        wide = torch.float64 in {problem.lower.dtype, *dtypes_of(modules_behind(model))}
-        if wide and word.startswith(("bfloat16", "float16")):
+        same = first[id(model)]
+        if words[same] != word:
             raise ValueError(
-                f"`precision` must be float32 or auto for images or parameters of float64, which compute in "
-                f'float64, got {word!r}; write x.float() and model.float(), or precision="float32".'
+                f"`precision` must be one word for models[{same}] and models[{index}], which are one object, "
+                f"got {words[same]!r} and {word!r}."
             )
-        if word == "auto":
-            word = _fastest(problem, index, _ways(problem, index, bits=not wide, layouts=layouts))
-        names.append(word)
+        names.append(names[same] if same < index else _decided(problem, index, word, layouts))
     found = tuple(names)
     return Precisions(tuple(problem.models), found if gather is None else gather(found)[0])
+
+
+def _decided(problem: AbstractProblem, index: int, word: Precision, layouts: bool) -> Precision:
+    """What a word means for one model: itself, unless it is "auto"."""
+    wide = torch.float64 in {
+        problem.lower.dtype,
+        *dtypes_of(modules_behind(problem.models[index])),
+    }
+    if wide and word.startswith(("bfloat16", "float16")):
+        raise ValueError(
+            f"`precision` must be float32 or auto for images or parameters of float64, which compute in "
+            f'float64, got {word!r}; write x.float() and model.float(), or precision="float32".'
+        )
+    if word != "auto":
+        return word
+    return _fastest(problem, index, _ways(problem, index, bits=not wide, layouts=layouts))
 
 
 def _ways(
@@ -92,19 +109,22 @@ def _ways(
 
 def _fastest(problem: AbstractProblem, index: int, ways: tuple[Precision, ...]) -> Precision:
     """The way in which a model is fastest, of those that are not faster by much the one that rounds least."""
-    model, known = problem.models[index], dict[object, Precision]()
+    model, known = problem.models[index], dict[object, tuple[int, Precision]]()
     if isinstance(model, nn.Module):
         if id(model) not in _measured:
             weakref.finalize(model, _measured.pop, id(model), None)
         known = _measured.setdefault(id(model), known)
     case = (*home(model, problem.lower), problem.lower.shape[1:], ways)
-    if case not in known:
-        known[case] = ways[0]
+    rows = min(_ROWS, len(problem))
+    measured, chosen = known.get(case, (0, ways[0]))
+    if measured < rows:
+        chosen = ways[0]
         times = _times(problem, index, ways) if len(ways) > 1 else {}
         for way, seconds in times.items():
-            if times[known[case]] > _GAIN * seconds:
-                known[case] = way
-    return known[case]
+            if times[chosen] > _GAIN * seconds:
+                chosen = way
+        known[case] = rows, chosen
+    return chosen
 
 
 def _times(
