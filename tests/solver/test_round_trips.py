@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 import saddlepoint as sp
 from saddlepoint.projections import solvers
 from saddlepoint.solver import watch
+from saddlepoint.solver.restart import Restart
 
 ATEN = torch.ops.aten
 QUESTIONS = {
@@ -106,3 +108,29 @@ def test_a_step_asks_at_most_twice(
     few, many = (questions(domains, ball, steps, restarts) for steps in (16, 48))
     assert few > 0
     assert (many - few) / (32 * restarts) <= 2
+
+
+@pytest.mark.parametrize("domains", [1, 2])
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+def test_a_step_asks_at_most_twice_while_rows_leave(
+    precision: sp.Precision, domains: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(watch, "_PATIENCE", {})
+    monkeypatch.setattr(solvers, "_PASSES", {})
+    asked, copied = Questions(), Copies()
+    begun: list[tuple[int, int]] = []  # rows, and questions before an iterate is evaluated
+    as_it_is = Restart._evaluate
+
+    def noted(self: Restart, problem: Any, *more: Any, **others: Any) -> Any:
+        begun.append((len(problem), asked.count + copied.count))
+        return as_it_is(self, problem, *more, **others)
+
+    monkeypatch.setattr(Restart, "_evaluate", noted)
+    x, y = sp.data.sample("mnist", limit=16)
+    networks = [sp.models.load(f"mnist-{letter}") for letter in "ac"[:domains]]
+    options: Any = {"steps": 20, "restarts": 1, "precision": precision}
+    with asked, copied:
+        sp.attack(sp.Ensemble(networks, x, y), sp.linf(0.12), **options)
+    rows = [each for each, _ in begun]
+    assert len(set(rows)) >= 3  # they left at several steps, and some of them stayed
+    assert max(after - before for (_, before), (_, after) in pairwise(begun)) <= 2

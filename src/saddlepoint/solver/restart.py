@@ -130,13 +130,13 @@ class Restart:
                 left = torch.ones_like(at, dtype=torch.bool) if whole else ~point.fooled.all(dim=1)
                 if most < math.inf:
                     left &= best.num_forwards[at] <= most
-                remaining = self.watch.count(left) if step_number < steps else 0
-                if remaining == 0:
+                remaining = self.watch.left(left) if step_number < steps else []
+                if not remaining:
                     break
                 gradient = point.gradient(weights) if differentiate else None
                 losses = point.losses
-                if remaining < len(left):
-                    keep = left.nonzero().flatten()
+                if len(remaining) < len(left):
+                    keep = torch.tensor(remaining, device=left.device)
                     problem, ball = problem.take(keep), ball.take(keep)
                     here, at = here[keep], at[keep]
                     delta, shown, losses = delta[keep], shown[keep], losses[keep]

@@ -91,17 +91,17 @@ class Watch:
         finite = gradient.flatten(1).sum(dim=1).isfinite()
         self._add(_Observed(problem, delta, stream, step, finite))
 
-    def count(self, left: Tensor) -> int:
-        """How many of `left`, (n,), are true, and in the same question whether all that was seen is finite.
+    def left(self, rows: Tensor) -> list[int]:
+        """Where `rows`, (n,), boolean, is true, and in the same question whether all that was seen is finite.
 
         A solver has to ask an accelerator the first at every step; the second then costs no wait of its own.
         """
-        finite = [observed.finite.all() for observed in self._seen]
-        number, *sound = torch.stack([left.sum(), *finite]).tolist()
-        if not all(sound):
+        finite = [observed.finite.all().reshape(1) for observed in self._seen]
+        answers: list[bool] = torch.cat([rows, *finite]).tolist()
+        if not all(answers[len(rows) :]):
             self.check()
         self._seen = []
-        return int(number)
+        return [position for position in range(len(rows)) if answers[position]]
 
     def check(self) -> None:
         """Look at what was seen and not looked at yet.
