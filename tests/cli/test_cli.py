@@ -176,6 +176,9 @@ class TestSubcommands:
         assert done.returncode == 0, done.stderr
         assert (tmp_path / "a" / "report.html").is_file()
         capsys.readouterr()
+        assert inside("report", "a", "m", "--out", "both") == 2
+        assert "`--out` must be an HTML file, such as board.html, got both" in capsys.readouterr().err
+        assert not (tmp_path / "both").exists()
         assert inside("report", "a", "m", "--out", "both.html") == 0
         assert "both.html" in capsys.readouterr().out
         assert "only the second" in (tmp_path / "both.html").read_text()

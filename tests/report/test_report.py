@@ -325,14 +325,17 @@ class TestWords:
             ),
         }
 
-    def said(
+    def said(self, *about: Any, **changes: Any) -> str:
+        return " ".join(words.headline(*self.outcome(*about, **changes)))
+
+    def outcome(
         self,
         kind: str,
         domains: tuple[str, ...] = ("A", "B"),
         among: float | None = 76.9231,
         every: float = 81.25,
         **changes: object,
-    ) -> str:
+    ) -> tuple[runs.Run, runs.AttackMetrics]:
         settings = {"rule": "minmax", "baseline": "average", "norm": "linf", "eps": 0.2}
         theirs = self.rates(None if among is None else 38.4615, 50.0, (26.5, 52.0))
         metrics = runs.AttackMetrics(
@@ -343,7 +346,12 @@ class TestWords:
             lift_among_correct=100.0,
         )
         run = runs.Run(kind, "", settings, 0, domains, (), 64, runs.Hashes("", {}, ""))
-        return " ".join(words.headline(run, metrics))
+        return run, metrics
+
+    def test_one_group_is_fooled_and_several_are(self):
+        for count, verb in ((1, "is"), (2, "are")):
+            text = words.figure(*self.outcome("universal", rows_correct=count))
+            assert text.endswith(f" {verb} fooled as a whole")
 
     def test_the_headline_is_about_images_that_were_right(self):
         text = self.said("ensemble")

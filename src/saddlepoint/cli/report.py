@@ -47,6 +47,8 @@ def report(
                 "`--out` must be left out for a single run: its report is report.html in it."
             )
         return _one(runs[0], int(max_megabytes * 1e6), as_json=json)
+    if out is not None and out.suffix != ".html":
+        raise UsageError(f"`--out` must be an HTML file, such as board.html, got {out}.")
     with usage():
         board = store.rank_runs(runs, strict=True)
     if out is None:

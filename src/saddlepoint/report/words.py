@@ -168,7 +168,8 @@ def figure(run: Run, metrics: AttackMetrics) -> str:
         start = f"of the one {nouns.row} {_right(run)}"
     every = "both" if len(run.domains) == 2 else "all"
     if run.kind == "universal":
-        return f"{start} are {f'answered with {target}' if target else 'fooled'} as a whole"
+        are = "is" if count == 1 else "are"
+        return f"{start} {are} {f'answered with {target}' if target else 'fooled'} as a whole"
     whom = f"them {every}" if several and run.kind == "ensemble" else "it"
     where = f" in {every} of them" if several and run.kind == "transform" else ""
     s = "s" if count == 1 else ""
