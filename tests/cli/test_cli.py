@@ -177,7 +177,9 @@ class TestSubcommands:
         assert (tmp_path / "a" / "report.html").is_file()
         capsys.readouterr()
         assert inside("report", "a", "m", "--out", "both") == 2
-        assert "`--out` must be an HTML file, such as board.html, got both" in capsys.readouterr().err
+        assert (
+            "`--out` must be an HTML file, such as board.html, got both" in capsys.readouterr().err
+        )
         assert not (tmp_path / "both").exists()
         assert inside("report", "a", "m", "--out", "both.html") == 0
         assert "both.html" in capsys.readouterr().out
