@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from torch import Tensor, nn
@@ -209,6 +211,49 @@ def test_one_model_has_one_precision_however_often_it_is_named(
     monkeypatch.setattr(lowering, "_fastest", lambda *_: next(ways))
     both = sp.Ensemble([torch.neg, torch.neg], torch.rand(2, 4), torch.zeros(2).long())
     assert lowering.choose_precisions(both, "auto").names == ("bfloat16", "bfloat16")
+
+
+class _Loud(nn.Module):
+    """Logits, or only their gradients, that float16 cannot hold and bfloat16 can."""
+
+    def __init__(self, *, backward: bool) -> None:
+        super().__init__()
+        self.linear = nn.Linear(2, 2)
+        self.backward = backward
+        nn.init.eye_(self.linear.weight)
+
+    def forward(self, images: Tensor) -> Tensor:
+        return self.linear(images).float() * 1e6 if self.backward else self.linear(images * 1e6)
+
+
+@pytest.mark.parametrize("solver", [sp.attack, sp.apgda])
+@pytest.mark.parametrize("backward", [False, True])
+def test_what_float16_cannot_hold_is_said_of_float16(backward: bool, solver: Any) -> None:
+    quiet, loud = nn.Linear(2, 2).eval(), _Loud(backward=backward).eval()
+    x, y = torch.rand(2, 2), torch.zeros(2).long()
+    problem = sp.Ensemble([quiet, loud], x, y)
+    with pytest.raises(ValueError, match=r"float16 ends at 65504; take precision=.bfloat16."):
+        solver(problem, sp.linf(0.1), steps=2, precision="float16")
+    solver(problem, sp.linf(0.1), steps=2, precision="bfloat16")
+
+    class Broken(_Loud):
+        def forward(self, images: Tensor) -> Tensor:
+            return super().forward(images) * torch.nan
+
+    with pytest.raises(ValueError, match="look at what the model"):
+        sp.attack(sp.Ensemble([Broken(backward=False).eval()], x, y), sp.linf(0.1), steps=2)
+
+
+@pytest.mark.parametrize("word", ["float32", "bfloat16"])
+def test_models_that_cannot_have_channels_last_are_told_of_the_layout(word: str) -> None:
+    class Viewing(_Plain):
+        def forward(self, images: Tensor) -> Tensor:
+            return self.first(images).view(len(images), -1)[:, :3]
+
+    problem = sp.Ensemble([Viewing().eval()], torch.rand(2, 3, 9, 9), torch.zeros(2).long())
+    remedy = rf'must be {word} for Viewing, .*view.*or "auto", .*, got .{word}\+channels_last.'
+    with pytest.raises(ValueError, match=remedy):
+        sp.attack(problem, sp.linf(0.1), steps=1, precision=f"{word}+channels_last")  # type: ignore[arg-type]
 
 
 def test_fewer_bits_work_inside_a_users_autocast_and_no_grad() -> None:

@@ -46,11 +46,13 @@ class How:
     """How one model is asked.
 
     Attributes:
+        name: The word for it.
         dtype: Of fewer bits, for autocast; None where it computes as it is.
         filters: Its four-dimensional parameters with channels last, in place of its own; empty where it has its
             own layout.
     """
 
+    name: Precision
     dtype: torch.dtype | None
     filters: Mapping[str, Tensor]
 
@@ -72,7 +74,7 @@ class How:
                 if value.dim() == 4
             }
         low = _DTYPES.get(number)
-        return How(low, filters) if low is not None or filters else None
+        return How(name, low, filters) if low is not None or filters else None
 
     def ask(self, model: Callable[[Tensor], object], images: Tensor) -> object:
         """What a model returns for images; it is left as it was."""
@@ -84,7 +86,17 @@ class How:
             assert isinstance(model, nn.Module)
             if images.dim() == 4:
                 images = images.contiguous(memory_format=torch.channels_last)
-            return functional_call(model, dict(self.filters), (images,))
+            try:
+                return functional_call(model, dict(self.filters), (images,))
+            except RuntimeError as error:
+                if "view size" not in str(error):
+                    raise
+                plain = self.name.partition("+")[0]
+                raise ValueError(
+                    f"`precision` must be {plain} for {type(model).__name__}, which takes a view that images "
+                    f'with channels last do not have, or "auto", which does without this layout then, got '
+                    f"{self.name!r}; .reshape or .flatten in place of .view works too."
+                ) from error
 
 
 _now: ContextVar[Mapping[int, How | None] | None] = ContextVar("precision", default=None)

@@ -196,7 +196,8 @@ def _apgda(
 ) -> AttackResult:
     options: Any = {"targeted": setup.targeted, "accumulate": setup.accumulate}
     options |= {"precisions": setup.precisions, "confirm": keep == "best"}
-    watch, best = Watch(loss, targeted=setup.targeted), Best.none(problem, setup.steps)
+    watch = Watch(loss, targeted=setup.targeted, precisions=setup.precisions)
+    best = Best.none(problem, setup.steps)
     everywhere = torch.arange(len(problem), device=delta.device)
     point = evaluate(problem, delta, loss, differentiate=setup.steps > 0, **options)
     watch.point(problem, delta, point)

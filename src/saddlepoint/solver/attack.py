@@ -207,7 +207,7 @@ def attack_unchecked(
     def solve(part: AbstractProblem, ball: LpBall, delta: Tensor, report: Report) -> AttackResult:
         ball, best = within_box(ball, part), Best.none(part, setup.steps)
         rows = torch.arange(len(part), device=delta.device)
-        watch = Watch(loss, targeted=targeted)
+        watch = Watch(loss, targeted=targeted, precisions=precisions)
         try:
             for phase in phases:
                 some = len(rows) < len(part)

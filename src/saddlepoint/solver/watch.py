@@ -11,6 +11,7 @@ from torch import Tensor
 
 from saddlepoint.behind import modules_behind
 from saddlepoint.losses import Loss
+from saddlepoint.precision import FULL, Precisions
 from saddlepoint.problems import AbstractProblem, Model
 from saddlepoint.solver.evaluate import Evaluation, broken_gradients
 
@@ -49,6 +50,7 @@ class Watch:
     Args:
         loss: Small = fooled.
         targeted: Whether labels are classes to reach.
+        precisions: What the models compute in, for what is said of one that is not finite.
 
     Example:
         >>> from saddlepoint.losses import cw_margin
@@ -61,8 +63,8 @@ class Watch:
         ValueError: logits and losses must be finite, got NaN or inf in row 0, domain 0 (model 1), at the ...
     """
 
-    def __init__(self, loss: Loss, *, targeted: bool) -> None:
-        self._loss, self._targeted = loss, targeted
+    def __init__(self, loss: Loss, *, targeted: bool, precisions: Precisions = FULL) -> None:
+        self._loss, self._targeted, self._precisions = loss, targeted, precisions
         self._seen: list[_Observed] = []
 
     def point(
@@ -141,13 +143,20 @@ class Watch:
         where = f"in row {row}, {named}, " + (
             f"after {observed.step} steps" if observed.step else "at the start"
         )
+        what = "logits and losses" if values else "gradients"
+        asked = {problem.model_of(k) for k in domains or range(problem.num_domains)}
+        if any(self._precisions.names[index : index + 1] == ("float16",) for index in asked):
+            raise ValueError(
+                f"{what} must be finite, got NaN or inf {where}, in float16, and float16 ends at 65504; take "
+                'precision="bfloat16", which has the range of float32.'
+            )
         if values:
             raise ValueError(
-                f"logits and losses must be finite, got NaN or inf {where}; look at what the model and the "
+                f"{what} must be finite, got NaN or inf {where}; look at what the model and the "
                 "loss make of this image."
             )
         raise ValueError(
-            f"gradients must be finite, got NaN or inf {where}; look for a root, norm, logarithm or division "
+            f"{what} must be finite, got NaN or inf {where}; look for a root, norm, logarithm or division "
             "that meets zero in the model, and keep it away from there, as with clamp_min(1e-12)."
         )
 
