@@ -13,7 +13,7 @@ import saddlepoint as sp
 from commands import inside
 from saddlepoint import runs
 from saddlepoint.runs import build
-from saddlepoint.runs.preparing import images_of
+from saddlepoint.runs.materials import load_images
 from saddlepoint.runs.settings import EnsembleSettings
 from saddlepoint.solver import inspection
 
@@ -52,7 +52,7 @@ def attacked(folder: Path, model: nn.Module, **flags: object) -> runs.Run:
     """An attack on five images in pages of two, with a baseline: six calls of the solver."""
     flags = {"models": "A", "eps": 0.1, "steps": 1, "baseline": "average", "limit": 5} | flags
     settings = EnsembleSettings.load({"data": "mnist-sample", "batch_size": 2, **flags})
-    images, models = images_of(settings), {"probable": model}
+    images, models = load_images(settings.data, settings.split, settings.limit), {"probable": model}
     problem = build.problem_of(settings, images.x, images.y, models)
     job = build.job_of(settings, problem)
     record = build.record_of(settings, problem, images, models, "saddlepoint")
