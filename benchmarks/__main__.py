@@ -44,8 +44,12 @@ def main(words: list[str]) -> int:
         for figure in importlib.import_module(f"benchmarks.{room}").figures():
             found.append(figure)
             mark = "ok  " if figure.passed else "MISS"
+            rounds = (
+                "" if figure.rounds is None else "   rounds {:.3f} to {:.3f}".format(*figure.rounds)
+            )
             print(
-                f"{mark} {figure.name:<60} {figure.value:8.3f}   wanted {figure.bound}", flush=True
+                f"{mark} {figure.name:<60} {figure.value:8.3f}   wanted {figure.bound}{rounds}",
+                flush=True,
             )
             failures += not figure.passed
         if options.store is not None and found:

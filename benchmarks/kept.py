@@ -16,8 +16,14 @@ FILE = Path("docs/results/figures.json")
 _INTRODUCTION = """
 `python -m benchmarks --store` measures these and keeps them in `{path}`; rooms can be named. A ratio
 compares what ran in turn in one process (in `allocation` in fresh ones), by the time that the processor worked
-for it; throughput of processes is by the clock. The load is the number of processes that wanted one of {cores}
-cores when a room began and ended.
+for it; throughput of processes is by the clock. Values are medians over rounds, with the lowest and the highest
+where they are kept. The load is the number of processes that wanted one of {cores} cores when a room began and
+ended; the code is a digest of what the figures of a room depend on.
+
+Bare forward + backward is what torch does alone: in `solver` the models, the sum of their logits and its
+gradient, in `training` with cross-entropy. Accumulated domains keep a gradient each, as large as the images,
+until the weights are known, which follow from the losses of all domains; a second forward would be the other
+way. Where a network is small, that is what peak memory shows.
 """
 
 
@@ -32,7 +38,7 @@ def keep(path: Path, room: str, figures: Sequence[Figure], load: float, threads:
         "ended": time.strftime("%Y-%m-%d %H:%M", time.gmtime()),
         "cpu": here["cpu"],
         "cores": here["cores"],
-        "code": machine.code(),
+        "code": machine.code_of(room),
         "torch": machine.versions()["torch"],
         "figures": [asdict(figure) for figure in figures],
     }
@@ -50,14 +56,19 @@ def section(path: Path) -> str:
         "## Overheads and own ratios\n",
         _INTRODUCTION.format(path=FILE.as_posix(), cores=cores).lstrip(),
     ]
-    lines.append("| Room | Load | Figure | Value | Wanted | |\n|---|---:|---|---:|---:|---|")
+    lines.append("| Room | Load | Ended (UTC) | Code | CPU | torch |\n|---|---:|---|---|---|---|")
     for name, room in content.items():
         load = " to ".join(f"{each:.1f}" for each in room["begun_and_ended_with_load"])
+        where = (room[each] for each in ("ended", "code", "cpu", "torch"))
+        lines.append(f"| {' | '.join((name, load, *where))} |")
+    lines.append("\n| Room | Figure | Value | Wanted | |\n|---|---|---:|---:|---|")
+    for name, room in content.items():
         for figure in room["figures"]:
             kept = "kept" if figure["passed"] else "**missed**"
             kept = "" if figure["bound"] == "-" else kept
             bound = figure["bound"].replace("<=", "at most").replace(">=", "at least")
-            lines.append(
-                f"| {name} | {load} | {figure['name']} | {figure['value']:.3f} | {bound} | {kept} |"
-            )
+            value = f"{figure['value']:.3f}"
+            if figure.get("rounds"):
+                value += " ({:.3f} to {:.3f})".format(*figure["rounds"])
+            lines.append(f"| {name} | {figure['name']} | {value} | {bound} | {kept} |")
     return "\n".join(lines) + "\n"

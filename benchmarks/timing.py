@@ -3,32 +3,46 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from statistics import median
 
 
 @dataclass(frozen=True)
 class Figure:
-    """One line of the result: what was measured, the value, and what it has to be."""
+    """One line of the result: what was measured, the value, what it has to be, and how far rounds differed."""
 
     name: str
     value: float
     bound: str
     passed: bool
+    rounds: tuple[float, float] | None = None  # the lowest and the highest, where they are known
 
 
-def at_most(name: str, value: float, limit: float) -> Figure:
-    return Figure(name, value, f"<= {limit:g}", value <= limit)
+Value = float | Sequence[float]
+"""One number, or one for each round, of which the median counts."""
 
 
-def at_least(name: str, value: float, limit: float) -> Figure:
-    return Figure(name, value, f">= {limit:g}", value >= limit)
+def at_most(name: str, value: Value, limit: float) -> Figure:
+    number, rounds = _median(value)
+    return Figure(name, number, f"<= {limit:g}", number <= limit, rounds)
 
 
-def unbounded(name: str, value: float) -> Figure:
+def at_least(name: str, value: Value, limit: float) -> Figure:
+    number, rounds = _median(value)
+    return Figure(name, number, f">= {limit:g}", number >= limit, rounds)
+
+
+def unbounded(name: str, value: Value) -> Figure:
     """Something to compare others with."""
-    return Figure(name, value, "-", True)
+    number, rounds = _median(value)
+    return Figure(name, number, "-", True, rounds)
+
+
+def _median(value: Value) -> tuple[float, tuple[float, float] | None]:
+    if isinstance(value, Sequence):
+        return median(value), (min(value), max(value))
+    return value, None
 
 
 def seconds(run: Callable[[], object], clock: Callable[[], float] = time.perf_counter) -> float:
@@ -43,18 +57,28 @@ def ratio(
     rounds: int = 7,
     clock: Callable[[], float] = time.perf_counter,
 ) -> float:
-    """Time of one over time of the other: the median over rounds that run both, back to back.
+    """Time of one over time of the other: the median of `ratios`."""
+    return median(ratios(numerator, denominator, rounds, clock))
+
+
+def ratios(
+    numerator: Callable[[], object],
+    denominator: Callable[[], object],
+    rounds: int = 7,
+    clock: Callable[[], float] = time.perf_counter,
+) -> list[float]:
+    """Time of one over time of the other in each round, which runs both, back to back.
 
     Whatever else the machine does slows both sides of a round; alternating the order removes the advantage
     of being second.
     """
     numerator()
     denominator()
-    ratios = []
+    found = []
     for index in range(rounds):
         if index % 2:
             above, below = seconds(numerator, clock), seconds(denominator, clock)
         else:
             below, above = seconds(denominator, clock), seconds(numerator, clock)
-        ratios.append(above / below)
-    return median(ratios)
+        found.append(above / below)
+    return found

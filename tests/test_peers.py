@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -212,7 +213,7 @@ def test_a_run_skips_what_is_missing_keeps_what_is_done_and_writes_the_page(
     assert command.main(words) == 0
     reason = "PGD (ModuleNotFoundError: No module named 'a_library_nobody_has')"
     assert f"{case.key}  skipped {reason}" in capsys.readouterr().out
-    assert ran == [50, 50, 50]
+    assert ran == [50] * 4  # once to warm up, and once for each part
     page_text = out.read_text(encoding="utf-8")
     assert f"Skipped: {reason}." in page_text
     assert "**A run of 3 images at most" in page_text
@@ -222,21 +223,25 @@ def test_a_run_skips_what_is_missing_keeps_what_is_done_and_writes_the_page(
     assert list(cells) == ["ours/0", "ours/1", "ours/2"]
     assert [each["images"] for each in cells.values()] == [1, 1, 1]
     assert command.main(words) == 0
-    assert len(ran) == 3  # nothing again under the same settings
+    assert len(ran) == 4  # nothing again under the same settings
     assert command.main([*words, "--evaluations", "7"]) == 0
-    assert ran[3:] == [7, 7, 7]
+    assert ran[4:] == [7] * 4
     out.unlink()
     assert command.main([*words, "--render"]) == 0
-    assert len(ran) == 6
+    assert len(ran) == 8
     assert "at most 7 gradients each" in out.read_text(encoding="utf-8")
     assert command.main(["--rooms", "x"]) == 2
 
 
 def test_finished_cells_survive_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fine = Method("fine", "saddlepoint", lambda work: work.x, "")
+    calls: list[int] = []
 
     def stop(work: Work) -> Tensor:
-        raise KeyboardInterrupt
+        calls.append(len(work.x))
+        if len(calls) > 1:
+            raise KeyboardInterrupt
+        return work.x
 
     case = tiny(monkeypatch, (fine, Method("stops", "torch", stop, "")))
     store = tmp_path / "peers.json"
@@ -244,6 +249,29 @@ def test_finished_cells_survive_an_error(tmp_path: Path, monkeypatch: pytest.Mon
     with pytest.raises(KeyboardInterrupt):
         command.main(words)
     assert list(Store(store).content["cases"][case.key]["cells"]) == ["fine/0"]
+    assert calls == [2, 1]
+
+
+def test_a_table_stays_until_the_one_in_its_place_is_complete(tmp_path: Path) -> None:
+    path = tmp_path / "peers.json"
+    about, old, new = {**ABOUT, "wanted": 2}, SETTINGS, {**SETTINGS, "code": "456"}
+    store = Store(path)
+    for name in ("ours/0", "theirs/0"):
+        store.open("a: nets", old, about)
+        store.add("a: nets", name, cell(40, 1.0))
+    again = Store(path)
+    assert again.open("a: nets", new, about) == {}
+    again.save()
+    assert again.content["cases"]["a: nets"]["settings"]["code"] == "123"  # nothing is measured yet
+    again.add("a: nets", "ours/0", cell(30, 1.0))
+    resumed = Store(path)
+    assert len(resumed.content["cases"]["a: nets"]["cells"]) == 2
+    assert list(resumed.open("a: nets", new, about)) == ["ours/0"]
+    resumed.add("a: nets", "theirs/0", cell(20, 1.0))
+    done = Store(path).content
+    assert done["cases"]["a: nets"]["settings"]["code"] == "456"
+    assert [each["fooled"] for each in done["cases"]["a: nets"]["cells"].values()] == [30, 20]
+    assert done["begun"] == {}
 
 
 def test_networks_that_cannot_be_had_are_said_to_be_missing(
@@ -271,6 +299,20 @@ def test_comments_do_not_make_numbers_stale() -> None:
     assert len(machine.code()) == 12
 
 
+def test_figures_of_training_depend_on_the_code_of_training(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    read: list[Path] = []
+    monkeypatch.setattr(machine, "digest", lambda files: read.extend(files) or "")
+    for room, rooms_read in (("solver", set()), ("training", {"training"})):
+        read.clear()
+        machine.code_of(room)
+        parents = {path.parent.name for path in read}
+        assert parents & {"training", "cli", "report"} == rooms_read
+        assert {"solver", "problems"} <= parents
+        assert f"{room}.py" in {path.name for path in read if path.parent.name == "benchmarks"}
+
+
 # ------------------------------------------------------------------------------- the page
 
 
@@ -281,7 +323,7 @@ def test_ratios_come_first() -> None:
     text = page.render(stored(), "peers.json")
     assert "| ASR_all, ours / theirs | Time, theirs / ours | Method |" in text
     assert "| 2 | 4 | theirs | 30.0 [21.9, 39.6] | 6.0 | 8.0 | 3 |" in text
-    assert "| 4 | +30.0 | 1.2 | nets | theirs |" in text
+    assert "| 4 | +30.0 | 1.2 | nets | theirs | 123 |" in text
     assert "Step sizes: theirs: step = 1." in text
     assert "compares nothing" not in text
     assert "| CPU | chip |" in text
@@ -292,7 +334,7 @@ def test_nothing_over_nothing_is_no_ratio() -> None:
     content = stored()
     for name, each in content["cases"]["a: nets"]["cells"].items():
         each["fooled"] = 0 if "theirs" in name else each["fooled"]
-    assert "| inf | 4 | theirs | 0.0 [0.0, 3.7] |" in page.render(content, "peers.json")
+    assert "| 60 : 0 | 4 | theirs | 0.0 [0.0, 3.7] |" in page.render(content, "peers.json")
     for each in content["cases"]["a: nets"]["cells"].values():
         each["fooled"] = 0
     assert "| - | 4 | theirs | 0.0 [0.0, 3.7] |" in page.render(content, "peers.json")
@@ -301,6 +343,34 @@ def test_nothing_over_nothing_is_no_ratio() -> None:
 def test_robust_accuracy_is_what_is_left() -> None:
     text = page.render(stored("d"), "peers.json")
     assert "| 4 | -30.0 | theirs | 70.0 [60.4, 78.1] | 6.0 | 8.0 | 3 |" in text
+
+
+def test_quick_is_held_against_a_fifth_of_the_time_and_a_point() -> None:
+    assert "**Missed**: beside theirs, `quick` takes 0.25 of the time." in page.render(
+        stored("d"), "p"
+    )
+    content = stored("d")
+    for name, each in content["cases"]["d: nets"]["cells"].items():
+        each["seconds"] *= 2 if "theirs" in name else 1
+    assert "**Missed**" not in page.render(content, "p")
+    content["cases"]["d: nets"]["cells"]["ours/0"]["fooled"] = 8
+    text = page.render(content, "p")
+    assert "**Missed**: beside theirs, `quick` breaks 2.0 points less." in text
+    assert "**Missed**" not in page.render(stored("a"), "p")
+
+
+def test_what_is_in_short_is_large_enough_and_says_which_code_it_is_of() -> None:
+    content = stored()
+    one = content["cases"]["a: nets"]
+    earlier = {**one, "begun": "2025-12-31 00:00", "settings": {**SETTINGS, "code": "999"}}
+    small = {**one, "settings": {**SETTINGS, "images": 24}}
+    content["cases"] |= {"a: earlier": earlier, "a: small": small}
+    text = page.render(content, "peers.json").partition("## One perturbation")[0]
+    assert "| 4 | +30.0 | 1.2 | nets | theirs | 123 |" in text
+    assert "| 4 | +30.0 | 1.2 | earlier | theirs | 999 \u2020 |" in text
+    assert "\u2020 Measured with an earlier code than the other lines." in text
+    assert "Left out, with fewer than 50 images: small." in text
+    assert "| small |" not in text
 
 
 def test_an_unfinished_table_says_so() -> None:
@@ -327,11 +397,16 @@ def test_own_figures_are_kept_by_room_and_shown_last(tmp_path: Path) -> None:
     path = tmp_path / "figures.json"
     assert section(path) == ""
     keep(path, "solver", [at_most("one over another", 1.5, 1.03)], 0.5, 1)
-    keep(path, "training", [at_least("more", 2.0, 1.6)], 0.25, 1)
+    keep(path, "training", [at_least("more", [3.0, 2.0, 1.5], 1.6)], 0.25, 1)
     keep(path, "solver", [at_most("one over another", 1.01, 1.03)], 0.5, 1)
     text = page.render(stored(), "peers.json", path)
     assert text.count("one over another") == 1
     solver, training = text.splitlines()[-2:]
-    assert solver.endswith("| one over another | 1.010 | at most 1.03 | kept |")
-    assert solver.startswith("| solver | 0.5 to ")
-    assert training.endswith("| more | 2.000 | at least 1.6 | kept |")
+    assert solver == "| solver | one over another | 1.010 | at most 1.03 | kept |"
+    assert training == "| training | more | 2.000 (1.500 to 3.000) | at least 1.6 | kept |"
+    code = machine.code_of("solver")
+    rooms = [line for line in text.splitlines() if code in line]
+    assert len(rooms) == 1
+    assert rooms[0].startswith("| solver | 0.5 to ")
+    assert time.strftime("%Y-%m-%d", time.gmtime()) in rooms[0]
+    assert machine.cpu() in rooms[0]

@@ -16,6 +16,8 @@ class Store:
     """Cases by key, each with settings, the machine's state when it began, missing peers, and cells by name.
 
     A case that was measured under other settings begins anew: the cells of one table are always of one kind.
+    The table that is there stays until the one in its place is complete, as far as `wanted` says how many cells
+    that takes, or else has a cell.
 
     Args:
         path: Of the file; it is made with the first cell.
@@ -41,16 +43,25 @@ class Store:
             settings: What the numbers depend on.
             about: What is said about the case beside them, kept from when it began.
         """
-        case = self.content["cases"].get(key)
+        shown, begun = self.content["cases"], self.content.setdefault("begun", {})
+        case = shown.get(key)
         if case is None or case["settings"] != settings:
-            case = {"settings": dict(settings), **about, "cells": {}}
-            self.content["cases"][key] = case
+            place = begun if case is not None and case["cells"] else shown
+            case = place.get(key)
+            if case is None or case["settings"] != settings:
+                case = place[key] = {"settings": dict(settings), **about, "cells": {}}
+        else:
+            begun.pop(key, None)
         cells: dict[str, Cell] = case["cells"]
         return cells
 
     def add(self, key: str, name: str, cell: Cell) -> None:
         """Keep a cell, in the file too."""
-        self.content["cases"][key]["cells"][name] = cell
+        shown, begun = self.content["cases"], self.content["begun"]
+        case = begun.get(key, shown.get(key))
+        case["cells"][name] = cell
+        if key in begun and len(case["cells"]) >= case.get("wanted", 1):
+            shown[key] = begun.pop(key)
         self.save()
 
     def save(self) -> None:

@@ -8,7 +8,7 @@ import hashlib
 import importlib.metadata
 import os
 import platform
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from pathlib import Path
 
 import saddlepoint as sp
@@ -16,6 +16,9 @@ import saddlepoint as sp
 PACKAGES = ("torch", "torchattacks", "foolbox", "pyautoattack", "adv-lib", "cvxpy", "clarabel")
 # Rooms of the library on which no number of these tables depends.
 _ELSEWHERE = {"cli", "report", "experiments", "training", "runs", "doctor"}
+# Those on which the figures of some rooms of `python -m benchmarks` do.
+_ALSO = {room: {"training"} for room in ("training", "allocation", "precision")}
+_ALSO["processes"] = {"cli", "runs", "report"}
 _HERE = ("methods.py", "cases.py", "measure.py", "projections.py")
 
 
@@ -49,13 +52,21 @@ def versions() -> dict[str, str]:
 @functools.cache
 def code() -> str:
     """A digest of what numbers depend on: the library and the methods here, without comments and docstrings."""
+    return digest([*_library(_ELSEWHERE), *(Path(__file__).parent / name for name in _HERE)])
+
+
+def code_of(room: str) -> str:
+    """A digest of what the figures of a room of `python -m benchmarks` depend on, its own file included."""
+    here = Path(__file__).parents[1]
+    elsewhere = _ELSEWHERE - _ALSO.get(room, set())
+    own = [here / name for name in (f"{room}.py", "timing.py") if (here / name).exists()]
+    return digest([*_library(elsewhere), *own])
+
+
+def _library(without: Collection[str]) -> list[Path]:
     root = Path(sp.__file__).parent
-    files = [
-        path
-        for path in sorted(root.rglob("*.py"))
-        if path.relative_to(root).parts[0] not in _ELSEWHERE
-    ]
-    return digest([*files, *(Path(__file__).parent / name for name in _HERE)])
+    files = sorted(root.rglob("*.py"))
+    return [path for path in files if path.relative_to(root).parts[0] not in without]
 
 
 def digest(files: Iterable[Path]) -> str:

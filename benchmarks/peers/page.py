@@ -14,7 +14,10 @@ from saddlepoint.evaluation.rates import wilson
 from .measure import Cell
 
 SMALL = 50
-"""Images below which a page says that it compares nothing yet."""
+"""Images below which a page says that it compares nothing yet, and a case is not in its summary."""
+
+FASTER, WEAKER = 5.0, 1.0
+"""Of `quick` beside AutoAttack: times as fast at least, and points weaker at most."""
 
 HEADINGS = {
     "a": "One perturbation against all models",
@@ -55,7 +58,8 @@ _ROOMS = {
     "measurement. cvxpy is compared on three rows. Of adv-lib there is no l2 projection. AutoAttack rescales "
     "and clamps for l2, which is not the projection onto ball and box together.",
     "d": "Robust accuracy is the share of images that are right after everything; lower is the stronger "
-    "attack. Above 1, the ratio says that ours takes less time; negative points say that ours breaks more.",
+    "attack. Above 1, the ratio says that ours takes less time; negative points say that ours breaks more. "
+    "Wanted are a fifth of the time at most, and one point weaker at most; a line says where that is missed.",
 }
 _EARLIER = "`attack`, cross-entropy"
 """A line that only cases have which were measured before `attack` with one domain took two restarts."""
@@ -130,7 +134,8 @@ def render(content: Mapping[str, Any], store: str, figures: Path | None = None) 
         blocks += [_rules(chosen)] if room in "ab" else []
         for key, case in chosen.items():
             table = _projections(case) if room == "c" else _attacks(case, room)
-            blocks.append(f"### {key[3:]}\n\n{table}{_about(case)}\n")
+            missed = _missed(case) if room == "d" else ""
+            blocks.append(f"### {key[3:]}\n\n{table}{_about(case)}{missed}\n")
         blocks += [f"Skipped: {key[3:]} ({why}).\n" for key, why in skipped.items()]
     blocks += [section(figures)] if figures is not None else []
     return "\n".join(block for block in blocks if block).rstrip() + "\n"
@@ -138,7 +143,8 @@ def render(content: Mapping[str, Any], store: str, figures: Path | None = None) 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """A Markdown table; all columns but that of the method are numbers."""
-    marks = ["---" if name in ("Method", "Case", "Best of the others") else "---:" for name in head]
+    words = ("Method", "Case", "Best of the others", "Code")
+    marks = ["---" if name in words else "---:" for name in head]
     return "".join(f"| {' | '.join(row)} |\n" for row in (head, marks, *rows))
 
 
@@ -158,13 +164,29 @@ def _attacks(case: Mapping[str, Any], room: str) -> str:
         elif room == "d":
             first = [time, f"{100 * (line.share - ours.share):+.1f}"]
         else:
-            first = [_number(_over(ours.share, line.share)), time]
+            first = [_over_theirs(ours, line), time]
         right = line.images - line.fooled if room == "d" else line.fooled
         low, high = wilson(right, line.images)
         share = f"{100 * right / line.images:.1f} [{100 * low:.1f}, {100 * high:.1f}]"
         numbers = [f"{line.evaluations:.1f}", f"{line.seconds:.1f}", str(line.lost)]
         rows.append([*first, line.method, share, *numbers])
     return table(head, rows)
+
+
+def _missed(case: Mapping[str, Any]) -> str:
+    """In which way `quick` misses what it is wanted to be beside AutoAttack; nothing if it does not."""
+    found = lines(case["cells"], case["methods"][0])
+    share = sum(line.share for line in found if line.method == case["methods"][0])
+    said = []
+    for line in found:
+        misses = []
+        if line.method in case["peers"] and line.time_ratio < FASTER:
+            misses.append(f"takes {1 / line.time_ratio:.2g} of the time")
+        if line.method in case["peers"] and 100 * (line.share - share) > WEAKER + 1e-9:
+            misses.append(f"breaks {100 * (line.share - share):.1f} points less")
+        if misses:
+            said.append(f"\n**Missed**: beside {line.method}, `quick` {' and '.join(misses)}.")
+    return "".join(said)
 
 
 def _projections(case: Mapping[str, Any]) -> str:
@@ -186,9 +208,17 @@ def _projections(case: Mapping[str, Any]) -> str:
 
 
 def _summary(cases: Mapping[str, Any]) -> str:
-    rows = []
+    rows, small = [], []
+    last = (
+        max((case["begun"], case["settings"]["code"]) for case in cases.values())[1]
+        if cases
+        else ""
+    )
     for key, case in cases.items():
         if key.startswith("c: ") or len(case["cells"]) < case["wanted"]:
+            continue
+        if case["settings"]["images"] < SMALL:
+            small.append(key[3:])
             continue
         found = lines(case["cells"], case["methods"][0])
         ours = [line for line in found if line.method == case["methods"][0]]
@@ -198,16 +228,22 @@ def _summary(cases: Mapping[str, Any]) -> str:
         best = max(others, key=lambda line: (line.share, -line.seconds))
         gain = 100 * (ours[0].share - best.share)
         asked = best.evaluations / ours[0].evaluations
-        rows.append(
-            [_number(best.time_ratio), f"{gain:+.1f}", _number(asked), key[3:], best.method]
-        )
+        code = case["settings"]["code"]
+        numbers = [_number(best.time_ratio), f"{gain:+.1f}", _number(asked)]
+        rows.append([*numbers, key[3:], best.method, code if code == last else f"{code} †"])
     if not rows:
         return ""
     head = ["Time, theirs / ours", "Broken by ours - by theirs, points"]
-    head += ["Evaluations, theirs / ours", "Case", "Best of the others"]
-    return "## In short\n\nOurs beside the method of another library that breaks most.\n\n" + table(
-        head, rows
+    head += ["Evaluations, theirs / ours", "Case", "Best of the others", "Code"]
+    text = "## In short\n\nOurs beside the method of another library that breaks most.\n\n"
+    notes = (
+        ["† Measured with an earlier code than the other lines.\n"]
+        if any("†" in row[-1] for row in rows)
+        else []
     )
+    if small:
+        notes.append(f"Left out, with fewer than {SMALL} images: {'; '.join(small)}.\n")
+    return "\n".join([text + table(head, rows), *notes])
 
 
 def _in_order(found: list[Line], methods: Sequence[str]) -> list[Line]:
@@ -265,6 +301,13 @@ def _pairs(versions: Mapping[str, str]) -> str:
 def _over(one: float, other: float) -> float:
     """The ratio; nothing over nothing is none."""
     return one / other if other else float("inf") if one else float("nan")
+
+
+def _over_theirs(ours: Line, theirs: Line) -> str:
+    """The ratio of shares; the counts themselves where theirs is zero."""
+    if ours.fooled and not theirs.fooled:
+        return f"{ours.fooled} : 0"
+    return _number(_over(ours.share, theirs.share))
 
 
 def _number(value: float) -> str:
