@@ -494,6 +494,16 @@ def test_the_command_stores_summaries_and_writes_documents(
     assert "not ours" in other.read_text()
 
 
+@pytest.mark.parametrize("content", [None, "not json", "[]", "{}", '{"versions": null}'])
+def test_a_damaged_summary_is_named_before_anything_is_read_of_it(
+    content: str | None, tmp_path: Path
+) -> None:
+    if content is not None:
+        (tmp_path / "ensemble-mnist.json").write_text(content)
+    with pytest.raises(ValueError, match=r"ensemble-mnist"):
+        experiments.write_tables("<!-- table: ensemble-mnist -->\n<!-- end -->", tmp_path)
+
+
 def test_the_tables_of_the_results_are_those_of_the_stored_summaries() -> None:
     text = DOCUMENT.read_text(encoding="utf-8")
     named = experiments.named_tables(text)

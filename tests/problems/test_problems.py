@@ -293,6 +293,10 @@ def test_wrong_arguments_are_refused_by_name() -> None:
         Ensemble([MODELS[0], "resnet18"], X, Y)
     with pytest.raises(ValueError, match="`names` must have one entry per domain, 3, got 1"):
         Ensemble(MODELS, X, Y, names=["a"])
+    with pytest.raises(
+        ValueError, match="`names` must be different from each other, got 'b' twice"
+    ):
+        Ensemble(MODELS, X, Y, names=["a", "b", "b"])
     with pytest.raises(ValueError, match="at least one transform"):
         Transformed(MODELS[0], [], X, Y)
     with pytest.raises(ValueError, match="`samples` must be >= 1"):
@@ -382,3 +386,11 @@ class TestPredictedLabels:
 def test_groups_without_classes_say_where_both_come_from() -> None:
     with pytest.raises(TypeError, match=r"`y` must be the classes .* sp.data.group"):
         Universal(MODELS[0], GROUPS)
+
+
+def test_names_that_are_there_twice_get_a_number() -> None:
+    # Pages and records go by the name: of equal ones the last would stand for all.
+    views = [lambda x: x, lambda x: 1 - x]
+    problem = Transformed(MODELS[0], views, X, Y)
+    assert problem.names == ("<lambda> (1)", "<lambda> (2)")
+    assert Transformed(MODELS[0], views[:1], X, Y).names == ("<lambda>",)

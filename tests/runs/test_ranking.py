@@ -86,8 +86,17 @@ def test_the_others_are_on_their_own_with_the_reason(board):
     assert set(reasons) == {"mnist-2", "deep/er/cifar", "evaluated-more", "trained-clean"}
     assert "radius 0.2 instead of 0.1" in reasons["mnist-2"]
     assert "other images" in reasons["deep/er/cifar"]
-    assert "threats linf 0.1, l2 1 instead of linf 0.1" in reasons["evaluated-more"]
+    assert "threats l2 1, linf 0.1 instead of linf 0.1" in reasons["evaluated-more"]
     assert "threats none instead of linf 0.1" in reasons["trained-clean"]
+
+
+def test_the_order_of_threats_says_nothing(board):
+    (entry,) = (each.entry for each in board.alone if each.entry.name == "evaluated-more")
+    radii = dict(reversed(entry.metrics.radii.items()))
+    other = replace(entry, metrics=replace(entry.metrics, radii=radii))
+    assert list(radii) != list(entry.metrics.radii)
+    (question,) = (each for each in QUESTIONS if each.title == "Which model is more robust?")
+    assert facts(question, other) == facts(question, entry)
 
 
 def test_damaged_and_unfinished_runs_are_named_and_foreign_folders_passed_over(board, folder):
@@ -358,9 +367,9 @@ def test_without_a_row_that_was_right_there_is_no_rate_to_rank(tmp_path):
 def test_nothing_is_written_over_that_is_not_ours(folder, tmp_path, capsys):
     page = tmp_path / "mine.html"
     page.write_text("<title>mine</title>")
-    for path in (page, tmp_path):
+    for path, said in ((page, "did not write"), (tmp_path, "must be an HTML file")):
         assert inside("report", folder, "--out", path) == 2
-        assert "did not write" in capsys.readouterr().err
+        assert said in capsys.readouterr().err
     assert page.read_text() == "<title>mine</title>"
     for _ in range(2):  # our own page is drawn again
         assert inside("report", folder, "--out", tmp_path / "ours.html") == 0

@@ -81,8 +81,8 @@ class FoolboxAttack(AbstractAttack):
         if self.kind in _RESCALING:
             raise ValueError(
                 f"`kind` must not be an l1 gradient descent of foolbox, got {self.kind}: it rescales "
-                "perturbations instead of projecting them and overstates robustness; take OurAttack or "
-                "SparseL1DescentAttack."
+                "perturbations instead of projecting them and overstates robustness; take "
+                "SparseL1DescentAttack, or saddlepoint.evaluation.OurAttack."
             )
         if self.restarts < 1:
             raise ValueError(f"`restarts` must be >= 1, got {self.restarts}.")

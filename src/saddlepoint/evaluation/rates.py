@@ -23,7 +23,10 @@ from saddlepoint.solver.result import AttackResult
 from saddlepoint.solver.watch import Watch
 from saddlepoint.streams import JUDGE
 
-__all__ = ["SuccessRates", "share", "success_rates", "wilson"]
+__all__ = ["Z95", "SuccessRates", "share", "success_rates", "wilson"]
+
+Z95 = NormalDist().inv_cdf(0.975)
+"""Standard errors on either side of a mean that a 95 % interval reaches."""
 
 
 @final

@@ -72,7 +72,7 @@ def robust_accuracy(
         y: Labels, (N,).
         threats: Balls or `Threat`s by name; one radius each.
         suite: "quick" (our attack), "paper", "autoattack", "autoattack+", or for every norm p a sequence of
-            attacks of your own, such as {math.inf: [OurAttack()]}.
+            attacks of your own, such as {math.inf: [OurAttack()]} with `saddlepoint.evaluation.OurAttack`.
         on_failure: What becomes of an attack that raises. "raise": an `AttackFailedError`; finished batches
             stay in the ledger. "note": the others go on, the result has it in `failures`, and the numbers named
             in `at_most` are upper bounds.

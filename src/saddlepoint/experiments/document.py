@@ -53,8 +53,8 @@ def write_tables(text: str, store: Path) -> str:
     def fill(match: re.Match[str]) -> str:
         name, form, _ = match.groups()
         opening = match.group(0).partition("\n")[0]
-        made = "" if form else _versions(name, store)
-        return f"{opening}\n{_table(name, store, form or 'overview')}{made}<!-- end -->"
+        table = _table(name, store, form or "overview")  # which checks the summary
+        return f"{opening}\n{table}{'' if form else _versions(name, store)}<!-- end -->"
 
     text = _ABOUT.sub(lambda match: _about(match, store), _MARKED.sub(fill, text))
     return _CLAIMS.sub(
@@ -107,7 +107,8 @@ def _table(name: str, store: Path, form: str) -> str:
 def _versions(name: str, store: Path) -> str:
     """What made the summary of a table that was read before."""
     versions = json.loads((store / f"{name}.json").read_text(encoding="utf-8"))["versions"]
-    said = sorted({each["saddlepoint"] for each in versions if "saddlepoint" in each})
+    given = {each.get("saddlepoint", "") for each in versions}
+    said = sorted(each for each in given if re.fullmatch(r"[\w.+-]+", each))
     return f"\nRun with saddlepoint {' and '.join(said)}.\n" if said else ""
 
 

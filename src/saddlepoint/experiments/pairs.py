@@ -11,14 +11,13 @@ from collections.abc import Sequence
 from statistics import fmean
 from typing import NamedTuple
 
+from saddlepoint.evaluation.rates import Z95
 from saddlepoint.experiments.finished import Attacked, Results, lowered
 from saddlepoint.experiments.plan import Row
 from saddlepoint.report.tables import Cell, Column, Table
 from saddlepoint.runs.settings import UniversalSettings
 
 __all__ = ["Paired", "mean_gain", "mean_of", "pair_table", "paired", "verdict_pairs"]
-
-_Z95 = 1.959963984540054
 
 
 class Paired(NamedTuple):
@@ -91,7 +90,7 @@ def _interval(differences: Sequence[float]) -> tuple[float, float]:
     values = [*differences, 1.0, -1.0]
     middle = fmean(values)
     variance = fmean((value - middle) ** 2 for value in values)
-    half = _Z95 * math.sqrt(variance / len(values))
+    half = Z95 * math.sqrt(variance / len(values))
     return 100 * max(-1.0, middle - half), 100 * min(1.0, middle + half)
 
 

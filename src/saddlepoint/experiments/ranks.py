@@ -6,9 +6,9 @@ import math
 from collections.abc import Iterable, Sequence
 from statistics import fmean, stdev
 
-__all__ = ["average_ranks", "spearman", "spearman_within"]
+from saddlepoint.evaluation.rates import Z95
 
-_Z95 = 1.959963984540054
+__all__ = ["average_ranks", "spearman", "spearman_within"]
 
 
 def average_ranks(values: Sequence[float]) -> list[float]:
@@ -74,5 +74,5 @@ def spearman_within(
     values = [rho for a, b in groups if not math.isnan(rho := spearman(a, b))]
     if not values:
         return math.nan, math.nan, 0
-    half = _Z95 * stdev(values) / math.sqrt(len(values)) if len(values) > 1 else math.nan
+    half = Z95 * stdev(values) / math.sqrt(len(values)) if len(values) > 1 else math.nan
     return fmean(values), half, len(values)

@@ -158,9 +158,12 @@ def model_names(models: Sequence[Model]) -> list[str]:
 
 
 def domain_names(names: Sequence[str] | None, default: list[str]) -> tuple[str, ...]:
-    """The given names, one per domain, or the default."""
+    """The given names, one per domain, or the default, where what is there twice gets a number."""
     if names is None:
-        return tuple(default)
+        return tuple(
+            f"{name} ({default[:k].count(name) + 1})" if default.count(name) > 1 else name
+            for k, name in enumerate(default)
+        )
     if len(names) != len(default):
         raise ValueError(
             f"`names` must have one entry per domain, {len(default)}, got {len(names)}."
@@ -169,6 +172,8 @@ def domain_names(names: Sequence[str] | None, default: list[str]) -> tuple[str, 
         raise TypeError(
             f"`names` must be strings, got {type(odd[0]).__name__} {odd[0]!r}; write str(name)."
         )
+    if twice := [name for name in names if list(names).count(name) > 1]:
+        raise ValueError(f"`names` must be different from each other, got {twice[0]!r} twice.")
     return tuple(names)
 
 

@@ -244,7 +244,7 @@ class Patched(AbstractProblem):
 
     def _default_names(self) -> list[str]:
         own = model_names(self._models) if len(self._models) > 1 else [""]
-        seen = _numbered([view.name for view in self.views])
+        seen = domain_names(None, [view.name for view in self.views])
         several = self.groups.shape[1] > 1
         return [
             (f"{own[m]}/" if own[m] else "") + seen[v] + (f", image {n + 1}" if several else "")
@@ -263,10 +263,3 @@ def _canvas(base: float | Tensor, groups: Tensor) -> Tensor:
             f"`base` must be a number or have shape {shape[1:]} or {shape}, got {tuple(found.shape)}."
         ) from error
     return plain(as_images("base", found, 4))
-
-
-def _numbered(names: list[str]) -> list[str]:
-    """Names that are given twice with a number."""
-    return [
-        f"{n} ({names[:k].count(n) + 1})" if names.count(n) > 1 else n for k, n in enumerate(names)
-    ]

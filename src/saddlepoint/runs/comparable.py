@@ -168,13 +168,13 @@ def facts(question: Question, entry: Entry) -> dict[str, str]:
         if run.kind == "transform":  # victims see the image as it is
             found["kind"] = "ensemble"
     if isinstance(entry.metrics, EvaluationMetrics):
-        radii = entry.metrics.radii.items()
+        radii = sorted(entry.metrics.radii.items())  # their order says nothing
         found["threats"] = ", ".join(f"{n} {radius_text(eps)}" for n, eps in radii)
         found["number of models"] = str(len(entry.metrics.domains))
     if isinstance(entry.metrics, TrainingMetrics):
         # The step size of the training does not matter.
-        balls = {n: each.ball for n, each in texts.threats(settings.get("threat", ())).items()}
-        found["threats"] = ", ".join(f"{n} {radius_text(float(b.eps))}" for n, b in balls.items())
+        given = sorted(texts.threats(settings.get("threat", ())).items())
+        found["threats"] = ", ".join(f"{n} {radius_text(float(t.ball.eps))}" for n, t in given)
         tested = _TEST if entry.metrics.robust_accuracy else frozenset()
         settings = {name: value for name, value in settings.items() if name in tested}
     # The seed decides which images are a group, and what a view is.

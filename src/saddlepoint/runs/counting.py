@@ -10,14 +10,12 @@ import torch
 from torch import Tensor
 
 from saddlepoint.evaluation import SuccessRates, wilson
-from saddlepoint.evaluation.rates import share
+from saddlepoint.evaluation.rates import Z95, share
 from saddlepoint.runs.metric_parts import Interval, Transfer, VictimMetrics, percent, percents
 from saddlepoint.runs.metrics import AttackMetrics, Evaluations, RateIntervals, Rates
 from saddlepoint.runs.victims import FOOLED
 
 __all__ = ["by_guessing", "lift", "row_tables", "summarise", "transfer"]
-
-_Z95 = 1.959963984540054
 
 
 def by_guessing(rows: int, classes: int) -> float:
@@ -132,7 +130,7 @@ def _interval_of_mean(fooled: Tensor) -> tuple[float, float]:
     means = fooled.double().mean(dim=1)
     if bool((means == means[0]).all()):  # no spread to go by: as if every row were one trial
         return wilson(round(float(means.sum())), len(means))
-    half = _Z95 * torch.std(means).item() / math.sqrt(len(means))
+    half = Z95 * torch.std(means).item() / math.sqrt(len(means))
     return max(0.0, means.mean().item() - half), min(1.0, means.mean().item() + half)
 
 

@@ -117,7 +117,7 @@ def train(
     afterwards. A DataLoader must not have a generator of its own for this to hold.
 
     Where `torch.distributed` has been initialised, every process gives the same loader, works on its
-    share of every batch, and ends with the same parameters as a single process would.
+    share of every batch, and ends with the same parameters as a single process would, up to rounding.
 
     Args:
         model: Classifier; inputs in [0, 1], output logits (B, classes).
