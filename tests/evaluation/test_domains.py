@@ -574,8 +574,6 @@ def test_problems_whose_domains_cannot_be_attacked_one_by_one_are_refused() -> N
     noisy = Transformed(above(0), [T.random_hflip()], image, Y[:2])
     with pytest.raises(ValueError, match="must be deterministic, got random transforms"):
         robust_domains(noisy, LINF)
-    with pytest.raises(ValueError, match="domains of different names, got A, A; give it `names`"):
-        robust_domains(Ensemble([FIRST, SECOND], X, Y, names=["A", "A"]), LINF)
     model = nn.Sequential(nn.Linear(2, 2), nn.Dropout()).double()
     with pytest.raises(ValueError, match="training mode"):
         robust_domains(Ensemble([model], X, Y), LINF)

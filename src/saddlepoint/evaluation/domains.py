@@ -239,11 +239,6 @@ def _checked(problem: object) -> Ensemble | Transformed | Product:
             "`problem` must be deterministic, got random transforms, of which one draw decides nothing; "
             f"fix their parameters, or {instead}."
         )
-    if len(set(problem.names)) < len(problem.names):
-        raise ValueError(
-            "`problem` must have domains of different names, got "
-            f"{', '.join(problem.names)}; give it `names`."
-        )
     check_eval_mode(problem.models)
     return problem
 
