@@ -755,9 +755,9 @@ def test_callback_and_interruption_of_apgda(problem: sp.Ensemble) -> None:
     assert result.interrupted
     assert result.completed.tolist() == [True] * 4 + [False] * 2
     assert torch.equal(result.delta[:4], whole.delta[:4])
-    assert not result.delta[4:].any()
-    assert bool(result.losses[4:].isnan().all())
-    assert not result.fooled[4:].any()
+    two = sp.apgda(problem, sp.LpBall(2, 0.3), steps=2)
+    for name in ("delta", "losses", "fooled", "num_forwards"):
+        torch.testing.assert_close(getattr(result, name)[4:], getattr(two, name)[4:])
     assert result.history.weights.shape == (4, 6, 3)
 
 

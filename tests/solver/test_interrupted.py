@@ -1,4 +1,4 @@
-"""Ctrl-C in an attack that nobody catches: the process ends as Python's own do, with one traceback."""
+"""Ctrl-C in an attack: what was found so far is in it, and nobody who does not catch it goes on."""
 
 from __future__ import annotations
 
@@ -6,8 +6,10 @@ import inspect
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
+from functools import partial
 from types import FrameType
-from typing import cast
+from typing import Any, cast
 
 import pytest
 import torch
@@ -16,7 +18,8 @@ import saddlepoint as sp
 from commands import ENVIRONMENT
 from saddlepoint.losses import cw_margin
 from saddlepoint.losses import fooled as is_fooled
-from saddlepoint.solver import attack_unchecked
+from saddlepoint.solver import apgda_unchecked, attack_unchecked
+from saddlepoint.solver.apgda import Keep
 from saddlepoint.solver.best import Best
 
 SCRIPT = """
@@ -58,7 +61,7 @@ def test_an_attack_inside_the_model_that_is_stopped_is_not_taken_for_the_outer_o
 
 
 class _StopAt:
-    """Ctrl-C before one line of the loop of `attack`: the one of this number among all that it comes to."""
+    """Ctrl-C before one line of the loop of a solver: the one of this number among all that it comes to."""
 
     def __init__(self, number: int) -> None:
         self.left = number
@@ -66,7 +69,9 @@ class _StopAt:
     def __call__(self, frame: FrameType, event: str, arg: object) -> _StopAt | None:
         del arg
         code = frame.f_code
-        if code.co_name != "go" and code.co_filename != inspect.getfile(Best):
+        if code.co_name not in ("go", "_apgda", "note") and code.co_filename != inspect.getfile(
+            Best
+        ):
             return None
         if event == "line":
             self.left -= 1
@@ -76,12 +81,14 @@ class _StopAt:
         return self
 
 
-def _stopped_at(number: int, problem: sp.Ensemble) -> sp.AttackResult | None:
+def _stopped_at(
+    number: int, problem: sp.Ensemble, solver: Callable[..., sp.AttackResult]
+) -> sp.AttackResult | None:
     """What was found before the line of this number; None if there are not that many."""
     before = sys.gettrace()
     try:
         sys.settrace(_StopAt(number))
-        attack_unchecked(problem, sp.l2(0.2), steps=2, restarts=2, batch_size=len(problem))
+        solver(problem, sp.l2(0.2), batch_size=len(problem))
     except KeyboardInterrupt as stop:
         return cast(sp.AttackResult, stop.result)  # type: ignore[attr-defined]
     finally:
@@ -89,14 +96,28 @@ def _stopped_at(number: int, problem: sp.Ensemble) -> sp.AttackResult | None:
     return None
 
 
-def test_what_an_attack_has_found_belongs_together_at_whichever_line_it_is_stopped() -> None:
+def _two_linear() -> sp.Ensemble:
     torch.manual_seed(0)
     models = [torch.nn.Linear(4, 3).eval() for _ in range(2)]
     images = torch.rand(6, 4)
-    problem = sp.Ensemble(models, images, models[0](images).argmax(dim=1))
+    return sp.Ensemble(models, images, models[0](images).argmax(dim=1))
+
+
+@pytest.mark.parametrize(
+    "solver",
+    [
+        partial(attack_unchecked, steps=2, restarts=2),
+        partial(apgda_unchecked, steps=4, keep="last"),
+        partial(apgda_unchecked, steps=2, keep="best"),
+    ],
+)
+def test_what_a_solver_has_found_belongs_together_at_whichever_line_it_is_stopped(
+    solver: Callable[..., sp.AttackResult],
+) -> None:
+    problem = _two_linear()
     clean = is_fooled(problem.logits(problem.zeros()), problem.labels)
     assert clean.any()  # the second model is wrong about some images as they are
-    found, reached = _stopped_at(0, problem), 0
+    found, reached = _stopped_at(0, problem, solver), 0
     for number in range(1, 10_000):
         if found is None:
             break
@@ -105,6 +126,53 @@ def test_what_an_attack_has_found_belongs_together_at_whichever_line_it_is_stopp
             torch.testing.assert_close(found.losses, cw_margin(logits, problem.labels))
             assert torch.equal(found.fooled, is_fooled(logits, problem.labels))
             reached += 1
-        found = _stopped_at(number, problem)
+        found = _stopped_at(number, problem, solver)
     assert found is None  # every line was tried
     assert reached > 50
+
+
+def _impatient(step: int) -> Callable[[sp.Progress], None]:
+    def stop(progress: sp.Progress) -> None:
+        if progress.step == step:
+            raise KeyboardInterrupt
+
+    return stop
+
+
+@pytest.mark.parametrize("keep", ["last", "best"])
+@pytest.mark.parametrize("options", [{}, {"precision": "bfloat16"}, {"momentum": 0.9}])
+def test_ctrl_c_in_apgda_carries_what_as_many_steps_would_have_found(
+    keep: Keep, options: dict[str, Any]
+) -> None:
+    problem, ball = _two_linear(), sp.linf(0.3)
+    how: dict[str, Any] = {"step_size": 0.02, "keep": keep, **options}
+    short = sp.apgda(problem, ball, steps=12, **how)
+    with pytest.raises(KeyboardInterrupt) as caught:
+        sp.apgda(problem, ball, steps=20, callback=_impatient(12), **how)
+    found: sp.AttackResult = caught.value.result  # type: ignore[attr-defined]
+    assert short.delta.any()
+    assert 0 < short.success.sum() < 6
+    for name in ("delta", "adversarial", "weights", "losses", "fooled", "num_forwards"):
+        assert torch.equal(getattr(found, name), getattr(short, name)), name
+    for name in ("weights", "losses"):
+        told, series = getattr(short.history, name), getattr(found.history, name)
+        assert torch.equal(series, torch.cat([told, told[-1:].expand(8, -1, -1)]))
+    # The last iterate is still to come; the best one can only become better.
+    assert torch.equal(found.completed, short.success & (keep == "best"))
+    assert found.interrupted
+
+
+@pytest.mark.parametrize("keep", ["last", "best"])
+def test_ctrl_c_in_apgda_calls_no_row_of_a_random_problem_done(keep: Keep) -> None:
+    """It was fooled in one draw, here always: the verdict takes another, and rows do not end early."""
+    network = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(16, 3)).eval()
+    images = torch.rand(4, 1, 4, 4)
+    with torch.no_grad():
+        network[1].bias.copy_(torch.tensor([9.0, 0.0, 0.0]))  # 0 whatever it sees
+    wrong = torch.ones(4, dtype=torch.long)
+    problem = sp.Transformed(network, [sp.transforms.random_rotate(-9, 9)], images, wrong)
+    with pytest.raises(KeyboardInterrupt) as caught:
+        sp.apgda(problem, sp.linf(0.1), steps=3, keep=keep, callback=_impatient(2))
+    found: sp.AttackResult = caught.value.result  # type: ignore[attr-defined]
+    assert found.success.all()
+    assert not found.completed.any()

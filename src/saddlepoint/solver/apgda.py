@@ -22,10 +22,10 @@ from saddlepoint.solver.attack_bar import attack_bar
 from saddlepoint.solver.batching import Plan, Report, in_batches
 from saddlepoint.solver.best import Best, may_be_kept
 from saddlepoint.solver.checks import check_arguments, check_differentiable
-from saddlepoint.solver.evaluate import evaluate, gradients_enabled
+from saddlepoint.solver.evaluate import Evaluation, evaluate, gradients_enabled
 from saddlepoint.solver.inspection import inspect
 from saddlepoint.solver.lowering import choose_precisions
-from saddlepoint.solver.result import AttackResult, Callback, History
+from saddlepoint.solver.result import AttackResult, Callback, History, keep_partial
 from saddlepoint.solver.watch import Watch
 
 __all__ = ["Keep", "apgda", "apgda_unchecked"]
@@ -93,7 +93,9 @@ def apgda(
 
     Raises:
         TypeError, ValueError: An argument is unusable, or the models cannot be attacked; the message says why.
-        KeyboardInterrupt: After Ctrl-C; its `result` holds the batches that were finished, see `attack`.
+        KeyboardInterrupt: After Ctrl-C; its `result` is what was found so far: of the batch under way the
+            iterate of that moment, or the best one, with its verdict. `result.completed` says which rows are
+            done: of that batch those whose best iterate fools every domain.
 
     Example:
         >>> from saddlepoint.problems import Ensemble
@@ -197,41 +199,44 @@ def _apgda(
     options: Any = {"targeted": setup.targeted, "accumulate": setup.accumulate}
     options |= {"precisions": setup.precisions, "confirm": keep == "best"}
     watch = Watch(loss, targeted=setup.targeted, precisions=setup.precisions)
-    best = Best.none(problem, setup.steps)
+    best, history = Best.none(problem, setup.steps), list[tuple[Tensor, Tensor]]()
     everywhere = torch.arange(len(problem), device=delta.device)
-    point = evaluate(problem, delta, loss, differentiate=setup.steps > 0, **options)
-    watch.point(problem, delta, point)
-    spent = point.spent + torch.zeros_like(problem.rows)
-    weights = rule.init(point.losses)
-    if keep == "best":
-        best.offer(everywhere, delta, weights, point)
-    history = [(weights.clone(), point.losses)]  # rules may write into their weights
-    for step in range(1, setup.steps + 1):
-        gradient = point.gradient(weights)
-        watch.gradient(problem, delta, gradient, stream=step - 1, step=step - 1)
-        move = step_size * direction(gradient)
-        delta = ball._project(delta - move, problem.lower, problem.upper)
-        more = step < setup.steps
-        point = evaluate(problem, delta, loss, stream=step, differentiate=more, **options)
-        watch.point(problem, delta, point, step=step)
-        spent = spent + point.spent
-        weights = rule.update(weights, point.losses)
-        if keep == "best" and may_be_kept(problem, step, setup.steps):
+
+    def note(step: int, weights: Tensor, point: Evaluation) -> None:
+        best.spend(everywhere, point.spent)
+        if keep == "last":
+            best.take(delta, weights, point)
+        elif may_be_kept(problem, step, setup.steps):
             best.offer(everywhere, delta, weights, point)
-        history.append((weights.clone(), point.losses))
-        report(0, step, best.fooled if keep == "best" else point.fooled)
+        history.append((weights.clone(), point.losses))  # rules may write into their weights
+
+    def found() -> AttackResult:
+        told = history + history[-1:] * (setup.steps + 1 - len(history))
+        best.history = History(*(torch.stack(series) for series in zip(*told, strict=True)))
+        return best.result(problem)
+
+    try:
+        point = evaluate(problem, delta, loss, differentiate=setup.steps > 0, **options)
+        watch.point(problem, delta, point)
+        weights = rule.init(point.losses)
+        note(0, weights, point)
+        for step in range(1, setup.steps + 1):
+            gradient = point.gradient(weights)
+            watch.gradient(problem, delta, gradient, stream=step - 1, step=step - 1)
+            move = step_size * direction(gradient)
+            delta = ball._project(delta - move, problem.lower, problem.upper)
+            more = step < setup.steps
+            point = evaluate(problem, delta, loss, stream=step, differentiate=more, **options)
+            watch.point(problem, delta, point, step=step)
+            weights = rule.update(weights, point.losses)
+            note(step, weights, point)
+            report(0, step, best.fooled)
+    except KeyboardInterrupt as stop:
+        if history and best.begun:
+            watch.check()
+            # The best iterate of a row that is fooled stays so; the last one and another draw are to come.
+            best.completed &= best.fooled.all(dim=1) & (keep == "best" and not problem.random)
+            keep_partial(stop, found())
+        raise
     watch.check()
-    losses, fooled = point.losses, point.fooled
-    if keep == "best":
-        kept = best.kept
-        delta, weights, losses, fooled = kept.delta, kept.weights, kept.losses, kept.fooled
-    return AttackResult(
-        delta=delta,
-        adversarial=problem.images(delta).clamp(0, 1),
-        weights=weights,
-        losses=losses,
-        fooled=fooled,
-        history=History(*(torch.stack(series) for series in zip(*history, strict=True))),
-        num_forwards=spent,
-        completed=torch.ones_like(problem.rows, dtype=torch.bool),
-    )
+    return found()

@@ -70,7 +70,10 @@ class _Kept:
 @final
 @dataclass
 class Best:
-    """The best iterate of every row of a batch so far; what it holds is called as in `AttackResult`."""
+    """The best iterate of every row of a batch so far; what it holds is called as in `AttackResult`.
+
+    For `apgda` it may be the last one instead, see `take`.
+    """
 
     kept: _Kept
     history: History
@@ -154,6 +157,10 @@ class Best:
             fooled=taken(kept.fooled, point.fooled),
         )
         return better
+
+    def take(self, delta: Tensor, weights: Tensor, point: Evaluation) -> None:
+        """Take over an iterate of all rows, better or not; in one assignment, as in `offer`."""
+        self.kept = _Kept(delta, weights.clone(), point.losses, point.fooled)
 
     def result(self, problem: AbstractProblem) -> AttackResult:
         """The frozen form, with the images of the problem."""

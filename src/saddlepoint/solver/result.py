@@ -101,7 +101,8 @@ class AttackResult:
         history: Weights and losses per step.
         num_forwards: Evaluations of the K domains spent on the search in each row, (B,), int64, those that
             confirm in full precision what looked fooled in less included; the verdict is one more.
-        completed: Rows that are done, (B,), boolean: fooled, or attacked to the end; all but after Ctrl-C.
+        completed: Rows that are done, (B,), boolean: fooled, or attacked to the end; all but after Ctrl-C. Rows
+            of which `apgda` keeps the last iterate are done at the end only.
         precision: What each model of the problem computed in during the search, such as "bfloat16"; empty where
             nobody has said.
         asked: What the attack was asked, with the problem, so that it can be asked again; None where nobody has
