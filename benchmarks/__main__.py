@@ -12,7 +12,15 @@ import torch
 
 from .kept import FILE, keep
 
-ROOMS = ("projections", "solver", "training", "allocation", "precision", "processes")
+ROOMS = (
+    "projections",
+    "overheads",
+    "solver",
+    "training",
+    "allocation",
+    "precision",
+    "processes",
+)
 LONG = ("ceiling", "quick", "scores", "transfer")
 """Take hours, so that they have to be named."""
 

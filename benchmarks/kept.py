@@ -20,7 +20,7 @@ for it; throughput of processes is by the clock. Values are medians over rounds,
 where they are kept. The load is the number of processes that wanted one of {cores} cores when a room began and
 ended; the code is a digest of what the figures of a room depend on.
 
-Bare forward + backward is what torch does alone: in `solver` the models, the sum of their logits and its
+Bare forward + backward is what torch does alone: in `overheads` the models, the sum of their logits and its
 gradient, in `training` with cross-entropy. Accumulated domains keep a gradient each, as large as the images,
 until the weights are known, which follow from the losses of all domains; a second forward would be the other
 way. Where a network is small, that is what peak memory shows.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import compress
 from typing import final
 
 import torch
@@ -103,7 +104,7 @@ class Watch:
         if not all(answers[len(rows) :]):
             self.check()
         self._seen = []
-        return [position for position in range(len(rows)) if answers[position]]
+        return list(compress(range(len(rows)), answers))
 
     def check(self) -> None:
         """Look at what was seen and not looked at yet.
