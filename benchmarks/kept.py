@@ -23,7 +23,7 @@ ended; the code is a digest of what the figures of a room depend on.
 Bare forward + backward is what torch does alone: in `overheads` the models, the sum of their logits and its
 gradient, in `training` with cross-entropy. Accumulated domains keep a gradient each, as large as the images,
 until the weights are known, which follow from the losses of all domains; a second forward would be the other
-way. Where a network is small, that is what peak memory shows.
+way. Peak memory is that of the process, in which the allocator has a part that varies from run to run.
 """
 
 

@@ -172,7 +172,7 @@ def _memory(letter: str) -> Figure:
     """Peak memory of `attack` with 16 domains over that with 2, gradients accumulated.
 
     Each domain's gradient is kept until the weights are known, which follow from the losses of all domains: K
-    tensors as large as delta beside the graph of one domain, which small networks hardly exceed.
+    tensors as large as delta beside the graph of one domain.
 
     Fresh processes, and the smallest of three each: what the allocator happens to keep varies by a third.
     """
