@@ -320,3 +320,18 @@ def test_parts_of_a_radius_are_told_in_its_unit():
     for eps, told in ((2 / 255, "at 0.5/255, "), (0.2, "at 0.05, ")):
         found = examine(model, x, y, eps=eps, steps=2, queries=2)
         assert told in next(each.saw for each in found if each.name == "radius")
+
+
+def test_a_network_without_training_is_not_said_to_want_another_normalisation():
+    # The best of several accuracies of a network that knows nothing is above chance, too.
+    x = torch.rand(32, 3, 16, 16, generator=torch.Generator().manual_seed(0))
+    y = torch.tensor([*range(10), *range(10), *[3] * 4, *[7] * 4, *[8] * 4])
+    for seed in (0, 7, 11):
+        torch.manual_seed(seed)
+        network = nn.Sequential(
+            nn.Conv2d(3, 8, 3, stride=2), nn.ReLU(), nn.Flatten(), nn.Linear(392, 10)
+        )
+        model = models.wrap(network, mean=(0.45, 0.40, 0.35), std=(0.20, 0.22, 0.24))
+        (finding,) = (f for f in examine(model, x, y, steps=1) if f.name == "normalisation")
+        assert finding.status == "warn"
+        assert "untrained" in finding.means

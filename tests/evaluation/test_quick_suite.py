@@ -7,6 +7,7 @@ import json
 import math
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -84,13 +85,18 @@ def cell(left: int, other: int, seconds: float) -> dict[str, object]:
 
 def test_the_table_adds_parts_and_leaves_out_what_is_unfinished() -> None:
     cells = {"part 0": cell(20, 19, 1.0), "part 1": cell(22, 20, 2.0)}
-    unfinished = {"wanted": 2, "cells": {"part 0": cells["part 0"]}}
-    cases = {"net, l1 10": {"wanted": 2, "cells": cells}, "other, l2 2": unfinished}
+    made: dict[str, Any] = {
+        "wanted": 2,
+        "settings": {"code": "1a2b", "versions": {"saddlepoint": "0.2.0"}},
+    }
+    unfinished = {**made, "cells": {"part 0": cells["part 0"]}}
+    cases = {"net, l1 10": {**made, "cells": cells}, "other, l2 2": unfinished}
     (line,) = quick.lines(cases)
     assert (line.images, line.clean, line.behind) == (100, 98, 3.0)
     assert line.time_ratio == pytest.approx(0.15)
     row = "| net, l1 10 | 100 | 98.0 | 42.0 | 39.0 | +3.0 | 2 | 4 | 0.15 | 0.25 |\n"
-    assert quick.render({"cases": cases}).endswith(row)
+    text = quick.render({"cases": cases})
+    assert text.endswith(f"{row}\nRun with saddlepoint 0.2.0 (code 1a2b).\n")
 
 
 def test_the_suites_are_compared_image_by_image(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor, nn
 
@@ -15,6 +17,7 @@ Scaling = tuple[str, str, str]  # in words, in flags, in Python
 
 # Values 0 to 255, as a mean and a standard deviation.
 _BYTES = "values 0 to 255", "--mean 0 --std 1/255", "mean=0, std=1 / 255"
+_CHANCE = 0.01  # that any of the scalings is called better though the network knows nothing
 _PLAIN = "values 0 to 1", "--mean 0 --std 1", "mean=0, std=1"
 
 
@@ -24,7 +27,7 @@ def normalisation(subject: Subject) -> Finding:
     tried = _tried(subject)
     best = max(accuracy for _, accuracy, _ in tried)
     gain, slack = best - share, max(2.5 / len(subject.x), 0.03)
-    if gain > slack and best > 2 * chance:
+    if gain > slack and best > 2 * chance and _known(subject, best, len(tried)):
         # Several do about as well where they are nearly the same: the likeliest first.
         near = (each for each in tried if best - each[1] <= slack)
         alike = sorted(near, key=lambda each: (-each[1], each[2]))
@@ -57,6 +60,19 @@ def normalisation(subject: Subject) -> Finding:
         f"accuracy is {share:.0%} on images in [0, 1], and no usual rescaling does clearly better.",
         "the model normalises its inputs itself.",
     )
+
+
+def _known(subject: Subject, accuracy: float, tried: int) -> bool:
+    """Whether the best of so many accuracies is more than a network without training would have by chance.
+
+    Such a network gives all images one class or any: it is right as often as the most frequent class is there.
+    """
+    count, classes = len(subject.y), torch.bincount(subject.y)
+    often = float(classes.max()) / count
+    p = often if often < 1 else 1 / subject.logits.shape[1]
+    least = round(accuracy * count)
+    tail = sum(math.comb(count, k) * p**k * (1 - p) ** (count - k) for k in range(least, count + 1))
+    return tail * tried < _CHANCE
 
 
 def _scalings(x: Tensor, own: tuple[Tensor, Tensor] | None) -> dict[Scaling, Tensor]:

@@ -271,7 +271,7 @@ def _alone(lonely: Sequence[Entry], entries: Sequence[Entry]) -> list[Alone]:
         elif entry.score is None:
             reason = "No row was right before the attack, so that there is no success rate."
         elif near is None:
-            reason = f"There is no other run of this kind ({entry.run.kind})."
+            reason = f"There is no other run of this kind ({entry.run.kind}) that can be ranked."
         elif near.folder in nearest and nearest[near.folder].folder == entry.folder:
             reason = f"Not comparable with {near.name}, as is said there."
         else:
