@@ -11,6 +11,7 @@ help:            ## this list
 	@grep -hE '^[a-z]+: .*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /  make \1|/' | column -t -s '|'
 
 $(VENV)/.torch: constraints.txt
+	@echo 'installing PyTorch: on Linux pip may fetch several gigabytes, see docs/install.md'
 	$(PYTHON) -m venv $(VENV)
 	$(PIP) install --quiet --constraint constraints.txt torch
 	@touch $@
