@@ -17,9 +17,10 @@ _BOTH = 24  # so many columns hold a part of a title and a part of the figures
 
 
 def columns() -> int | None:
-    """The width that COLUMNS tells, 20 or more; None where it tells none, which rich must not read then."""
+    """The width that COLUMNS tells, from 20 to 1000; None where it tells none: rich must not read it then."""
     text = os.environ.get("COLUMNS", "")
-    return int(text) if text.isascii() and text.isdigit() and int(text) >= 20 else None
+    told = text.isascii() and text.isdigit() and len(text) <= 4 and 20 <= int(text) <= 1000
+    return int(text) if told else None
 
 
 class Bar:

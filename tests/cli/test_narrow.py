@@ -90,13 +90,13 @@ def test_columns_is_heard_in_a_pipe(
     show.summary(run)
     narrow = capsys.readouterr().out.splitlines()
     assert max(map(len, narrow)) <= 40
-    for nonsense in ("", "wide", "0", "1", "19", "-5", "²"):
+    for nonsense in ("", "wide", "0", "1", "19", "1001", "5000000", "-5", "²"):
         monkeypatch.setenv("COLUMNS", nonsense)
         show.summary(run)
         assert 40 < max(map(len, capsys.readouterr().out.splitlines())) <= 100
 
 
-@pytest.mark.parametrize("nonsense", ["²", "0", "wide"])
+@pytest.mark.parametrize("nonsense", ["²", "0", "wide", "9" * 20, "9" * 5000, "5000000"])
 def test_bars_and_help_do_not_stumble_over_columns(
     nonsense: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -104,4 +104,4 @@ def test_bars_and_help_do_not_stumble_over_columns(
     with bar("work") as shown:
         assert shown.shown.console.width == 80
     assert inside("attack", "--help") == 0
-    assert max(map(len, capsys.readouterr().out.splitlines())) > 60
+    assert 60 < max(map(len, capsys.readouterr().out.splitlines())) < 1000

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import importlib
 import json
+import os
 import re
 import shutil
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -25,7 +27,8 @@ from saddlepoint.experiments.document import overview
 from saddlepoint.experiments.plan import Experiment, Ordered, Row, Strategy
 from saddlepoint.experiments.summary import found_weights, summarise
 from saddlepoint.problems import AbstractProblem
-from saddlepoint.runs import build, rows, texts
+from saddlepoint.runs import build, locked, rows, texts
+from saddlepoint.runs import store as run_store
 from saddlepoint.runs.rows import Solve
 from saddlepoint.runs.settings import AttackSettings, UniversalSettings
 from saddlepoint.solver.inspection import Look
@@ -453,6 +456,38 @@ def test_a_damaged_summary_is_named_before_anything_runs(
     assert inside("reproduce", "steps-mnist", *words) in (1, 2)
     assert f"`{file}` must be a summary" in capsys.readouterr().err
     assert not list((tmp_path / "runs").rglob("run.json"))
+
+
+def test_who_publishes_where_another_does_is_told_for_whom_it_waits(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    experiment = pair(limit=2, steps=1)
+    monkeypatch.setattr("saddlepoint.experiments.find", lambda name: replace(experiment, name=name))
+    runs, store = tmp_path / "runs", tmp_path / "store"
+    words = (
+        "reproduce",
+        "ensemble-cifar10",
+        "--out",
+        runs,
+        "--store",
+        store,
+        "--resume",
+        "--quiet",
+    )
+    assert inside(*words) == 0
+    capsys.readouterr()
+    for place in (runs, store):
+        with ExitStack() as stack:
+            stack.enter_context(locked(place))
+
+            def leaves(owner: dict[str, Any], held: ExitStack = stack) -> str:
+                held.close()
+                return f"process {owner['pid']}"
+
+            monkeypatch.setattr(run_store, "_who", leaves)
+            assert inside(*words) == 0
+        told = f"waiting for process {os.getpid()}, which is writing into {place}\n"
+        assert capsys.readouterr().err == told
 
 
 # ------------------------------------------------------------------------------- the document

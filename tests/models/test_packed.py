@@ -11,6 +11,7 @@ from safetensors.torch import load_file
 
 import saddlepoint as sp
 from commands import inside
+from saddlepoint.data.splits import rows_of
 from saddlepoint.models import loading
 from saddlepoint.models.packed import pack, unpack
 
@@ -146,3 +147,91 @@ def test_what_is_there_is_replaced_only_if_asked_and_only_if_it_is_a_network(
     assert inside("models", "pack", trained, "model", "--out", trained, "--overwrite") == 2
     assert "got the network of the training itself" in capsys.readouterr().err
     assert (trained / "model.safetensors").read_bytes() == whole
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in folder.glob("*")}
+
+
+def with_card(folder: Path, **changes: object) -> None:
+    card = json.loads((folder / "model.json").read_text())
+    (folder / "model.json").write_text(json.dumps(card | changes))
+
+
+def test_what_cannot_be_measured_leaves_everything_as_it_was(
+    trained: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    samples = {name: sp.data.sample(name, 20) for name in ("mnist", "cifar10")}
+    monkeypatch.setattr(
+        "saddlepoint.data.load", lambda name, *_, **__: samples[name.removesuffix("-sample")]
+    )
+    out = tmp_path / "weights"
+    words = ("models", "pack", trained, "own", "--out", out)
+    assert inside(*words) == 0
+    before = contents(out)
+    for limit in (0, -1):
+        assert inside(*words, "--limit", limit, "--overwrite") == 2
+        assert f"`--limit` must be positive, got {limit}" in capsys.readouterr().err
+    with_card(trained, data="sets.py:ds")
+    assert inside(*words, "--overwrite") == 2
+    err = capsys.readouterr().err
+    assert "`RUN` must be a training on one of mnist" in err
+    assert "got one on sets.py:ds" in err
+    with_card(trained, data="cifar10-sample")
+    assert inside(*words, "--overwrite") == 2
+    assert "must have images of the shape that the network takes" in capsys.readouterr().err
+    assert contents(out) == before
+
+
+@pytest.mark.parametrize("name", ["", ".", "..", "../up", "a/b", ".hidden", "run\n"])
+def test_a_name_is_no_path(
+    name: str, trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "weights"
+    assert inside("models", "pack", trained, name, "--out", out, "--limit", 2) == 2
+    assert "`NAME` must be of letters" in capsys.readouterr().err
+    assert not out.exists()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["run"]
+
+
+def test_another_training_is_not_replaced_nor_a_network_with_another_card(
+    trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    other = tmp_path / "other"
+    other.mkdir()
+    for path in trained.iterdir():
+        (other / path.name).write_bytes(path.read_bytes())
+    (other / "run.json").write_text("{}")
+    before = contents(other)
+    words = ("models", "pack", trained, "model", "--out", other, "--overwrite")
+    assert inside(*words) == 2
+    assert "`--out` must not be the folder of a run" in capsys.readouterr().err
+    (other / "run.json").unlink()
+    (other / "model.safetensors").write_bytes(b"mine")
+    assert inside(*words) == 2
+    assert "got a network with the card of another" in capsys.readouterr().err
+    before |= {"model.safetensors": b"mine"}
+    before.pop("run.json")
+    assert contents(other) == before
+
+
+def test_a_packed_card_claims_only_what_was_measured_on_images_that_training_set_aside(
+    trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    judged = {"threats": ["linf:0.3"], "quick": {"images": 5, "clean": 80.0, "union": 20.0}}
+    with_card(trained, robust=judged, accuracy=12.34, data="mnist-sample")
+    out = tmp_path / "weights"
+    assert inside("models", "pack", trained, "own", "--out", out, "--limit", 8) == 0
+    card = sp.models.Card.from_json((out / "own.json").read_text())
+    assert card.robust is None
+    x, y = sp.data.sample("mnist")
+    rows = rows_of(len(y), "test", shuffle=False)[:8]
+    right = 100 * (sp.models.load("mnist-c")(x[rows]).argmax(1) == y[rows]).double().mean()
+    said = capsys.readouterr().out
+    assert (
+        f"of 8 test images {card.accuracy:.2f} % right as it is kept, {right:.2f} % before" in said
+    )
+    assert card.test_images == 8

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import platform
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -219,6 +221,34 @@ def test_the_lock_of_a_killed_process_is_no_obstacle(tmp_path: Path) -> None:
     assert not (tmp_path / LOCK).exists()
 
 
+def test_who_waits_is_told_once_for_whom(tmp_path: Path) -> None:
+    told: list[str] = []
+    with holder(tmp_path) as process:
+        with (
+            pytest.raises(ValueError, match="choose another folder"),
+            locked(tmp_path, wait=1.5, waiting=told.append),
+        ):
+            pass
+        threading.Timer(1.5, process.kill).start()
+        with locked(tmp_path, wait=60, waiting=told.append):
+            assert len(told) == 2
+    for text in told:
+        assert text.startswith(f"waiting for process {process.pid} on {platform.node()} (since ")
+        assert text.endswith(f"), which is writing into {tmp_path}")
+
+
+def test_nobody_waits_for_another_machine(tmp_path: Path) -> None:
+    (tmp_path / LOCK).write_text('{"host": "elsewhere", "pid": 1, "since": "2026-01-01"}')
+    begun, told = time.monotonic(), list[str]()
+    with (
+        pytest.raises(ValueError, match="process 1 on elsewhere"),
+        locked(tmp_path, wait=60, waiting=told.append),
+    ):
+        pass
+    assert time.monotonic() - begun < 10
+    assert not told
+
+
 def test_the_lock_of_another_machine_is_refused_with_the_file_to_delete(tmp_path: Path) -> None:
     (tmp_path / LOCK).write_text('{"host": "elsewhere", "pid": 1, "since": "2026-01-01"}')
     with (
@@ -247,6 +277,19 @@ def test_a_lock_that_is_a_link_or_a_file_of_others_is_refused_and_kept(tmp_path:
     ):
         pass
     assert (folder / "run.lock").read_text() == "precious"
+    (folder / "run.lock").write_text("[" * 100_000)
+    with (
+        pytest.raises(ValueError, match="must be a lock of saddlepoint, got another file"),
+        locked(folder),
+    ):
+        pass
+    (folder / "run.lock").unlink()
+    (folder / "run.lock").mkdir()
+    with (
+        pytest.raises(ValueError, match="must be a lock of saddlepoint, got a folder"),
+        locked(folder),
+    ):
+        pass
     assert thesis.read_text() == "mine"
 
 

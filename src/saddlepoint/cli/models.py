@@ -47,7 +47,8 @@ def check(*names: str, limit: int | None = None) -> int:
         names: Networks to check; all shipped ones if none is given.
         limit: Use the first so many test images only; nothing is then compared.
     """
-    from saddlepoint import data, models
+    from saddlepoint import models
+    from saddlepoint.runs.packing import images_of_card
 
     from . import progress
 
@@ -55,8 +56,8 @@ def check(*names: str, limit: int | None = None) -> int:
     wrong = 0
     for name in names or models.shipped():
         card, model = models.card(name), models.load(name)
-        with progress.downloads() as report:
-            x, y = data.load(card.data, "test", limit, progress=report)
+        with usage(), progress.downloads() as report:
+            x, y = images_of_card(card, limit, report)
         accuracy = models.measure(model, x, y, eps=card.fgsm_eps)
         clean, fgsm = 100 * accuracy.clean, 100 * accuracy.fgsm
         gap = max(abs(clean - card.accuracy), abs(fgsm - card.fgsm_accuracy))
@@ -88,18 +89,15 @@ def pack(
         limit: Measure on the first so many test images. [default: all]
         overwrite: Replace the network of that name which is there.
     """
-    from saddlepoint import data
-    from saddlepoint.runs.training_parts import measure_packed, pack_network
+    from saddlepoint.runs.packing import pack_network
 
     from . import progress
 
-    new = out / f"{name}.safetensors"
-    with usage():
-        before = pack_network(run, new, bits, overwrite=overwrite)
-    with progress.downloads() as report:
-        x, y = data.load(before.data, "test", limit, progress=report)
-    card, size = measure_packed(new, x, y), new.stat().st_size / 1e6
+    with usage(), progress.downloads() as report:
+        kept = pack_network(run, name, out, bits, limit=limit, overwrite=overwrite, progress=report)
+    size, card = kept.file.stat().st_size / 1e6, kept.card
     print(
-        f"{new}: {size:.1f} MB, {card.accuracy:.2f} % right as it is kept, {before.accuracy:.2f} % before"
+        f"{kept.file}: {size:.1f} MB, of {card.test_images} test images {card.accuracy:.2f} % right as it is "
+        f"kept, {kept.before:.2f} % before"
     )
     return 0

@@ -14,7 +14,7 @@ __all__ = ["console_of", "fitted"]
 
 
 def console_of(width: int) -> Console:
-    """Stdout as wide as COLUMNS says, 20 or more, or else as the terminal is; as given where neither tells.
+    """Stdout as wide as COLUMNS says, 20 to 1000, or else as the terminal is; as given where neither tells.
 
     Args:
         width: In files and pipes.

@@ -2,6 +2,7 @@
 
 import sys
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal, final
 
@@ -187,9 +188,12 @@ def _one(name: str, folder: Path, wanted: Wanted, rank: int, *, part_of_all: boo
         _run(part, folder, setup, resume=wanted.resume, quiet=wanted.quiet or rank != 0)
     if rank:
         return
-    tables, files = room.publish(experiment, folder, figures=wanted.figures, skipped=reasons)
+    tell = partial(print, file=sys.stderr, flush=True)
+    tables, files = room.publish(
+        experiment, folder, figures=wanted.figures, skipped=reasons, waiting=tell
+    )
     if wanted.store is not None:
-        files.append(room.write_summary(experiment, folder, wanted.store))
+        files.append(room.write_summary(experiment, folder, wanted.store, waiting=tell))
     if not wanted.quiet:
         table, kept = tables[0], {block.label for block in part.blocks}
         if wanted.only and table.columns[0].name == "Setting":

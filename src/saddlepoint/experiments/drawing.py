@@ -6,7 +6,7 @@ Figures are rendered with matplotlib, as PNG and SVG. The same data give the sam
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from io import BytesIO
 from itertools import pairwise
@@ -52,6 +52,7 @@ def publish(
     *,
     figures: Path | None = None,
     skipped: Sequence[str] = (),
+    waiting: Callable[[str], None] | None = None,
 ) -> tuple[list[Table], list[Path]]:
     """Write table.md, table.csv and table.tex, and the figures with the data they show.
 
@@ -64,6 +65,7 @@ def publish(
         folder: Where `reproduce` put its results.
         figures: Where figures go; the folder itself if None.
         skipped: Why blocks are missing; becomes notes.
+        waiting: Told whom this process waits for.
 
     Returns:
         The tables, and all files written.
@@ -72,7 +74,7 @@ def publish(
         ValueError: A file with the name of a table or figure is where it goes, and was not drawn there before.
     """
     gallery = folder if figures is None else figures
-    with publishing(folder, gallery):
+    with publishing(folder, gallery, waiting=waiting):
         results = collect(experiment, folder)
         tables, drawn = summarise(results, skipped), sheets(results)
         stems = ["table" if number == 0 else f"table-{number + 1}" for number in range(len(tables))]

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
@@ -94,16 +94,20 @@ def check_place(
 
 
 @contextmanager
-def publishing(*folders: Path) -> Iterator[None]:
+def publishing(*folders: Path, waiting: Callable[[str], None] | None = None) -> Iterator[None]:
     """Within, this process alone publishes into the folders; others wait, and read what it has left there.
 
+    Args:
+        folders: Where to.
+        waiting: Told whom this process waits for, as in `locked`.
+
     Raises:
-        ValueError: Another process has been publishing there for ten minutes.
+        ValueError: Another process has been publishing there for ten minutes, or one on another machine.
     """
     with ExitStack() as stack:
         # In one order, so that two never wait for each other.
         for folder in sorted({folder.resolve() for folder in folders}):
-            stack.enter_context(locked(folder, wait=_PATIENCE))
+            stack.enter_context(locked(folder, wait=_PATIENCE, waiting=waiting))
         yield
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,55 +17,23 @@ from saddlepoint.experiments.finished import Attacked, Results, Source, collect
 from saddlepoint.experiments.places import publishing
 from saddlepoint.experiments.plan import LABELS, METHODS, Block, Experiment, Row
 from saddlepoint.experiments.summary import summarise
+from saddlepoint.experiments.summary_files import SUMMARY_VERSION, read_content
 from saddlepoint.experiments.truths import packed, unpacked
 from saddlepoint.files import write_atomically
 from saddlepoint.report.tables import Cell
 from saddlepoint.runs import Run, hash_settings, settings_of
-from saddlepoint.runs.plain import read_json, read_plain
 from saddlepoint.runs.settings import AttackSettings, UniversalSettings
 
-__all__ = ["SUMMARY_VERSION", "check_store", "read_lines", "read_summary", "write_summary"]
-
-SUMMARY_VERSION = 1
-"""Raised whenever an older file would be misunderstood."""
+__all__ = ["check_store", "read_lines", "read_summary", "write_summary"]
 
 
-@dataclass(frozen=True)
-class _StoredRow:
-    block: str
-    strategy: str
-    method: str
-    labels: str
-    limit: int | None
-    images: int
-    rows: int
-    seed: int
-    rule: str
-    evaluations: float
-    asr_all: float
-    asr_all_interval: tuple[float, float]
-    asr_avg: float
-    accuracy: dict[str, float]
-    weights: dict[str, float]
-    settings: str
-    precision: str = "float32"
-    verdicts: str = ""
-    settled: int = 0
-    path: dict[str, list[float]] | None = None
-
-
-@dataclass(frozen=True)
-class _Stored:
-    schema_version: int
-    experiment: str
-    versions: list[dict[str, str]]
-    networks: dict[str, str]
-    rows: list[_StoredRow]
-    measured: list[dict[str, str | int]]
-    lines: list[list[Any]]
-
-
-def write_summary(experiment: Experiment, folder: Path, store: Path) -> Path:
+def write_summary(
+    experiment: Experiment,
+    folder: Path,
+    store: Path,
+    *,
+    waiting: Callable[[str], None] | None = None,
+) -> Path:
     """Store what the folder of an experiment holds as STORE/NAME.json.
 
     Rows and measurements that a summary holds already and the folder does not, such as those of another method,
@@ -76,6 +43,7 @@ def write_summary(experiment: Experiment, folder: Path, store: Path) -> Path:
         experiment: Which one.
         folder: Where `reproduce` put its results.
         store: Folder for summaries.
+        waiting: Told whom this process waits for.
 
     Returns:
         The file.
@@ -115,9 +83,9 @@ def write_summary(experiment: Experiment, folder: Path, store: Path) -> Path:
         "lines": list(summarise(results)[0].lines) if experiment.measurements else [],
     }
     path = store / f"{experiment.name}.json"
-    with publishing(store):
+    with publishing(store, waiting=waiting):
         if path.is_file():
-            _keep_others(experiment, content, _content(experiment, store))
+            _keep_others(experiment, content, read_content(experiment, store))
         write_atomically(path, _text(content).encode())
     return path
 
@@ -195,7 +163,7 @@ def read_summary(experiment: Experiment, store: Path) -> Results:
     Raises:
         ValueError: No summary, or one of other settings than the experiment has now.
     """
-    content = _content(experiment, store)
+    content = read_content(experiment, store)
     blocks = {block.key: block for block in experiment.blocks}
     attacks = []
     for raw in content["rows"]:
@@ -219,7 +187,7 @@ def read_summary(experiment: Experiment, store: Path) -> Results:
 
 def read_lines(experiment: Experiment, store: Path) -> tuple[tuple[Cell, ...], ...]:
     """The lines of the table of a stored measurement; the paper's are those of this code."""
-    return tuple(_lines(experiment, _content(experiment, store)["lines"]))
+    return tuple(_lines(experiment, read_content(experiment, store)["lines"]))
 
 
 def _lines(experiment: Experiment, lines: Sequence[Sequence[Any]]) -> list[tuple[Cell, ...]]:
@@ -245,24 +213,7 @@ def _lines(experiment: Experiment, lines: Sequence[Sequence[Any]]) -> list[tuple
 def check_store(experiment: Experiment, store: Path) -> None:
     """Refuse a summary that `write_summary` could not add to, with a ValueError."""
     if (store / f"{experiment.name}.json").is_file():
-        _content(experiment, store)
-
-
-def _content(experiment: Experiment, store: Path) -> dict[str, Any]:
-    path = store / f"{experiment.name}.json"
-    if not path.is_file():
-        raise ValueError(
-            f"`{store}` must hold a summary of {experiment.name}, got no {path.name} there; write it with "
-            f"`saddlepoint reproduce {experiment.name} --store {store}`."
-        )
-    must = f"`{path}` must be a summary as `reproduce --store` writes it"
-    content = read_json(path, must, "move it away")
-    if not isinstance(content, dict):
-        raise ValueError(f"{must}, got a file that holds none; move it away.")
-    if (version := content.get("schema_version")) != SUMMARY_VERSION:
-        raise ValueError(f"`{path}` must have version {SUMMARY_VERSION}, got {version}.")
-    read_plain(_Stored, content, must, "move it away")
-    return content
+        read_content(experiment, store)
 
 
 def _row(item: Attacked, run: Run) -> dict[str, Any]:

@@ -13,7 +13,7 @@ import platform
 import re
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
@@ -43,6 +43,7 @@ LOCK = "run.lock"
 """The file that says who is writing into a run folder."""
 
 _FORMAT = "saddlepoint page"
+_SILENT = 1.0  # seconds that are waited for a lock without a word
 _NAME = r"[A-Za-z0-9_+.-]*-[0-9a-f]{16}\.safetensors"
 _UNFINISHED = re.compile(rf"\.{_NAME}\.[0-9a-f]{{32}}")  # what a killed process did not rename
 _OURS = re.compile(rf"{_NAME}|{_UNFINISHED.pattern}")
@@ -207,16 +208,19 @@ class Store:
 
 
 @contextmanager
-def locked(folder: Path, *, wait: float = 0.0) -> Iterator[None]:
+def locked(
+    folder: Path, *, wait: float = 0.0, waiting: Callable[[str], None] | None = None
+) -> Iterator[None]:
     """Within, this process alone writes into the folder, that of a run or one that several runs publish into.
 
     The lock is the operating system's, on the file `run.lock`: it ends with the process, however that dies,
     so that a lock left by a killed process on this machine is no obstacle. What a process on another
-    machine has left is not ours to judge: it is refused, and the message names the file to delete.
+    machine has left is not ours to judge: it is refused at once, and the message names the file to delete.
 
     Args:
         folder: Made if it is not there.
         wait: Seconds to wait for whoever is writing there.
+        waiting: Told once who that is, where it takes more than a moment.
 
     Raises:
         ValueError: Another process is writing there; the message says which.
@@ -232,7 +236,7 @@ def locked(folder: Path, *, wait: float = 0.0) -> Iterator[None]:
     """
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / LOCK
-    file = _acquire(path, time.monotonic() + wait)
+    file = _acquire(path, wait, waiting)
     try:
         file.seek(0)
         file.truncate()
@@ -244,8 +248,9 @@ def locked(folder: Path, *, wait: float = 0.0) -> Iterator[None]:
         file.close()
 
 
-def _acquire(path: Path, until: float) -> IO[str]:
+def _acquire(path: Path, wait: float, waiting: Callable[[str], None] | None) -> IO[str]:
     """The opened lock file, locked by this process."""
+    begun = time.monotonic()
     while True:
         file = _opened(path)
         try:
@@ -257,9 +262,14 @@ def _acquire(path: Path, until: float) -> IO[str]:
                 raise ValueError(
                     f"`{path}` must be a lock of saddlepoint, got another file; choose another folder."
                 )
-            if not free or (owner and owner["host"] != platform.node()):
-                if time.monotonic() >= until:
+            elsewhere = bool(owner) and owner["host"] != platform.node()
+            if not free or elsewhere:
+                waited = time.monotonic() - begun
+                if waited >= wait or (free and elsewhere):
                     raise ValueError(_refusal(path, owner))
+                if waiting is not None and waited >= _SILENT:
+                    waiting(f"waiting for {_who(owner)}, which is writing into {path.parent}")
+                    waiting = None
                 time.sleep(0.05)
             # Whoever held the lock before us may have removed the file after we had opened it.
             elif path.exists() and path.stat().st_ino == os.fstat(file.fileno()).st_ino:
@@ -276,9 +286,10 @@ def _opened(path: Path) -> IO[str]:
     try:
         return os.fdopen(os.open(path, flags, 0o666), "r+", encoding="utf-8", errors="replace")
     except OSError as error:
-        if path.is_symlink():
+        if path.is_symlink() or path.is_dir():
+            got = "a link" if path.is_symlink() else "a folder"
             raise ValueError(
-                f"`{path}` must be a lock of saddlepoint, got a link; choose another folder."
+                f"`{path}` must be a lock of saddlepoint, got {got}; choose another folder."
             ) from error
         raise
 
@@ -303,16 +314,19 @@ def _owner(text: str) -> dict[str, Any]:
     """Who holds the lock; empty where the text is not one of ours or not written yet."""
     try:
         owner = json.loads(text)
-    except json.JSONDecodeError:
+    except (ValueError, RecursionError):
         return {}
     return owner if isinstance(owner, dict) and {"host", "pid", "since"} <= set(owner) else {}
 
 
+def _who(owner: dict[str, Any]) -> str:
+    if not owner:
+        return "another process"
+    return f"process {owner['pid']} on {owner['host']} (since {owner['since']})"
+
+
 def _refusal(path: Path, owner: dict[str, Any]) -> str:
-    who = "another process"
-    if owner:
-        who = f"process {owner['pid']} on {owner['host']} (since {owner['since']})"
     return (
-        f"`{path.parent}` must be used by one process at a time, got {who} writing there; wait for it, choose "
-        f"another --out, or, if you know that it is dead, delete {path}."
+        f"`{path.parent}` must be used by one process at a time, got {_who(owner)} writing there; wait for it, "
+        f"choose another folder, or, if you know that it is dead, delete {path}."
     )

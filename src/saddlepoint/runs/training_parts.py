@@ -6,24 +6,20 @@ Which images it used is kept beside its parameters, so that nobody tests on them
 from __future__ import annotations
 
 import hashlib
-import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Literal
 
 import torch
 import torch.distributed as dist
-from safetensors.torch import load_file, save
 from torch import Tensor, nn
 
 from saddlepoint import data, models
 from saddlepoint.behind import keeping_modes
 from saddlepoint.data.sources import DATASETS
-from saddlepoint.files import read_tensors, write_atomically, write_tensors
+from saddlepoint.files import read_tensors, write_tensors
 from saddlepoint.models.loading import fill, parameters
-from saddlepoint.models.packed import pack
 from saddlepoint.models.wrapping import Wrapped
 from saddlepoint.runs.fitting import check_classes
 from saddlepoint.runs.materials import Images, has_splits, load_images, load_models
@@ -41,8 +37,6 @@ __all__ = [
     "hashes_of_start",
     "keep_seen",
     "line_to_evaluate",
-    "measure_packed",
-    "pack_network",
     "prepared_as",
     "training_images",
     "unwrapped",
@@ -280,65 +274,3 @@ def _numbers(images: Tensor) -> Tensor:
     pixels = images.detach().cpu().float().contiguous().numpy()
     digests = b"".join(hashlib.blake2b(image.tobytes(), digest_size=8).digest() for image in pixels)
     return torch.frombuffer(bytearray(digests), dtype=torch.int64)
-
-
-def pack_network(
-    folder: Path, new: Path, bits: Literal[8, 16], *, overwrite: bool = False
-) -> models.Card:
-    """Keep the network of a training with fewer bits per entry, and its card beside it.
-
-    Args:
-        folder: Of the training, with model.safetensors and model.json.
-        new: Where the parameters go.
-        bits: Per entry, see `saddlepoint.models.packed.pack`.
-        overwrite: Replace a network with a card that is there.
-
-    Returns:
-        The card of the training; what is kept has yet to be measured.
-
-    Raises:
-        ValueError: The folder is not that of a training, or files are in the way.
-    """
-    old = folder / "model.safetensors"
-    if not old.is_file() or not old.with_suffix(".json").is_file():
-        raise ValueError(f"`RUN` must hold model.safetensors and model.json, got {str(folder)!r}.")
-    _check_replaceable(old, new, overwrite=overwrite)
-    card = models.Card.from_json(old.with_suffix(".json").read_text(encoding="utf-8"), str(old))
-    models.load(old)  # refuses what is damaged
-    content = save(pack(load_file(old), bits))
-    write_atomically(new, content)
-    kept = replace(card, sha256=hashlib.sha256(content).hexdigest())
-    write_atomically(new.with_suffix(".json"), kept.to_json().encode())
-    return card
-
-
-def measure_packed(file: Path, x: Tensor, y: Tensor) -> models.Card:
-    """Measure a network that is kept with fewer bits, and write what was found into its card."""
-    place = file.with_suffix(".json")
-    card = models.Card.from_json(place.read_text(encoding="utf-8"), str(place))
-    found = models.measure(models.load(file), x, y, eps=card.fgsm_eps)
-    clean, fgsm = (round(100 * share, 2) for share in (found.clean, found.fgsm))
-    card = replace(card, accuracy=clean, fgsm_accuracy=fgsm, test_images=len(y))
-    write_atomically(place, card.to_json().encode())
-    return card
-
-
-def _check_replaceable(old: Path, new: Path, *, overwrite: bool) -> None:
-    """Refuse to write over the training, over what has no card, and over anything without being asked."""
-    there = [path for path in (new, new.with_suffix(".json")) if os.path.lexists(path)]
-    if not there:
-        return
-    place = f"`{there[0]}` must not be there yet"
-    if not overwrite:
-        raise ValueError(
-            f"{place}; add --overwrite to replace it, or choose another name or --out."
-        )
-    another = "choose another name or --out"
-    if new.resolve() == old.resolve():
-        raise ValueError(f"{place}, got the network of the training itself; {another}.")
-    try:
-        models.Card.from_json(new.with_suffix(".json").read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise ValueError(
-            f"{place}, got files that are no network with a card; {another}."
-        ) from error
