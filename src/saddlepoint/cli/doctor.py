@@ -127,7 +127,7 @@ def _page(out: Path | None) -> Path | None:
     """Where the page goes, if that is free."""
     if out is None:
         return None
-    from saddlepoint.report.template import check_free
+    from saddlepoint.report.template import check_page
 
     page = (
         out if out.suffix.lower() in (".html", ".htm") and not out.is_dir() else out / "doctor.html"
@@ -135,7 +135,7 @@ def _page(out: Path | None) -> Path | None:
     if out != page and out.exists() and not out.is_dir():
         raise UsageError(f"`--out` must be an HTML file or a folder, got the file {str(out)!r}.")
     with usage():
-        check_free(page)
+        check_page(page)
     return page
 
 

@@ -69,9 +69,11 @@ def _one(folder: Path, max_bytes: int, *, as_json: bool) -> int:
     """Draw a run again, and say what came out."""
     from saddlepoint import report as room
     from saddlepoint import runs as store
+    from saddlepoint.report.template import check_page
 
     with usage():
         run = store.finished(folder)
+        check_page(folder / "report.html")
     with library():
         path = room.write_report(folder, max_bytes=max_bytes)
     if as_json:

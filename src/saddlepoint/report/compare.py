@@ -16,7 +16,7 @@ from saddlepoint.report import charts, words
 from saddlepoint.report.epoch_chart import epoch_chart
 from saddlepoint.report.evaluation_page import accuracy_text
 from saddlepoint.report.svg import coloured
-from saddlepoint.report.template import check_free, render_template
+from saddlepoint.report.template import check_page, render_template
 from saddlepoint.runs import (
     AttackMetrics,
     Board,
@@ -58,7 +58,7 @@ def write_comparison(board: Board, path: Path) -> Path:
         >>> write_comparison(nothing, Path(tempfile.mkdtemp()) / "comparison.html").name
         'comparison.html'
     """
-    check_free(path)
+    check_page(path)
     count = len(board.entries)
     html = render_template(
         "compare.html",

@@ -9,7 +9,7 @@ from typing import Any
 
 from saddlepoint.doctor import Finding, worst
 from saddlepoint.files import write_atomically
-from saddlepoint.report.template import check_free, render_template
+from saddlepoint.report.template import check_page, render_template
 from saddlepoint.report.words import VERDICTS
 from saddlepoint.runs.record import versions
 
@@ -47,7 +47,7 @@ def write_findings(
     path = Path(path)
     if not findings:
         raise ValueError("`findings` must be of at least one model, got none.")
-    check_free(path)
+    check_page(path)
     examined = [_examined(name, each) for name, each in findings.items()]
     html = render_template(
         "doctor.html",

@@ -14,8 +14,8 @@ from saddlepoint.report import charts, weight_charts, words
 from saddlepoint.report.evaluation_page import render_evaluation
 from saddlepoint.report.gallery import picture_row, scales
 from saddlepoint.report.patch_page import patch_files, render_patch
-from saddlepoint.report.tables import evaluation_table, write_table
-from saddlepoint.report.template import render_template
+from saddlepoint.report.tables import evaluation_table, table_files
+from saddlepoint.report.template import check_drawn, render_template
 from saddlepoint.report.training_page import render_training
 from saddlepoint.report.transfer_part import attack_table, transfer_part
 from saddlepoint.report.universal_page import spread_of
@@ -50,7 +50,7 @@ def write_report(folder: Path, *, max_bytes: int = MAX_BYTES) -> Path:
         The path of the report.
 
     Raises:
-        ValueError: Not a run directory, or an unfinished run.
+        ValueError: Not a run directory, an unfinished run, or a file in the way that is not ours.
 
     Example:
         >>> write_report(Path("no run"))
@@ -65,16 +65,18 @@ def write_report(folder: Path, *, max_bytes: int = MAX_BYTES) -> Path:
         if run.kind == "train"
         else render(run, tensors, max_bytes=max_bytes)
     )
-    path = folder / "report.html"
-    write_atomically(path, html.encode())
+    files = {"report.html": html.encode()}
     if run.kind == EVALUATE:
-        write_table(evaluation_table(run), folder / "table")
+        files |= table_files(evaluation_table(run), "table")
     if run.kind == "patch":
-        for name, png in patch_files(run, tensors).items():
-            write_atomically(folder / name, png)
+        files |= patch_files(run, tensors)
     if run.hashes.victims:
-        write_table(attack_table(run), folder / "table")
-    return path
+        files |= table_files(attack_table(run), "table")
+    for name, content in files.items():
+        check_drawn(folder / name, content)
+    for name, content in files.items():
+        write_atomically(folder / name, content)
+    return folder / "report.html"
 
 
 def render(run: Run, tensors: Mapping[str, Tensor], *, max_bytes: int = MAX_BYTES) -> str:

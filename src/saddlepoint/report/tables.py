@@ -20,6 +20,7 @@ __all__ = [
     "Column",
     "Table",
     "evaluation_table",
+    "table_files",
     "texts_of",
     "to_csv",
     "to_latex",
@@ -90,11 +91,16 @@ class Table:
 
 def write_table(table: Table, path: Path) -> list[Path]:
     """Write PATH.md, PATH.csv and PATH.tex; their paths."""
-    written = []
-    for suffix, text in (("md", to_markdown), ("csv", to_csv), ("tex", to_latex)):
-        written.append(path.with_name(f"{path.name}.{suffix}"))
-        write_atomically(written[-1], text(table).encode())
-    return written
+    files = {path.with_name(name): text for name, text in table_files(table, path.name).items()}
+    for each, text in files.items():
+        write_atomically(each, text)
+    return list(files)
+
+
+def table_files(table: Table, name: str) -> dict[str, bytes]:
+    """The content of NAME.md, NAME.csv and NAME.tex."""
+    kinds = {"md": to_markdown, "csv": to_csv, "tex": to_latex}
+    return {f"{name}.{suffix}": text(table).encode() for suffix, text in kinds.items()}
 
 
 def texts_of(table: Table) -> list[list[str]]:
