@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,7 @@ from children import Started, shared
 from folders import ROOT
 from saddlepoint import cli
 
-__all__ = ["ENVIRONMENT", "QUICK", "SLOW_MODEL", "begin", "fresh", "inside", "run"]
+__all__ = ["ENVIRONMENT", "QUICK", "SLOW_MODEL", "after", "begin", "fresh", "inside", "run"]
 
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "OMP_NUM_THREADS": "1"}
 SHORT_SUITES = "import shortened; shortened.shorten_suites()"
@@ -46,6 +47,19 @@ def untrained():
     return sp.models.build("A", channels=1, size=28).eval()
 number = 3
 """
+
+
+def after(calls: int, what: Callable[..., object]) -> Callable[..., object]:
+    """The same function, which Ctrl-C stops when it has been called so often."""
+    left = [calls]
+
+    def stopping(*values: object, **options: object) -> object:
+        left[0] -= 1
+        if left[0] < 0:
+            raise KeyboardInterrupt
+        return what(*values, **options)
+
+    return stopping
 
 
 def run(*words: object, cwd: Path) -> subprocess.CompletedProcess[str]:

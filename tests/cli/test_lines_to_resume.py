@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from children import Nursery
-from commands import inside
+from commands import after, inside
 from saddlepoint import runs, training
 
 COMMANDS = {
@@ -29,19 +28,6 @@ COMMANDS = {
         *("--mix", 0.5, "--ramp", 1, "--start", "random", "--rule", "minmax:step_size=0.5"),
     ),
 }
-
-
-def after(calls: int, what: Callable[..., object]) -> Callable[..., object]:
-    """The same function, which Ctrl-C stops when it has been called so often."""
-    left = [calls]
-
-    def stopping(*values: object, **options: object) -> object:
-        left[0] -= 1
-        if left[0] < 0:
-            raise KeyboardInterrupt
-        return what(*values, **options)
-
-    return stopping
 
 
 @pytest.mark.parametrize("name", COMMANDS)

@@ -78,6 +78,7 @@ def opened(
     """
     from saddlepoint import runs
     from saddlepoint.runs.execute import saved_text
+    from saddlepoint.runs.refusals import unhashed
 
     from . import show
 
@@ -94,6 +95,8 @@ def opened(
                 show.note(f"nothing to resume in {folder}: starting", quiet=quiet)
             elif running.resume and not quiet:
                 show.note(f"continuing after {saved_text(execution)}", quiet=quiet)
+            if not execution.complete and (why := unhashed(run)):
+                show.note(f"the run cannot be continued if it is stopped: {why}", quiet=quiet)
             yield execution
     except Exception:
         # As after Ctrl-C: a service that refused its answer may give it later.
@@ -104,6 +107,7 @@ def opened(
 
 def stopped(saved: str, run: "Run", folder: Path, running: Running) -> int:
     """Say what a run that did not end has saved and how to go on; the exit code. Process 0 speaks for all."""
+    from saddlepoint.runs.refusals import way_on
     from saddlepoint.training.distributed import World
 
     from . import show
@@ -112,5 +116,5 @@ def stopped(saved: str, run: "Run", folder: Path, running: Running) -> int:
         images = running.save_images if isinstance(running, ImagesRunning) else None
         more = () if images is None else ("--save-images", str(images))
         show.say(f"stopped: {saved} in {folder}", error=True)
-        show.say(f"continue with: {run.line_to_resume(folder, *more)}", error=True)
+        show.say(way_on(run, folder, *more), error=True)
     return 130

@@ -23,6 +23,7 @@ from saddlepoint.runs.metrics import (
 from saddlepoint.runs.plain import quoted
 from saddlepoint.runs.record import EVALUATE, RECORD, ROW_NOUNS, TENSORS, Run
 from saddlepoint.runs.recounting import check_counts
+from saddlepoint.runs.refusals import way_on
 from saddlepoint.runs.settings import (
     ATTACKS,
     AttackSettings,
@@ -74,7 +75,7 @@ def read_results(folder: Path) -> tuple[Run, dict[str, Tensor]]:
     if run.status != "complete":
         raise ValueError(
             f"`{folder}` must be a finished run, got one that is {run.status} after {run.done} of {run.rows} "
-            f"{ROW_NOUNS.get(run.kind, 'images')}; continue it with: {run.line_to_resume(folder)}"
+            f"{ROW_NOUNS.get(run.kind, 'images')}; {way_on(run, folder, told='continue it with')}"
         )
     for name, digest in run.digests.items():
         path = folder / name

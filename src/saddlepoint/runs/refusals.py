@@ -28,6 +28,8 @@ __all__ = [
     "check_same_answers",
     "other_versions",
     "same_answers",
+    "unhashed",
+    "way_on",
 ]
 
 
@@ -90,6 +92,40 @@ def check_same(old: Run, new: Run, folder: Path) -> None:
         raise ValueError(
             f"`--resume` must continue with the same {what} as the run in {folder}, got {got}; {remedy}."
         )
+
+
+def unhashed(run: Run) -> str:
+    """Why the run could not be continued: the models that cannot be hashed, in words; empty if there are none.
+
+    Example:
+        >>> from saddlepoint.runs.record import Hashes
+        >>> run = Run(kind="ensemble", command="saddlepoint attack", settings={}, seed=0, domains=("A",),
+        ...           classes=(), rows=8, hashes=Hashes("c", {"A": "a", "odd": ""}, "d"))
+        >>> unhashed(run)
+        'odd cannot be hashed, so that nobody could say whether it has changed'
+    """
+    names = [n for n, found in {**run.hashes.models, **run.hashes.victims}.items() if not found]
+    return (
+        f"{', '.join(names)} cannot be hashed, so that nobody could say whether it has changed"
+        if names
+        else ""
+    )
+
+
+def way_on(run: Run, folder: Path, *more: str, told: str = "continue with") -> str:
+    """The line that goes on with a run that was stopped, or why there is none and how to begin again.
+
+    Args:
+        run: Its record.
+        folder: Where it is.
+        more: Words that the line has too.
+        told: What is said before the line.
+    """
+    line, why = run.line_to_resume(folder, *more), unhashed(run)
+    if not why:
+        return f"{told}: {line}"
+    words, _, rest = line.rpartition("--resume")
+    return f"it cannot be continued: {why}; begin again with: {words}--overwrite{rest}"
 
 
 def other_versions(old: Run, new: Run) -> tuple[str, ...]:
