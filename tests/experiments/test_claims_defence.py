@@ -164,6 +164,7 @@ def test_the_weight_of_l2_is_followed_over_its_radius(
 
 
 WHOLE = training("AMPGD", 0, AHEAD)
+NAN = float("nan")
 
 
 @pytest.mark.parametrize(
@@ -188,10 +189,27 @@ WHOLE = training("AMPGD", 0, AHEAD)
                 ),
                 "got other verdicts of race/MSD/0",
             )
-            for quick in ({"images": 8}, {"images": 8, "clean": "ff", "linf": "f"}, {"clean": "f"})
+            for quick in (
+                {"images": 8},
+                {"images": 8, "clean": "ff", "linf": "f"},
+                {"clean": "f"},
+                {"images": 0, "clean": "", "linf": ""},
+                {"images": -5, "clean": "", "linf": ""},
+            )
+        ),
+        (json.dumps({"schema": 1, "trainings": {"race/MSD/00": WHOLE}}), "called 'race/MSD/00'"),
+        (json.dumps({"schema": 1, "trainings": {"race/MSD/٣": WHOLE}}), "called 'race/MSD/٣'"),
+        (
+            json.dumps(
+                {"schema": 1, "trainings": {"race/MSD/0": {**WHOLE, "weights": {"l2": NAN}}}}
+            ),
+            "got {'l2': nan} as weights of race/MSD/0",
         ),
     ],
-    ids=["schema", "list", "brace", "deep", "key", "field", "no threat", "short", "no images"],
+    ids=[
+        *("schema", "list", "brace", "deep", "key", "field", "no threat", "short", "no images"),
+        *("none", "fewer", "zeros", "other digits", "weights"),
+    ],
 )
 def test_a_damaged_file_of_trainings_is_named_with_what_to_do(
     text: str, got: str, tmp_path: Path

@@ -458,6 +458,55 @@ def test_a_damaged_summary_is_named_before_anything_runs(
     assert not list((tmp_path / "runs").rglob("run.json"))
 
 
+@pytest.mark.parametrize(
+    ("name", "where", "changes", "got"),
+    [
+        ("ensemble-mnist", "", {"experiment": "cost"}, "got that of cost"),
+        ("ensemble-mnist", "rows", {"asr_all": float("nan")}, "nan as `asr_all` of l0-30, avg"),
+        ("ensemble-mnist", "rows", {"asr_all": 99.9}, "99.9 as `asr_all` of l0-30, avg"),
+        ("ensemble-mnist", "rows", {"asr_avg": 100.5}, "100.5 as `asr_avg` of l0-30, avg"),
+        (
+            "ensemble-mnist",
+            "rows",
+            {"asr_all_interval": [-1.0, 99.0]},
+            "-1.0 as `asr_all_interval`",
+        ),
+        ("ensemble-mnist", "rows", {"method": "nope"}, "'nope' as `method` of l0-30, avg"),
+        ("ensemble-mnist", "rows", {"labels": "nope"}, "'nope' as `labels` of l0-30, avg"),
+        ("ensemble-mnist", "rows", {"accuracy": {}}, "{} as `accuracy` of l0-30, avg"),
+        ("ensemble-mnist", "rows", {"accuracy": {}, "weights": {}}, "{} as `accuracy` of l0-30"),
+        ("ensemble-mnist", "rows", {"accuracy": {"A": -1.0}}, "-1.0 as `accuracy` of l0-30, avg"),
+        (
+            "ensemble-mnist",
+            "rows",
+            {"weights": dict.fromkeys("ABCD", float("inf"))},
+            "inf as `weights`",
+        ),
+        ("ensemble-mnist", "rows", {"evaluations": float("nan")}, "nan as `evaluations` of l0-30"),
+        ("ensemble-mnist", "rows", {"images": 0}, "0 as `images` of l0-30, avg"),
+        ("convergence", "lines", ["l2"], "got ['l2'] among its lines"),
+        ("convergence", "lines", [{"l2": 1}, *[None] * 8], "got {'l2': 1} as `lines.0.0"),
+        ("convergence", "lines", ["l2", "apgda", *[None] * 6, float("nan")], "got ['l2', 'apgda'"),
+        ("convergence", "measured", {"method": "nope"}, "'nope' as `method` of 'l2'"),
+    ],
+)
+def test_numbers_that_cannot_be_are_refused(
+    name: str, where: str, changes: Any, got: str, tmp_path: Path
+) -> None:
+    content = json.loads((STORE / f"{name}.json").read_text())
+    if where:
+        first = content[where][0]
+        content[where][0] = first | changes if isinstance(changes, dict) else changes
+    else:
+        content |= changes
+    file = tmp_path / f"{name}.json"
+    file.write_text(json.dumps(content))
+    for read in (experiments.read_summary, experiments.check_store):
+        with pytest.raises(ValueError, match=re.escape(f"`{file}` must be a summary")) as caught:
+            read(EXPERIMENTS[name], tmp_path)
+        assert got in str(caught.value)
+
+
 def test_who_publishes_where_another_does_is_told_for_whom_it_waits(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -10,11 +10,12 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from math import isfinite
 from pathlib import Path
 from typing import NamedTuple
 
 from saddlepoint.experiments.truths import unpacked
-from saddlepoint.runs.plain import read_json, read_plain
+from saddlepoint.runs.plain import quoted, read_json, read_plain
 
 __all__ = ["DEFENCE_SCHEMA", "PUBLISHED", "PublishedRow", "Suite", "Trained", "read_defences"]
 
@@ -112,8 +113,10 @@ def read_defences(file: Path) -> list[Trained]:
         raise ValueError(f"{must}, with schema {DEFENCE_SCHEMA}, got {schema}; {remedy}.")
     found = []
     for key, kept in read_plain(_File, raw, must, remedy).trainings.items():
-        if re.fullmatch(r"[^/]+/[^/]+/\d+", key) is None:
-            raise ValueError(f"{must}, got a training called {key!r}; {remedy}.")
+        if re.fullmatch(r"[^/]+/[^/]+/(0|[1-9][0-9]*)", key) is None:
+            raise ValueError(f"{must}, got a training called {quoted(key)}; {remedy}.")
+        if not all(map(isfinite, kept.weights.values())):
+            raise ValueError(f"{must}, got {quoted(kept.weights)} as weights of {key}; {remedy}.")
         try:
             suites = {name: _suite(each) for name, each in kept.suites.items()}
         except ValueError as error:
@@ -125,6 +128,6 @@ def read_defences(file: Path) -> list[Trained]:
 
 def _suite(raw: Mapping[str, int | str]) -> Suite:
     images, digits = raw.get("images"), {n: d for n, d in raw.items() if isinstance(d, str)}
-    if not isinstance(images, int) or len(digits) < 2 or len(digits) != len(raw) - 1:
+    if not isinstance(images, int) or images < 1 or len(digits) < 2 or len(digits) != len(raw) - 1:
         raise ValueError("a suite has a number of images, and digits for clean and every threat")
     return Suite(images, {n: unpacked(each, images, filled="after") for n, each in digits.items()})
