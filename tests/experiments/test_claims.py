@@ -60,7 +60,7 @@ def changed(
     for row in content["rows"]:
         key = (row["block"], row["strategy"])
         if key in rates and (row["method"], row["labels"]) == ("apgda", labels):
-            row |= {"asr_all": rates[key], **more}
+            row |= {"asr_all": rates[key], "asr_all_interval": [0.0, 100.0], **more}
     (tmp_path / f"{name}.json").write_text(json.dumps(content))
     return Summaries(tmp_path)
 
