@@ -301,3 +301,11 @@ def test_a_full_disk_names_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         files.write_atomically(tmp_path / "run.json", b"{}")
     assert one_line(raised.value) == f"`{tmp_path / 'run.json'}`: no space left on device."
     assert list(tmp_path.iterdir()) == []
+
+
+def test_notes_of_an_error_continue_its_sentence() -> None:
+    from saddlepoint.cli.errors import one_line
+
+    error = ValueError("`x` must be finite, see what it makes of this image.")
+    error.add_note("asked as one of --victims")
+    assert one_line(error).endswith("makes of this image; asked as one of --victims")

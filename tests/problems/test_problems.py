@@ -8,8 +8,9 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.utils.data import DataLoader, TensorDataset
 
-from saddlepoint import Ensemble, Product, Transformed, Universal
+from saddlepoint import Ensemble, Product, Transformed, Universal, linf, robust_accuracy
 from saddlepoint import transforms as T
 from saddlepoint.problems import AbstractProblem
 
@@ -91,6 +92,23 @@ def test_taking_rows_changes_no_row_and_keeps_its_number(name: str, stream: int)
     torch.testing.assert_close(logits, together[[2, 4]], rtol=1e-12, atol=1e-12)
     assert torch.equal(twice.images(DELTA[[2, 4]]), problem.images(DELTA)[[2, 4]])
     assert len(problem) == B
+
+
+def test_an_array_that_was_turned_round_is_an_array() -> None:
+    x = images(B, 3, 2, 2)
+    turned = Ensemble([linear(0)], x.numpy()[:, :, ::-1], torch.arange(B).numpy()[::-1] % 4)
+    assert torch.equal(turned.x, x.flip(2))
+    assert turned.labels[:, 0].tolist() == [0, 3, 2, 1, 0]
+
+
+def test_labels_beside_a_loader_are_told_to_be_left_out() -> None:
+    x, y = images(B, 3, 2, 2), torch.arange(B) % 4
+    loader = DataLoader(TensorDataset(x, y))
+    for source in (loader, loader.dataset):
+        with pytest.raises(TypeError, match=r"`y` must be left out for \w+, which gives both"):
+            Ensemble([linear(0)], source, y)
+        with pytest.raises(TypeError, match=r"`y` must be left out for \w+, which gives both"):
+            robust_accuracy(linear(0), source, y, {"linf": linf(0.1)})
 
 
 def test_an_ensemble_is_its_models_side_by_side() -> None:

@@ -141,6 +141,10 @@ def test_ties_and_places_in_a_group_are_not_the_hardest(problem: sp.Ensemble) ->
     assert not sp.success_rates(problem, problem.zeros()).grouped
     assert "hardest" not in dataclasses.replace(rates, fooled=one_less)._repr_html_()
     assert "hardest" in dataclasses.replace(rates, fooled=one_less, grouped=False)._repr_html_()
+    html = dataclasses.replace(rates, fooled=one_less)._repr_html_()
+    assert "image 1" not in html
+    assert "<td>images of the groups</td>" in html
+    assert "<td>75.0 %</td><td>-</td>" in html
 
 
 def test_rates_and_accuracies_are_tables_too(problem: sp.Ensemble) -> None:

@@ -95,7 +95,8 @@ def one_line(error: BaseException) -> str:
     """
     if isinstance(error, OSError) and error.strerror and error.filename is not None:
         return f"`{error.filename}`: {error.strerror.lower()}."
-    text = " ".join("; ".join([str(error), *getattr(error, "__notes__", ())]).split())
+    parts: list[str] = [str(error), *getattr(error, "__notes__", ())]
+    text = " ".join("; ".join([*(each.rstrip(". ") for each in parts[:-1]), parts[-1]]).split())
     if not text:
         return type(error).__name__
     return text if isinstance(error, ValueError | OSError) else f"{type(error).__name__}: {text}"

@@ -86,6 +86,8 @@ class SuccessRates:
             (name, percent(clean), percent(rate), percents(ends))
             for name, clean, rate, ends in zip(*columns, strict=True)
         ]
+        if self.grouped:
+            rows = [("images of the groups", percent(share(self.correct)), percent(self.mean), "-")]
         every = share(self.correct.all(dim=1))
         rows.append(("all at once", percent(every), percent(self.all), percents(self.interval())))
         hard = None if self.grouped else hardest([-rate for rate in rates])

@@ -7,7 +7,7 @@ from typing import Any, Literal, Protocol, TypeVar
 
 import torch
 from torch import Tensor, nn
-from torch.utils.data import Dataset
+from torch.utils.data import DataLoader, Dataset
 
 from saddlepoint.calls import Model, check_eval_mode, how_to_declare
 from saddlepoint.loaders import collected
@@ -201,6 +201,8 @@ def images_and_labels(x: Data, y: object, rank: int = 2) -> tuple[Tensor, Tensor
             f"`y` must be the labels of the images, got None for {type(x).__name__}; leave it out only for a "
             "loader or a data set, which gives both."
         )
+    if y is not None and isinstance(x, DataLoader | Dataset):
+        raise TypeError(f"`y` must be left out for {type(x).__name__}, which gives both, got both.")
     images, labels = collected(x) if y is None else (x, y)
     found = as_images("x", images, rank)
     return found, as_labels("y", labels, (len(found),))
@@ -266,7 +268,9 @@ def _as_tensor(name: str, value: object) -> Tensor:
             leaf = leaf[0]
         if isinstance(value, list | tuple) and hasattr(leaf, "shape"):
             return torch.stack([_as_tensor(name, part) for part in value])
-        return torch.tensor(value)
+        steps = getattr(value, "strides", None) or ()
+        # torch takes no array that runs backwards, such as x[:, ::-1].
+        return torch.tensor(leaf.copy() if any(step < 0 for step in steps) else value)
     except (TypeError, ValueError, RuntimeError) as error:
         raise TypeError(
             f"`{name}` must be a tensor, an array or a list of numbers, got {type(value).__name__} ({error})."
