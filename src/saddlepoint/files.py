@@ -115,6 +115,7 @@ def read_tensors(path: Path) -> TensorFile:
     Raises:
         FileNotFoundError: There is no such file.
         DamagedFileError: The content is not what was written; the message names the file.
+        KeyboardInterrupt: It was stopped while it read.
     """
     if not path.is_file():
         raise FileNotFoundError(f"`{path}` must be a file, got none.")
@@ -125,7 +126,9 @@ def read_tensors(path: Path) -> TensorFile:
         # safetensors opens a file twice: a process at work may have put a newer one in its place in between.
         after = path.stat()
         if (after.st_ino, after.st_mtime_ns) == (before.st_ino, before.st_mtime_ns):
-            raise
+            _checked(path)  # raises again
+            # torch swallows a signal that comes while it makes a tensor, and complains of something else.
+            raise KeyboardInterrupt from None
     return read_tensors(path)
 
 

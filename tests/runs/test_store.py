@@ -16,6 +16,7 @@ import torch
 from safetensors.torch import save_file
 
 from children import Started, shared
+from saddlepoint import files
 from saddlepoint.evaluation import Page
 from saddlepoint.files import DamagedFileError, read_tensors, write_tensors
 from saddlepoint.runs.store import LOCK, PAGES, Store, locked
@@ -314,3 +315,25 @@ sys.exit(done != 15)
 """
     crowd = [shared().start(cwd=tmp_path, patch=code) for _ in range(3)]
     assert [process.wait(60) for process in crowd] == [0, 0, 0]
+
+
+def test_a_stop_while_tensors_are_read_is_no_damage(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # torch swallowed the signal of a process that was stopped, and its file was called damaged.
+    path = tmp_path / "a.safetensors"
+    files.write_tensors(path, {"a": torch.ones(3)})
+    whole, failures = files._checked, [files.DamagedFileError("could not determine the shape")]
+
+    def checked(path: Path) -> files.TensorFile:
+        if failures:
+            raise failures.pop()
+        return whole(path)
+
+    monkeypatch.setattr(files, "_checked", checked)
+    with pytest.raises(KeyboardInterrupt):
+        files.read_tensors(path)
+    assert files.read_tensors(path).tensors["a"].sum() == 3
+    failures += [files.DamagedFileError("first"), files.DamagedFileError("again")][::-1]
+    with pytest.raises(files.DamagedFileError, match="again"):
+        files.read_tensors(path)
