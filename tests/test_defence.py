@@ -150,7 +150,7 @@ class TestWork:
     def test_stops_goes_on_and_keeps_what_the_evaluation_says(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
     ) -> None:
-        few = replace(TINY, more={}, suites={"quick": 8})
+        few = replace(TINY, more={}, suites={"quick": 4})
         monkeypatch.setitem(plan.TABLES, "tiny", few)
         ran: list[str] = []
 
@@ -177,21 +177,21 @@ class TestWork:
         stored = json.loads((tmp_path / "s.json").read_text())["trainings"]["tiny/AMPGD/0"]
         folder = tmp_path / "runs" / "tiny" / "ampgd-0" / "train"
         assert stored["sha256"] == models.Card.from_json((folder / "model.json").read_text()).sha256
-        x, y = data.sample("mnist", limit=8)
+        x, y = data.sample("mnist", limit=4)
         threats = {"linf": linf(0.1), "l2": l2(1.0)}
         found = robust_accuracy(models.load(folder / "model.safetensors"), x, y, threats, "quick")
         verdict = stored["suites"]["quick"]
         for name in threats:
             broken = torch.stack([o.broken for o in found.outcomes if o.threat == name]).any(dim=0)
             right = found.correct & ~broken
-            assert unpacked(verdict[name], 8, filled="after") == tuple(right.tolist())
+            assert unpacked(verdict[name], 4, filled="after") == tuple(right.tolist())
         (tmp_path / "into").mkdir()
         store = work.Store(tmp_path / "s.json")
         card = ship.ship("mnist-tiny", "tiny/AMPGD/0", store, tmp_path / "runs", tmp_path / "into")
         assert card.robust == {
             "threats": ["linf:0.1", "l2:1.0"],
             "quick": {
-                "images": 8,
+                "images": 4,
                 "clean": round(100 * found.clean, 2),
                 **{name: round(100 * share, 2) for name, share in found.per_threat.items()},
                 "union": round(100 * found.union, 2),
