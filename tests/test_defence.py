@@ -27,7 +27,7 @@ TINY = plan.Table(
     "tiny",
     "a tiny table",
     {
-        **{"data": "mnist-sample", "model": "mnist_cnn_small", "limit": 620, "held_out": 20},
+        **{"data": "mnist-sample", "model": "mnist_cnn_small", "limit": 220, "held_out": 20},
         **{"threat": ["linf:0.1", "l2:1.0"], "epochs": 3, "steps": 1, "ramp": 3},
         **{"test_images": 10, "test_steps": 1, "test_restarts": 1},
     },
@@ -262,7 +262,7 @@ class TestUnseen:
     @pytest.fixture(autouse=True)
     def images(self, monkeypatch: pytest.MonkeyPatch) -> tuple[torch.Tensor, torch.Tensor]:
         """Take the embedded images for those of training, which are downloaded."""
-        x, y = data.sample("mnist", limit=630)
+        x, y = data.sample("mnist", limit=230)
 
         def load(name: str, split: str, limit: int) -> tuple[torch.Tensor, torch.Tensor]:
             assert split == "train"
@@ -276,8 +276,8 @@ class TestUnseen:
     ) -> None:
         settings = next(TINY.trainings()).settings
         x, y = unseen.images_behind(settings, 5)
-        assert torch.equal(x, images[0][620:625])
-        assert torch.equal(y, images[1][620:625])
+        assert torch.equal(x, images[0][220:225])
+        assert torch.equal(y, images[1][220:225])
         with pytest.raises(ValueError, match="`images` must be at most 10"):
             unseen.images_behind(settings, 11)
 
