@@ -31,14 +31,24 @@ def plain():
 """
 SHORT = ("--data", "mnist-sample", "--limit", 4, "--batch-size", 2)
 COMMANDS = {
-    "attack": ("attack", "ensemble", "--models", "nets.py:odd", "--eps", 0.1, "--steps", 2, *SHORT),
+    "attack": (
+        "attack",
+        "ensemble",
+        "--models",
+        "odd_nets.py:odd",
+        "--eps",
+        0.1,
+        "--steps",
+        2,
+        *SHORT,
+    ),
     "victim": (
-        *("attack", "ensemble", "--models", "nets.py:plain", "--victims", "nets.py:odd"),
+        *("attack", "ensemble", "--models", "odd_nets.py:plain", "--victims", "odd_nets.py:odd"),
         *("--eps", 0.1, "--steps", 2, *SHORT),
     ),
-    "evaluate": ("evaluate", "nets.py:odd", "--threat", "linf:0.1", "--no-doctor", *SHORT),
+    "evaluate": ("evaluate", "odd_nets.py:odd", "--threat", "linf:0.1", "--no-doctor", *SHORT),
     "train": (
-        *("train", "--data", "mnist-sample", "--model", "nets.py:odd", "--limit", 40),
+        *("train", "--data", "mnist-sample", "--model", "odd_nets.py:odd", "--limit", 40),
         *("--held-out", 8, "--epochs", 1, "--threat", "linf:0.1", "--steps", 1, "--test-images", 4),
     ),
 }
@@ -49,7 +59,7 @@ def test_a_run_that_cannot_be_continued_says_so_at_the_start_and_when_it_is_stop
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    Path("nets.py").write_text(NETS)
+    Path("odd_nets.py").write_text(NETS)
     words = (*COMMANDS[name], "--out", "run")
     with monkeypatch.context() as patch:
         patch.setattr(runs.Store, "put", after(1, runs.Store.put))
