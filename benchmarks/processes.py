@@ -1,6 +1,7 @@
 """Two processes over one: how much sooner the same folder is finished, without the time that imports take.
 
-Every process has one thread, so that two of them have two cores and one has one.
+Every process has one thread, so that two of them have two cores and one has one. What a run does once, hashing
+models and drawing the page, is part of it, and takes as long in two processes as in one: about three seconds.
 """
 
 from __future__ import annotations
@@ -18,10 +19,12 @@ from statistics import median
 
 from .timing import Figure, at_least
 
-DATA = ("--data", "mnist-sample", "--limit", "256", "--batch-size", "16")
+DATA = ("--data", "mnist", "--batch-size", "64")
+NETWORKS = ("--models", "A,C,D", "--eps", "0.1", "--limit", "1024")
+THREAT = ("--threat", "linf:0.3", "--limit", "512", "--no-doctor")
 COMMANDS = {
-    "attack": ("attack", "ensemble", *DATA, "--models", "A,C,D", "--eps", "0.2", "--steps", "20"),
-    "evaluate": ("evaluate", "mnist-a", *DATA, "--threat", "linf:0.1", "--no-doctor"),
+    "attack": ("attack", "ensemble", *DATA, *NETWORKS),
+    "evaluate": ("evaluate", "mnist-ampgd", *DATA, *THREAT),
 }
 ROUNDS = 3
 

@@ -85,14 +85,12 @@ def as_bound(name: str, bound: float | Tensor, v: Tensor) -> Tensor:
     """A bound as a tensor with the axes of v, or an error."""
     bound = torch.as_tensor(bound, dtype=wide_dtype(v.dtype), device=v.device)
     try:
-        fits = torch.broadcast_shapes(bound.shape, v.shape) == v.shape
+        whole = bound.expand_as(v)
     except RuntimeError:
-        fits = False
-    if not fits:
         raise ValueError(
             f"`{name}` must be broadcastable to {tuple(v.shape)}, got {tuple(bound.shape)}."
-        )
-    return bound if bound.dim() == v.dim() else bound.expand_as(v)
+        ) from None
+    return bound if bound.dim() == v.dim() else whole
 
 
 def bound_rows(bound: Tensor, delta: Tensor, start: int) -> Tensor:
