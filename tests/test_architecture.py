@@ -148,19 +148,6 @@ def test_importing_the_solver_imports_neither_data_nor_models_nor_extras() -> No
     assert run.returncode == 0, run.stderr
 
 
-def test_an_attack_imports_nothing_that_the_models_do_not_need() -> None:
-    """`torch.broadcast_shapes`, asked once, imports sympy: a third of a second in every process."""
-    code = (
-        "import sys, torch, saddlepoint as sp\n"
-        "problem = sp.Ensemble([torch.nn.Flatten().eval()] * 2, torch.rand(2, 1, 2, 2), torch.tensor([0, 1]))\n"
-        "for threat in (sp.linf(0.1), sp.l2(0.1), sp.l1(0.1)):\n"
-        "    sp.attack(problem, threat, steps=2)\n"
-        "sys.exit(', '.join({'sympy', 'torch._dynamo', 'numpy.testing'} & set(sys.modules)) or 0)"
-    )
-    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert run.returncode == 0, run.stderr
-
-
 def test_the_public_names_of_the_package_are_those_it_lists() -> None:
     listed = saddlepoint.__all__
     assert listed == sorted(set(listed))
