@@ -17,6 +17,7 @@ import saddlepoint as sp
 from commands import inside
 from saddlepoint import runs, training
 from saddlepoint.cli import progress
+from saddlepoint.data import image_files
 from saddlepoint.runs import training_parts
 from saddlepoint.runs.settings import TrainSettings
 from saddlepoint.training import TrainingProgress
@@ -215,6 +216,44 @@ class TestOwnData:
         again = self.images(data="f", size=28)
         assert torch.equal(again[0].x, train.x)
 
+    def test_every_class_gives_its_fifth(self, tmp_path):
+        counts = {"a": 1, "b": 2, "c": 3, "d": 7, "e": 8, "f": 40}
+        for name, count in counts.items():
+            (tmp_path / "f" / name).mkdir(parents=True)
+            for index in range(count):
+                Image.new("L", (28, 28), 4 * index + 1).save(tmp_path / "f" / name / f"{index}.png")
+        train, test = self.images(data="f")
+        assert test.y.bincount(minlength=6).tolist() == [0, 1, 1, 1, 2, 8]
+        assert train.y.bincount(minlength=6).tolist() == [1, 1, 2, 6, 6, 32]
+        seen = [
+            (int(y), float(x.max()))
+            for part in (train, test)
+            for x, y in zip(part.x, part.y, strict=True)
+        ]
+        assert len(set(seen)) == sum(counts.values())
+        assert train.y.tolist() != sorted(train.y.tolist())
+        assert test.y.tolist() != sorted(test.y.tolist())
+
+    def test_a_training_of_another_split_is_refused_and_known(self, tmp_path, capsys, monkeypatch):
+        self.folder(tmp_path / "f", 40)
+        words = ["train", "--data", "f", "--size", 8, "--model", "A", "--epochs", 2, "--out", "o"]
+
+        def before(labels, split, *, shuffle=True):  # as it was: a fifth of all, whatever the class
+            order = torch.randperm(len(labels), generator=torch.Generator().manual_seed(0))
+            first = len(labels) * 4 // 5
+            return order[:first] if split == "train" else order[first:]
+
+        with monkeypatch.context() as old:
+            old.setattr(image_files, "rows_of", before)
+            assert inside(*words, "--quiet") == 0
+        assert inside(*words, "--resume") == 2
+        told = " ".join(capsys.readouterr().err.split())
+        assert "must continue with the same data as the run in o, got images or labels" in told
+        model = "o/model.safetensors"
+        line = ["evaluate", model, "--data", "f", "--size", 8, "--split", "test", "--no-doctor"]
+        assert inside(*line, "--threat", "linf:0.01", "--out", "e") == 0
+        assert "o was trained on" in " ".join(capsys.readouterr().err.split())
+
     def test_a_limit_counts_the_images_to_train_on(self, tmp_path):
         self.folder(tmp_path / "f")
         for limit in (1, 10, 13):
@@ -254,7 +293,7 @@ class TestOwnData:
         words = ("train", "--data", "f", "--size", 8, "--model", "A", "--epochs", 1, "--quiet")
         assert inside(*words) == 0
         card = json.loads((tmp_path / "runs" / "train-f-A" / "model.json").read_text())
-        assert (card["size"], card["classes"], card["test_images"]) == (8, 3, 2)
+        assert (card["size"], card["classes"], card["test_images"]) == (8, 3, 3)
 
     def test_one_image_is_too_few(self, tmp_path):
         self.folder(tmp_path / "f", 1, 1)

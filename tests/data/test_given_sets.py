@@ -51,6 +51,14 @@ def test_images_and_labels_are_those_of_the_data_set(form):
     assert (few.labels.tolist(), len(few.images)) == ([0, 1], 2)
 
 
+@pytest.mark.parametrize("channels", [1, 3])
+def test_channels_may_be_last_as_numpy_and_opencv_have_them(channels):
+    pixels = np.arange(6 * 5 * channels, dtype=np.uint8).reshape(6, 5, channels)
+    x = sp.data.from_dataset([(pixels, 0)]).images
+    assert torch.equal(x, sp.data.from_dataset([(pixels.transpose(2, 0, 1), 0)]).images)
+    assert x.shape == (1, channels, 6, 5)
+
+
 def test_only_as_many_images_are_read_as_are_wanted():
     def stream():
         yield from FORMS["bytes"][:2]

@@ -228,7 +228,7 @@ def test_a_packed_card_claims_only_what_was_measured_on_images_that_training_set
     card = sp.models.Card.from_json((out / "own.json").read_text())
     assert card.robust is None
     x, y = sp.data.sample("mnist")
-    rows = rows_of(len(y), "test", shuffle=False)[:8]
+    rows = rows_of(y, "test", shuffle=False)[:8]
     right = 100 * (sp.models.load("mnist-c")(x[rows]).argmax(1) == y[rows]).double().mean()
     said = capsys.readouterr().out
     assert (

@@ -12,7 +12,14 @@ from torch import Tensor
 from saddlepoint.loaders import items, pairs
 
 from .classes import Classes, listed
-from .own import LabelledImages, check_positive, check_share, names_of, warn_if_black
+from .own import (
+    LabelledImages,
+    channels_first,
+    check_positive,
+    check_share,
+    names_of,
+    warn_if_black,
+)
 from .pixels import from_array, from_picture, resized
 from .splits import rows_of
 
@@ -32,8 +39,8 @@ def from_dataset(
 
     Args:
         source: A data set of torch, a DataLoader, other pairs of images and labels one by one or in batches, or
-            one pair of arrays. Images are (C, H, W) or (H, W), of floats in [0, 1] or with 8 or 16 bits, or
-            pictures of PIL.
+            one pair of arrays. Images are (C, H, W), (H, W, C) or (H, W), of floats in [0, 1] or with 8 or 16
+            bits, or pictures of PIL.
         size: Bring all images to size x size, as in `folder`.
         classes: Names of the labels, as in `folder`; else those the data set has as `classes`, or numbers.
         crop: With `size`, how much of the shorter side is kept, as in `folder`.
@@ -58,6 +65,7 @@ def from_dataset(
         room = len(numbers) if limit is None else limit - len(labels)
         for image, label in zip(pixels[:room], numbers[:room].tolist(), strict=True):
             plane = image.detach().unsqueeze(0) if image.dim() == 2 else image.detach()
+            plane = channels_first(plane.unsqueeze(0))[0] if plane.dim() == 3 else plane
             if plane.dim() != 3 or not isinstance(label, int) or label < 0:
                 raise ValueError(
                     "`data` must give images (C, H, W) or (H, W) with labels from 0 on, got shape "
@@ -84,7 +92,7 @@ def from_dataset(
     names = names_of("the data set", found, int(y.max()) + 1)
     if split is None:
         return LabelledImages(x, y, names)
-    rows = rows_of(len(y), split)[:first]
+    rows = rows_of(y, split)[:first]
     return LabelledImages(x[rows], y[rows], names)
 
 

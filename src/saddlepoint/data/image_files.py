@@ -6,6 +6,8 @@ import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+import torch
+
 from saddlepoint.display import counted
 
 from .classes import Classes, class_folders, is_aside
@@ -57,7 +59,8 @@ def chosen_files(
     whole = None if split is not None else limit
     chosen = _spread([_image_files(f) if f is not None else [] for f in folders], whole)
     if split is not None and chosen:
-        chosen = [chosen[row] for row in rows_of(len(chosen), split)[:limit].tolist()]
+        labels = torch.tensor([label for label, _ in chosen])
+        chosen = [chosen[row] for row in rows_of(labels, split)[:limit].tolist()]
     if not chosen:
         raise ValueError(_no_image(root, sum(f is not None for f in folders)))
     return names, chosen

@@ -26,6 +26,7 @@ __all__ = [
     "CLASSES",
     "Classes",
     "LabelledImages",
+    "channels_first",
     "check_positive",
     "check_share",
     "folder",
@@ -87,8 +88,8 @@ def folder(
         classes: All classes in the order of the model's logits, as a list or as a file with one per line.
         crop: With `size`, how much of the shorter side is kept: 0.875 resizes it to 256 for a size of 224.
         limit: Read so many images only, taken from the classes in turn; None reads all. Of a split the first.
-        split: "test" is the fifth that `saddlepoint train` sets aside, drawn at random, the same for everybody,
-            and "train" the others; None is all.
+        split: "test" is the fifth of every class that `saddlepoint train` sets aside, drawn at random, the same
+            for everybody, and "train" the others; None is all.
 
     Returns:
         `images` (N, C, H, W), float32 in [0, 1], `labels` (N,), int64, and `classes`. C is 1 if all images are
@@ -184,9 +185,9 @@ def npz(
     else:
         stored = None if named is None else stored_names(path, named)
     names = names_of(str(path), stored, int(labels.max()) + 1)
-    x, y = _channels_first(from_array(images)), torch.from_numpy(labels.astype(np.int64))
+    x, y = channels_first(from_array(images)), torch.from_numpy(labels.astype(np.int64))
     warn_if_black(x, f"the images in {path}")
-    rows = slice(limit) if split is None else rows_of(len(y), split)[:limit]
+    rows = slice(limit) if split is None else rows_of(y, split)[:limit]
     return LabelledImages(x[rows].contiguous(), y[rows], names)
 
 
@@ -267,7 +268,7 @@ def _array(file: Any, key: str) -> NDArray[Any]:
     return array
 
 
-def _channels_first(x: Tensor) -> Tensor:
+def channels_first(x: Tensor) -> Tensor:
     """(N, H, W), (N, H, W, C) or (N, C, H, W) to (N, C, H, W)."""
     if x.dim() == 3:
         return x.unsqueeze(1)

@@ -155,7 +155,7 @@ def _named(
     if split is None or not spec.endswith("-sample"):
         return datasets.load(spec, split or "test", limit, progress=progress)
     x, y = datasets.load(spec, "test", progress=progress)
-    rows = rows_of(len(y), split, shuffle=False)[:limit]
+    rows = rows_of(y, split, shuffle=False)[:limit]
     return x[rows], y[rows]
 
 

@@ -52,7 +52,7 @@ def training_images(
     """Images to train on and to test on.
 
     Data of one's own is shuffled, the same way in every run, because files often have one class after the
-    other; a fifth of it is for testing unless there is other data for that.
+    other; a fifth of every class is for testing unless there is other data for that.
 
     Args:
         settings: Of the training.

@@ -69,7 +69,7 @@ class TrainSettings(Settings):
     test_data: str | None = Field(
         default=None,
         description="Images to test on, in the words of --data. [default: the test images of a named data set, "
-        "or of code that takes `split`; of other data a fifth, drawn at random]",
+        "or of code that takes `split`; of other data a fifth of every class, drawn at random]",
     )
     classes: Classes = None
     size: Size = None
