@@ -10,7 +10,7 @@ import pytest
 from commands import inside
 from run_factory import make_evaluation, make_run
 from saddlepoint import runs
-from saddlepoint.runs.comparable import QUESTIONS, differences, facts, read_entry
+from saddlepoint.runs.comparable import QUESTIONS, _difference, differences, facts, read_entry
 
 TRAIN = (
     "train --data mnist-sample --model C --init mnist-c --limit 10 --epochs 1 --steps 1 --test-steps 1 "
@@ -56,3 +56,15 @@ def test_settings_separate_runs_where_they_change_what_is_compared(
     assert (facts(question, one) != facts(question, two)) == apart
     if number == 2:
         assert differences(one, two) == ([f"{name} none instead of other"] if apart else [])
+
+
+@pytest.mark.parametrize(
+    ("here", "there", "told"),
+    [
+        ("none", "next", "untargeted instead of targeted at next"),
+        ("next", "none", "targeted at next instead of untargeted"),
+        ("3", "next", "targeted at 3 instead of targeted at next"),
+    ],
+)
+def test_what_is_aimed_at_is_told_of_both_runs(here: str, there: str, told: str) -> None:
+    assert _difference("targeted", {"targeted": here}, {"targeted": there}) == told

@@ -314,10 +314,9 @@ def _difference(name: str, here: Mapping[str, str], there: Mapping[str, str]) ->
     if name in ("images", "models", "victims"):  # hashes say nothing to a reader
         return f"other {name}"
     mine, theirs = readable(here.get(name)), readable(there.get(name))
-    if name == "targeted" and "none" in (mine, theirs):
-        return (
-            f"targeted at {mine}" if theirs == "none" else f"untargeted, not targeted at {theirs}"
-        )
+    if name == "targeted":
+        words = [f"targeted at {n}" if n != "none" else "untargeted" for n in (mine, theirs)]
+        return " instead of ".join(words)
     return f"{name.replace('_', ' ')} {mine} instead of {theirs}"
 
 
