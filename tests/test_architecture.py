@@ -270,7 +270,8 @@ def test_what_public_things_take_return_and_hold_is_public() -> None:
 WRITERS = {
     "files": "whole files, for all",
     "data/sources": "the user's cache of data sets",
-    "evaluation/saved_images": "pictures, for --save-images",
+    "evaluation/png_files": "pictures, for --save-images",
+    "evaluation/saved_images": "what is told of them",
     "training/checkpoints": "checkpoints, which `sp.train(out=)` has too",
     "training/session": "the history beside them",
     "report/page": "report.html and pictures beside it",

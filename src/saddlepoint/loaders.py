@@ -7,9 +7,9 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils.data import BatchSampler, DataLoader, IterableDataset
+from torch.utils.data import BatchSampler, DataLoader, Dataset, IterableDataset, SequentialSampler
 
-__all__ = ["batches", "collected", "items", "length", "pairs"]
+__all__ = ["batches", "collected", "in_order", "items", "length", "pairs"]
 
 
 def batches(source: Any, size: int = 128) -> Iterator[tuple[Tensor, Tensor]]:
@@ -81,6 +81,20 @@ def length(source: Any) -> int | None:
     if isinstance(source, list | tuple):
         return sum(len(labels) for _, labels in pairs(source))
     return _counted(source)
+
+
+def in_order(source: Any) -> bool:
+    """Whether it is known to give the same images in the same order as often as it is asked.
+
+    Example:
+        >>> from torch.utils.data import TensorDataset
+        >>> data = TensorDataset(torch.rand(5, 3), torch.arange(5))
+        >>> in_order(data), in_order(DataLoader(data)), in_order(DataLoader(data, shuffle=True))
+        (True, True, False)
+    """
+    if isinstance(source, DataLoader):
+        return type(source.sampler) is SequentialSampler and in_order(source.dataset)
+    return isinstance(source, Dataset) and not isinstance(source, IterableDataset)
 
 
 def _in_batches(sampler: Any) -> int | None:

@@ -51,6 +51,25 @@ def test_what_was_attacked_in_whole_levels_is_fooled_when_read_back(
     assert all(each["distance"] <= 0.12 + 1e-6 for each in told)
 
 
+def test_what_was_wrong_before_any_attack_is_told(problem: sp.Ensemble, tmp_path: Path) -> None:
+    truth = problem.labels[:, 0].clone()
+    truth[:3] = (truth[:3] + 1) % 10  # so that three images are misclassified as they are
+    wrong = sp.Ensemble(problem.models, problem.x, truth, names=["A", "C"])
+    result = sp.attack(wrong, sp.linf(0.12), steps=8, quantize=256)
+    every = int(result.success.sum())
+    assert 3 < every < 12
+    assert f"{every} of 12 rows fool all 2 domains, 3 without any perturbation" in repr(result)
+    assert "all at once without any perturbation: 3 of 12" in result._repr_html_()
+    saved = sp.save_images(result, tmp_path)
+    assert repr(saved).endswith(f"{every} did before; 3 would without any perturbation)")
+    assert saved.unperturbed.all(dim=1).tolist() == [True] * 3 + [False] * 9
+    told = json.loads((tmp_path / "verdicts.json").read_text())
+    assert [each["fooled_unperturbed"] for each in told[2:4]] == [
+        {"A": True, "C": True},
+        {"A": False, "C": False},
+    ]
+
+
 def test_rounding_out_of_the_ball_is_no_success(problem: sp.Ensemble, tmp_path: Path) -> None:
     # 0.1 is 25.5 levels: rounded to 26 the image has left the ball.
     result = sp.attack(problem, sp.linf(0.1), steps=8)

@@ -665,7 +665,13 @@ def test_a_result_prints_as_one_line(problem: sp.Ensemble) -> None:
     result = sp.attack(problem, sp.LpBall(INF, 0.1), steps=5)
     every = int(result.fooled.all(dim=1).sum())
     spent = result.num_forwards.double().mean().item()
-    shown = f"AttackResult({every} of 12 rows fool all 2 domains, {spent:.1f} evaluations per row)"
+    clean = problem.logits(problem.zeros()).argmax(dim=-1)
+    wrong = int((clean != problem.truth).all(dim=1).sum())
+    assert 0 < wrong < every
+    shown = (
+        f"AttackResult({every} of 12 rows fool all 2 domains, {wrong} without any perturbation, "
+        f"{spent:.1f} evaluations per row)"
+    )
     assert repr(result) == shown
     part = dataclasses.replace(result, completed=torch.arange(12) < 7)
     assert repr(part) == shown[:-1] + ", stopped with 5 rows to do)"

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import weakref
+
 import pytest
 import torch
-from torch.utils.data import DataLoader, IterableDataset, TensorDataset
+from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
 import saddlepoint as sp
 from small_training import assert_equal_bits, bits, network
@@ -42,6 +44,46 @@ def test_held_out_images_come_from_a_loader_or_a_data_set():
     ]
     assert scores[0] == scores[1] == scores[2]
     assert 0 < scores[0]["clean"] <= 1
+
+
+class Made(Dataset):
+    """Images that exist when they are asked for, and how many of them were alive at most."""
+
+    def __init__(self, count: int) -> None:
+        self.count, self.alive, self.most = count, weakref.WeakSet(), 0
+
+    def __len__(self) -> int:
+        return self.count
+
+    def __getitem__(self, index: int):
+        image = torch.full((1, 28, 28), index / self.count)
+        self.alive.add(image)
+        self.most = max(self.most, len(self.alive))
+        return image, index % 10
+
+
+@pytest.mark.parametrize("loader", [None, False, True])
+def test_held_out_images_are_read_batch_by_batch_where_their_order_is_fixed(loader):
+    data = Made(600)
+    given = data if loader is None else DataLoader(data, batch_size=50, shuffle=loader)
+    _, history = trained(TensorDataset(X, Y), epochs=2, validation=given)
+    most = data.most
+    expected = trained(TensorDataset(X, Y), epochs=2, validation=tuple(given_at_once(data)))[1]
+    assert [each.validation for each in history] == [each.validation for each in expected]
+    # What shuffles is kept, so that all epochs are compared on the same images in the same order.
+    if loader is None:
+        assert most <= 251
+
+
+def given_at_once(data):
+    images, labels = zip(*(data[index] for index in range(len(data))), strict=True)
+    return torch.stack(images), torch.tensor(labels)
+
+
+def test_nothing_to_validate_on_is_said_before_the_training():
+    for empty in (TensorDataset(X[:0], Y[:0]), DataLoader(TensorDataset(X[:0], Y[:0]))):
+        with pytest.raises(ValueError, match="at least one batch of images and labels, got none"):
+            trained(TensorDataset(X, Y), validation=empty, callback=pytest.fail)
 
 
 def test_a_stream_cannot_be_shuffled():

@@ -60,12 +60,14 @@ def note(text: str, *, quiet: bool) -> None:
 def saved(what: str, images: "SavedImages", *, quiet: bool, remedy: str = "") -> None:
     """Where images were saved, how many of them still do what they did before, and what to do about others."""
     rows, count = len(images.files), sum(map(len, images.files))
-    now, before = (int(table.all(dim=1).sum()) for table in (images.fooled, images.before))
+    tables = (images.fooled, images.before, images.fooled & images.unperturbed)
+    now, before, free = (int(table.all(dim=1).sum()) for table in tables)
     lost = int((images.before & ~images.fooled).any(dim=1).sum())
     told = (
         f"saved {what}{count} images in {images.folder}: read back, {now} of {rows} fool everything"
     )
     told += f", before {before}" if now != before else ""
+    told += f"; {free} of them would without any perturbation" if free else ""
     note(told, quiet=quiet)
     if lost:
         out = int((images.outside & images.before.any(dim=1)).sum())

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from statistics import NormalDist
-from typing import final
+from typing import Any, final
 
 import torch
 from torch import Tensor
@@ -19,7 +20,7 @@ from saddlepoint.losses import fooled as is_fooled
 from saddlepoint.problems import AbstractProblem, check_targets
 from saddlepoint.problems.inputs import Array
 from saddlepoint.solver.inspection import first_answers
-from saddlepoint.solver.result import AttackResult
+from saddlepoint.solver.result import AttackResult, asked_of
 from saddlepoint.solver.watch import Watch
 from saddlepoint.streams import JUDGE
 
@@ -135,8 +136,8 @@ class SuccessRates:
 
 
 def success_rates(
-    problem: AbstractProblem,
-    delta: Tensor | Array | AttackResult,
+    problem: AbstractProblem | AttackResult | Iterable[AttackResult],
+    delta: Tensor | Array | AttackResult | None = None,
     *,
     targeted: bool | None = None,
     batch_size: int = 256,
@@ -147,7 +148,8 @@ def success_rates(
     counted against the true classes, `problem.truth`, also where the models' own answers were attacked.
 
     Args:
-        problem: B rows, K domains.
+        problem: B rows, K domains. Or the result of an attack, or results one after the other, such as those of
+            attacks on `Parts`, without `delta`: one of them is kept in memory at a time.
         delta: (B, ...), a tensor or an array; or the result of an attack on this problem.
         targeted: Whether labels are classes to reach; then success is reaching them, and `correct` means not
             being there already. None is what the attack was, if a result is given, else False.
@@ -157,7 +159,8 @@ def success_rates(
         Rates over all rows.
 
     Raises:
-        ValueError: The models do not answer for themselves, or not in numbers, at delta = 0; see `attack`.
+        ValueError: The models do not answer for themselves, or not in numbers, at delta = 0; see `attack`. Or
+            results have different domains, do not know what was asked, or there is none.
 
     Example:
         >>> from saddlepoint.problems import Ensemble
@@ -167,6 +170,14 @@ def success_rates(
         >>> success_rates(problem, torch.tensor([[-1.0, 0.5]])).all
         1.0
     """
+    if not isinstance(problem, AbstractProblem):
+        if delta is not None:
+            raise TypeError(
+                "`delta` must be left out for results of attacks, which have it, got both."
+            )
+        return _rates_of(problem, targeted=targeted, batch_size=batch_size)
+    if delta is None:
+        raise TypeError("`delta` must be perturbations, or the result of an attack, got none.")
     if isinstance(delta, AttackResult):
         asked, delta = delta.asked, delta.delta
         targeted = asked.targeted if targeted is None and asked is not None else targeted
@@ -204,6 +215,38 @@ def success_rates(
     fooled, before = (torch.cat(column) for column in zip(*tables, strict=True))
     grouped = few.unperturbed().dim() > few.lower.dim()
     return SuccessRates(fooled, ~before, problem.names, grouped)
+
+
+def _rates_of(
+    results: AttackResult | Iterable[AttackResult], *, targeted: bool | None, batch_size: int
+) -> SuccessRates:
+    """Rates over the rows of all results."""
+    parts: list[SuccessRates] = []
+    for result in [results] if isinstance(results, AttackResult) else results:
+        if not isinstance(result, AttackResult):
+            raise TypeError(
+                f"`problem` must be a problem, or give results of attacks, got {type(result).__name__}."
+            )
+        asked = asked_of(result)
+        how: dict[str, Any] = {"targeted": targeted, "batch_size": batch_size}
+        parts.append(success_rates(asked.problem, result, **how))
+        del result, asked  # as large as the images
+    return _joined(parts)
+
+
+def _joined(parts: Sequence[SuccessRates]) -> SuccessRates:
+    if not parts:
+        raise ValueError("`problem` must give at least one result, got none.")
+    names = list(dict.fromkeys(part.names for part in parts))
+    if len(names) > 1:
+        one, other = (", ".join(each) for each in names[:2])
+        raise ValueError(
+            f"`problem` must give results with the same domains, got {one}, then {other}."
+        )
+    fooled, correct = (
+        torch.cat([getattr(part, table) for part in parts]) for table in ("fooled", "correct")
+    )
+    return SuccessRates(fooled, correct, names[0], parts[0].grouped)
 
 
 def wilson(successes: int, count: int, level: float = 0.95) -> tuple[float, float]:

@@ -5,18 +5,18 @@ from __future__ import annotations
 import json
 import os
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from typing import final
+from typing import Any, final
 
 import torch
 from torch import Tensor
 
 from saddlepoint.data.classes import CLASSES
-from saddlepoint.data.pixels import encode_png, read_picture, unit
 from saddlepoint.evaluation.origins import Origin
+from saddlepoint.evaluation.png_files import LEVELS, check_read_back, verdicts_of, write_pngs
 from saddlepoint.evaluation.shifts import difference_of, distances, forbidden
 from saddlepoint.extras import install
 from saddlepoint.files import write_atomically
@@ -29,7 +29,6 @@ from saddlepoint.solver.result import asked_of
 from saddlepoint.streams import JUDGE
 
 __all__ = [
-    "LEVELS",
     "VERDICTS",
     "SavedImages",
     "check_folder",
@@ -40,9 +39,6 @@ __all__ = [
 
 VERDICTS = "verdicts.json"
 """The file beside the images that says what became of each."""
-
-LEVELS = 256
-"""Of a pixel in 8 bits."""
 
 _ROWS = 256  # at a time, where nothing is differentiated
 _LONGER = (1.0, 1.02, 1.05, 1.1, 1.2, 1.5, 2.0, 4.0)
@@ -60,6 +56,7 @@ class SavedImages:
         before: Domains fooled before the images were rounded to 8 bits, (B, K), boolean.
         fooled: Domains fooled by what was read back, inside the ball, (B, K), boolean.
         outside: Rows that rounding has moved out of the ball, (B,), boolean.
+        unperturbed: Domains fooled by the images as they were, without any perturbation, (B, K), boolean.
 
     Example:
         >>> import tempfile
@@ -77,35 +74,42 @@ class SavedImages:
     before: Tensor
     fooled: Tensor
     outside: Tensor
+    unperturbed: Tensor
 
     def __repr__(self) -> str:
         """What matters, in one line."""
         rows, images = len(self.files), sum(map(len, self.files))
-        now, before = (int(table.all(dim=1).sum()) for table in (self.fooled, self.before))
+        tables = (self.fooled, self.before, self.fooled & self.unperturbed)
+        now, before, free = (int(table.all(dim=1).sum()) for table in tables)
         domains = self.fooled.shape[1]
         whom = "the domain" if domains == 1 else f"all {domains} domains"
         return (
             f"SavedImages({images} images in {str(self.folder)!r}: {now} of {rows} rows fool {whom} "
-            f"when read back, {before} did before)"
+            f"when read back, {before} did before; {free} would without any perturbation)"
         )
 
 
 def save_images(
-    result: AttackResult, folder: str | os.PathLike[str], *, classes: Sequence[str] = ()
+    result: AttackResult | Iterable[AttackResult],
+    folder: str | os.PathLike[str],
+    *,
+    classes: Sequence[str] = (),
 ) -> SavedImages:
     """Save the adversarial images of an attack as 8-bit PNG, read them back, and ask the models again.
 
     There is one folder per class, named by it or by its number, with a file per row (and place in its group),
     and `classes.txt`, so that `sp.data.folder` and `--data` can read them; `verdicts.json` says what every
-    domain makes of each. Attack with `quantize=256` and nothing is lost.
+    domain makes of each, and of the image as it was. Attack with `quantize=256` and nothing is lost.
 
     Args:
-        result: Of `attack` or `apgda`.
+        result: Of `attack` or `apgda`; or results one after the other, such as those of attacks on `Parts`: one
+            of them is kept in memory at a time.
         folder: A new or empty folder.
         classes: Names of the classes; numbers if there are none.
 
     Raises:
-        ValueError: The folder holds something, these are no images, or the result does not know what was asked.
+        ValueError: The folder holds something, these are no images, the result does not know what was asked,
+            there is none, or two have rows of the same number.
         ImportError: pillow is not installed.
 
     Warns:
@@ -120,15 +124,27 @@ def save_images(
         >>> bool((saved.fooled == result.fooled).all()), [path.name for (path,) in saved.files]
         (True, ['00000.png', '00001.png'])
     """
-    asked = asked_of(result)
-    saved = save_perturbed(
-        asked.problem,
-        result.delta,
-        asked.ball,
-        Path(folder),
-        targeted=asked.targeted,
-        origin=Origin(classes),
-    )
+    where, origin = Path(folder), Origin(classes)
+    check_folder(where)
+    parts: list[SavedImages] = []
+    told: list[dict[str, object]] = []
+    rows: set[int] = set()
+    for each in [result] if isinstance(result, AttackResult) else result:
+        asked = asked_of(each)
+        numbers = asked.problem.rows.tolist()
+        if not rows.isdisjoint(numbers):
+            raise ValueError(
+                "`result` must give results whose rows have different numbers, which name the files, got "
+                f"number {min(rows.intersection(numbers))} twice; attack the problems of `sp.Parts`."
+            )
+        rows.update(numbers)
+        how: dict[str, Any] = {"targeted": asked.targeted, "origin": origin}
+        saved, verdicts = _put(asked.problem, each.delta, asked.ball, where, **how)
+        parts.append(saved)
+        told += verdicts
+        del each, asked  # as large as the images
+    saved = _whole(where, parts)
+    _tell(where, told)
     lost = int((saved.before & ~saved.fooled).any(dim=1).sum())
     if lost:
         out = int((saved.outside & saved.before.any(dim=1)).sum())
@@ -244,6 +260,23 @@ def save_perturbed(
     origin: Origin | None = None,
 ) -> SavedImages:
     """`save_images` for perturbations from anywhere, (B, ...), inside ball and box; it warns of nothing."""
+    check_folder(folder)
+    how: dict[str, Any] = {"targeted": targeted, "origin": origin or Origin()}
+    saved, told = _put(problem, delta, region, folder, **how)
+    _tell(folder, told)
+    return saved
+
+
+def _put(
+    problem: AbstractProblem,
+    delta: Tensor,
+    region: AbstractSet,
+    folder: Path,
+    *,
+    targeted: bool,
+    origin: Origin,
+) -> tuple[SavedImages, list[dict[str, object]]]:
+    """Write the files of some rows, and ask about them; what is told of each is for whoever has them all."""
     if find_spec("PIL") is None:
         raise ImportError(
             f"saved images are read back with pillow; install it with {install('show')}",
@@ -257,29 +290,44 @@ def save_perturbed(
         raise ValueError(
             f"`result` must be about images (C, H, W) with C = 1 or 3 to be saved, got {got}."
         )
-    check_folder(folder)
-    before = _answers(problem, delta)
-    now = _answers(seen, delta)
+    first, before, now = (
+        _answers(asked, at)
+        for asked, at in ((problem, problem.zeros()), (problem, delta), (seen, delta))
+    )
     folder.mkdir(parents=True, exist_ok=True)
     grouped = images.dim() == 5
-    origin = origin or Origin()
     names = origin.folders(now.shape[-1])
-    files = _write(folder, images if grouped else images[:, None], truth, problem.rows, names)
+    files = write_pngs(folder, images if grouped else images[:, None], truth, problem.rows, names)
     write_atomically(folder / CLASSES, "".join(f"{name}\n" for name in names).encode())
-    _check_read_back(files, images if grouped else images[:, None])
+    check_read_back(files, images if grouped else images[:, None])
     ball, difference = region.ball, difference_of(images, clean)
     distance = distances(difference, ball)
     radius = torch.as_tensor(ball.eps, dtype=torch.float64, device=distance.device)
     outside = (distance > radius * (1 + _ROUNDING)) | forbidden(problem, region, difference)
     goal = problem.labels if targeted else truth
-    fooled = is_fooled(now, goal, targeted=targeted)
+    at_first, held, fooled = (
+        is_fooled(each, goal, targeted=targeted) for each in (first, before, now)
+    )
     verdicts = fooled & ~outside[:, None]
-    told = _verdicts(problem, folder, files, now.argmax(dim=-1), verdicts, distance, outside)
+    tables = (now.argmax(dim=-1), verdicts, at_first, distance, outside)
+    told = verdicts_of(problem, folder, files, *tables)
     for each, row in zip(told, problem.rows.tolist(), strict=True):
         each |= {"sources": list(origin.files[row])} if origin.files else {}
+    kept = (table.cpu() for table in (held, verdicts, outside, at_first))
+    return SavedImages(folder, files, *kept), told
+
+
+def _tell(folder: Path, told: Sequence[Mapping[str, object]]) -> None:
     write_atomically(folder / VERDICTS, (json.dumps(told, indent=1) + "\n").encode())
-    held = is_fooled(before, goal, targeted=targeted)
-    return SavedImages(folder, files, held.cpu(), verdicts.cpu(), outside.cpu())
+
+
+def _whole(folder: Path, parts: Sequence[SavedImages]) -> SavedImages:
+    """What was saved in parts."""
+    if not parts:
+        raise ValueError("`result` must give at least one result, got none.")
+    names = ("before", "fooled", "outside", "unperturbed")
+    tables = (torch.cat([getattr(part, name) for part in parts]) for name in names)
+    return SavedImages(folder, tuple(own for part in parts for own in part.files), *tables)
 
 
 def _answers(problem: AbstractProblem, delta: Tensor) -> Tensor:
@@ -287,54 +335,3 @@ def _answers(problem: AbstractProblem, delta: Tensor) -> Tensor:
     rows = torch.arange(len(problem), device=delta.device).split(_ROWS)
     with torch.no_grad():
         return torch.cat([problem.take(few).logits(delta[few], JUDGE) for few in rows])
-
-
-def _write(
-    folder: Path, images: Tensor, labels: Tensor, rows: Tensor, names: Sequence[str]
-) -> tuple[tuple[Path, ...], ...]:
-    """Files of images (B, n, C, H, W), in a folder per label, named as given."""
-    pixels = (images * (LEVELS - 1)).round().to(torch.uint8).cpu()
-    files = []
-    for row, number in enumerate(rows.tolist()):
-        own = []
-        for place, image in enumerate(pixels[row]):
-            name = f"{number:05}" + (f"-{place + 1}" if len(pixels[row]) > 1 else "") + ".png"
-            path = folder / names[int(labels[row, place])] / name
-            path.parent.mkdir(exist_ok=True)
-            write_atomically(path, encode_png(image))
-            own.append(path)
-        files.append(tuple(own))
-    return tuple(files)
-
-
-def _check_read_back(files: tuple[tuple[Path, ...], ...], images: Tensor) -> None:
-    """What is in the files is what the models are asked about, to the last bit that 8 bits hold."""
-    for own, row in zip(files, images.cpu(), strict=True):
-        for path, image in zip(own, row, strict=True):
-            read = unit(read_picture(path))
-            if read.shape != image.shape or float((read - image).abs().max()) > 1e-6:
-                raise OSError(f"`{path}` must hold what was written, got other pixels read back.")
-
-
-def _verdicts(
-    problem: AbstractProblem,
-    folder: Path,
-    files: tuple[tuple[Path, ...], ...],
-    says: Tensor,
-    fooled: Tensor,
-    distance: Tensor,
-    outside: Tensor,
-) -> list[dict[str, object]]:
-    """What became of every row, for a file."""
-    return [
-        {
-            "row": int(problem.rows[row]),
-            "files": [path.relative_to(folder).as_posix() for path in own],
-            "labels": problem.truth[row].tolist(),
-            "says": dict(zip(problem.names, says[row].tolist(), strict=True)),
-            "fooled": dict(zip(problem.names, fooled[row].tolist(), strict=True)),
-            "distance": float(f"{distance[row].item():.6g}"),
-            "outside": bool(outside[row]),
-        }
-        for row, own in enumerate(files)
-    ]

@@ -19,7 +19,7 @@ from saddlepoint.evaluation.evaluation_bar import evaluation_bar
 from saddlepoint.evaluation.pages import Status, part_of
 from saddlepoint.evaluation.results import Outcome, RobustAccuracy
 from saddlepoint.loaders import batches, length
-from saddlepoint.problems import AbstractProblem
+from saddlepoint.problems import AbstractProblem, Parts
 
 __all__ = ["joined", "joined_domains", "streaming", "streaming_problems"]
 
@@ -97,6 +97,7 @@ def streaming_problems(evaluate: Callable[_P, DomainAccuracy]) -> Callable[_P, D
         if not isinstance(source, Iterable):
             return evaluate(**given)  # type: ignore[call-arg]
         total = sum(map(len, source)) if isinstance(source, list | tuple) else None
+        total = source.images if isinstance(source, Parts) else total
         time = _Time(given["budget"], total)
         parts: list[DomainAccuracy] = []
         said: set[str] = set()
@@ -105,7 +106,7 @@ def streaming_problems(evaluate: Callable[_P, DomainAccuracy]) -> Callable[_P, D
                 raise ValueError(f"`problem` must give problems, got {type(problem).__name__}.")
             first = sum(part.count for part in parts)
             given["problem"] = problem.take(torch.arange(len(problem), device=problem.lower.device))
-            given["problem"].rows = given["problem"].rows + first
+            given["problem"].rows = torch.arange(first, first + len(problem)).to(problem.rows)
             more: dict[str, Any] = {"ledger": part_of(given["ledger"], f"from {first}")}
             more["budget"] = time.of(first, len(problem))
             with _said_once(said):

@@ -17,6 +17,7 @@ called, never changed.
 from saddlepoint.calls import Model, check_eval_mode
 from saddlepoint.problems.abstract import AbstractProblem
 from saddlepoint.problems.inputs import Array, check_targets
+from saddlepoint.problems.parts import Parts
 from saddlepoint.problems.patched import Patched
 from saddlepoint.problems.universal import Universal
 from saddlepoint.problems.views import Ensemble, Product, Transformed
@@ -26,6 +27,7 @@ __all__ = [
     "Array",
     "Ensemble",
     "Model",
+    "Parts",
     "Patched",
     "Product",
     "Transformed",

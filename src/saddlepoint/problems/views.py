@@ -125,7 +125,7 @@ class Ensemble(_Views):
             on different devices.
         x: Images, (B, ...), in [0, 1], float32 or float64; a tensor, a NumPy array or lists of numbers. Or a
             DataLoader or a data set of torch, in place of `x` and `y`: all of it is read, since a perturbation
-            is found for every image. For more than fits into memory, loop over `saddlepoint.data.batches`.
+            is found for every image. For more than fits into memory, see `Parts`.
         y: True classes, (B,), or targets in a targeted attack.
         names: One per model, for reports.
         labels: What is attacked. "true" is `y`. "predicted" is what each model answers to the image as it is,

@@ -136,7 +136,7 @@ class AttackResult:
         stopped = f", stopped with {left} rows to do" if left else ""
         whom = "the domain" if domains == 1 else f"all {domains} domains"
         return (
-            f"AttackResult({every} of {rows} rows fool {whom}, "
+            f"AttackResult({every} of {rows} rows fool {whom}, {self._free} without any perturbation, "
             f"{spent:.1f} evaluations per row{stopped})"
         )
 
@@ -152,7 +152,8 @@ class AttackResult:
         # The place of an image in a group means nothing.
         grouped = self.adversarial.dim() > self.delta.dim()
         hard = None if grouped else hardest([-count for count in hits])
-        note = "" if hard is None else f"hardest: {names[hard]}"
+        note = f"all at once without any perturbation: {self._free} of {rows}"
+        note += "" if hard is None else f"; hardest: {names[hard]}"
         return html_table(("domain", "fooled", "mean weight"), lines, note)
 
     def plot(self, axes: Sequence[Any] | None = None) -> Any:
@@ -192,6 +193,11 @@ class AttackResult:
     def success(self) -> Tensor:
         """Rows in which every domain is fooled, (B,), boolean; after Ctrl-C mind `completed`."""
         return self.fooled.all(dim=1)
+
+    @property
+    def _free(self) -> int:
+        """Rows that fool every domain as they are: an attack that is given no start leaves them alone."""
+        return int((self.success & ~self.delta.flatten(1).any(dim=1)).sum())
 
     @property
     def interrupted(self) -> bool:
@@ -268,8 +274,8 @@ def keep_partial(stop: KeyboardInterrupt, result: AttackResult) -> None:
         ...     result = attack(problem, linf(0.1), callback=impatient)
         ... except KeyboardInterrupt as stop:
         ...     result = stop.result
-        >>> result
-        AttackResult(0 of 3 rows fool the domain, 1.0 evaluations per row, stopped with 3 rows to do)
+        >>> result.interrupted, result.completed
+        (True, tensor([False, False, False]))
     """
     stop.result = result  # type: ignore[attr-defined]
 

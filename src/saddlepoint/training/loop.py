@@ -19,7 +19,7 @@ from saddlepoint.behind import keeping_random
 from saddlepoint.calls import full_precision
 from saddlepoint.counts import check_seed
 from saddlepoint.directions import raw
-from saddlepoint.loaders import collected
+from saddlepoint.loaders import collected, in_order, length
 from saddlepoint.losses import fooled
 from saddlepoint.precision import Precision
 from saddlepoint.solver.evaluate import gradients_enabled
@@ -132,9 +132,9 @@ def train(
         recipe: Optimiser and schedule; its batch size and augmentation are the loader's business.
             None is AdamW at 0.001, one-cycle, 10 epochs.
         epochs: Overrides the number in the recipe.
-        validation: Held-out images and labels, or a loader or a data set of them, which is read at once. After
-            every epoch the accuracy under all `threats` is measured on them, and `model` ends with the
-            parameters of the best epoch.
+        validation: Held-out images and labels, or a data set or a loader of them: one that does not shuffle is
+            read anew, batch by batch, in every epoch, another once and kept. After every epoch the accuracy
+            under all `threats` is measured on them, and `model` ends with the parameters of the best epoch.
         validation_steps: Steps of the attacks on them.
         out: Folder for `checkpoint.safetensors`, `best.safetensors` (if validated) and `history.jsonl`, one
             line per epoch; all are rewritten after every epoch. None keeps nothing.
@@ -168,13 +168,11 @@ def train(
     recipe = recipe or Recipe("default", "adamw", 0.001, 10, weight_decay=0.01)
     recipe = replace(recipe, epochs=epochs) if epochs is not None else recipe
     loader = as_loader(loader, recipe.batch_size)
-    held_out: tuple[Tensor, Tensor] | None = None
-    if validation is not None:
-        held_out = validation if isinstance(validation, tuple) else collected(validation)
+    held_out = None if validation is None else _held_out(validation)
     method = ("ampgd" if threats else "clean") if method is None else method
     named = check_threats(threats) if threats else {}
     check_training_precision(precision)
-    seed = _checked_seed(model, seed, loader, held_out, checkpoint_every)
+    seed = _checked_seed(model, seed, loader, checkpoint_every)
     folder = Path(out) if out is not None else None
     path = folder / CHECKPOINT if folder is not None else None
     if precision == "auto":
@@ -184,7 +182,7 @@ def train(
             f"`recipe` must have no `sides` for method {method!r}, got {recipe.sides}: radii are "
             "those of whole images."
         )
-    chosen = _method(method, named, held_out, precision, options)
+    chosen = _method(method, named, precision, options, validated=held_out is not None)
     session = Session(
         model,
         loader,
@@ -208,6 +206,18 @@ def train(
     return tuple(session.history)
 
 
+def _held_out(validation: Any) -> tuple[Any, Tensor | None]:
+    """Images and labels, or what gives them, if it gives the same ones in every epoch."""
+    if in_order(validation) and length(validation) != 0:
+        return validation, None
+    x, y = validation if isinstance(validation, tuple) else collected(validation)
+    if not 0 < len(x) == len(y):
+        raise ValueError(
+            f"`validation` must be images and labels of equal length > 0, got {len(x)} and {len(y)}."
+        )
+    return x, y
+
+
 def _decided(model: nn.Module, loader: Loader, path: Path | None) -> Precision:
     """What "auto" is: as in the checkpoint, if there is one, else what is faster with the first images."""
     if path is not None and path.exists():
@@ -221,9 +231,10 @@ def _decided(model: nn.Module, loader: Loader, path: Path | None) -> Precision:
 def _method(
     method: str | Step,
     threats: Mapping[str, Threat],
-    validation: tuple[Tensor, Tensor] | None,
     precision: Precision,
     options: MethodOptions,
+    *,
+    validated: bool,
 ) -> AbstractMethod:
     if not callable(method) and method not in METHODS:
         raise ValueError(
@@ -240,7 +251,7 @@ def _method(
         raise ValueError(
             f"`{next(iter(options))}` is an option of {', '.join(ADVERSARIAL)} only, got it for {method!r}."
         )
-    if threats and method == "clean" and validation is None:
+    if threats and method == "clean" and not validated:
         raise ValueError(
             f"`threats` must be None for method 'clean' without validation, got {sorted(threats)}."
         )
@@ -268,7 +279,6 @@ def _checked_seed(
     model: nn.Module,
     seed: int,
     loader: Loader,
-    validation: tuple[Tensor, Tensor] | None,
     checkpoint_every: int | None,
 ) -> int:
     """The seed as a whole number, once everything else is found to be usable too."""
@@ -289,11 +299,6 @@ def _checked_seed(
         raise ValueError("`loader` must have at least one batch, got none.")
     if checkpoint_every is not None and checkpoint_every < 1:
         raise ValueError(f"`checkpoint_every` must be >= 1, got {checkpoint_every}.")
-    if validation is not None and not 0 < len(validation[0]) == len(validation[1]):
-        raise ValueError(
-            "`validation` must be images and labels of equal length > 0, "
-            f"got {len(validation[0])} and {len(validation[1])}."
-        )
     return seed
 
 

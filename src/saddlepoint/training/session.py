@@ -39,14 +39,14 @@ class Validation:
     """What to measure after every epoch.
 
     Attributes:
-        x: Held-out images in [0, 1], (N, ...).
-        y: Labels, (N,).
+        x: Held-out images in [0, 1], (N, ...); or a data set or a loader of them with labels, in a fixed order.
+        y: Labels, (N,); None for a data set or a loader.
         threats: Named threats; none for the clean accuracy only.
         steps: Of every attack.
     """
 
-    x: Tensor
-    y: Tensor
+    x: Any
+    y: Tensor | None
     threats: Mapping[str, Threat]
     steps: int = 20
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils.data import DataLoader, Dataset
 
+from saddlepoint.loaders import batches
 from saddlepoint.losses import fooled
 
 from .ampgd import perturb
@@ -20,8 +23,8 @@ __all__ = ["validate"]
 
 def validate(
     model: nn.Module,
-    x: Tensor,
-    y: Tensor,
+    x: Tensor | Dataset[Any] | DataLoader[Any],
+    y: Tensor | None,
     threats: Mapping[str, ThreatLike],
     *,
     steps: int = 20,
@@ -35,7 +38,8 @@ def validate(
 
     Args:
         model: Evaluated in evaluation mode; left as it was.
-        x: Images in [0, 1], (N, ...).
+        x: Images in [0, 1], (N, ...); or a data set or a loader in place of `x` and `y`, of which one batch is
+            in memory at a time. It must give several processes the same order.
         y: Labels, (N,).
         threats: Named balls or `Threat`s; none gives the clean accuracy only.
         steps: Of every attack.
@@ -61,15 +65,20 @@ def validate(
     """
     if restarts < 1:
         raise ValueError(f"`restarts` must be >= 1, got {restarts}.")
-    x, y = check_batch(x, y)
-    named = check_threats(threats, x.shape[1:]) if threats else {}
     world = World.current()
     device = next(model.parameters()).device
-    counts = dict.fromkeys(("clean", *named, "union"), 0.0)
-    for index, rows in enumerate(torch.arange(len(x)).split(batch_size)):
+    named: Mapping[str, Threat] = {}
+    counts: dict[str, float] = {}
+    total = 0
+    for index, (images, labels) in enumerate(_batches(x, y, batch_size)):
+        rows = torch.arange(total, total + len(labels))
+        total += len(labels)
+        if not counts:
+            named = check_threats(threats, images.shape[1:]) if threats else {}
+            counts = dict.fromkeys(("clean", *named, "union"), 0.0)
         if index % world.size != world.rank:
             continue
-        images, labels = x[rows].to(device), y[rows].to(device)
+        images, labels = images.to(device), labels.to(device)
         right = _right(model, images.unsqueeze(1), labels)
         if named:
             robust = _robust(model, images, labels, named, rows.to(device), steps, restarts)
@@ -77,8 +86,19 @@ def validate(
         for name, hits in zip(("clean", *named), right.T, strict=True):
             counts[name] += hits.sum().item()
         counts["union"] += right.all(dim=1).sum().item()
-    total = world.sums(counts, tuple(counts))
-    return {name: count / len(x) for name, count in total.items()}
+    if not total:
+        raise ValueError("`x` must give at least one image with its label, got none.")
+    return {name: count / total for name, count in world.sums(counts, tuple(counts)).items()}
+
+
+def _batches(x: Any, y: Tensor | None, size: int) -> Iterator[tuple[Tensor, Tensor]]:
+    """Images and labels, checked, so many at a time."""
+    if y is None:
+        for images, labels in batches(x, size):
+            yield check_batch(images, labels)
+        return
+    x, y = check_batch(x, y)
+    yield from zip(x.split(size), y.split(size), strict=True)
 
 
 def _robust(
