@@ -59,7 +59,7 @@ def test_broken_yaml_is_told_with_its_line(
     monkeypatch.chdir(tmp_path)
     Path("yml").write_text("models: [A\nlimit: 3\n")
     assert inside(command, "--config", "yml") == 2
-    assert "line 2, column" in (said := capsys.readouterr().err)
+    assert "YAML, got line 2: expected ',' or ']'" in (said := capsys.readouterr().err)
     assert "did you mean" not in said
 
 

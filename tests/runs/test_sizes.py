@@ -125,3 +125,12 @@ def test_a_crop_keeps_the_centre_of_what_is_resized(tmp_path: Path) -> None:
         with pytest.raises(ValueError, match=r"`crop` must be a number in \(0, 1\], got"):
             data.folder(tmp_path, 4, crop=wrong)  # type: ignore[arg-type]
     assert models.card("mnist-a").size == 28
+
+
+def test_a_model_for_other_data_is_told_with_its_channels_and_size(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["attack", "ensemble", "--models", "mnist-a,cifar10-c", "--data", "mnist-sample"]
+    assert inside(*words, "--limit", 4, "--eps", 0.1, "--out", tmp_path / "o") == 2
+    told = " ".join(capsys.readouterr().err.split())
+    assert "images of 1 (grey), 28x28, and cifar10-c, which takes 3 (colour), 32x32" in told

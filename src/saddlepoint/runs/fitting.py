@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 import torch
+from torch import Tensor
 
 from saddlepoint.data.pixels import resized
 from saddlepoint.problems import Ensemble, Model, check_eval_mode
@@ -15,6 +16,7 @@ __all__ = ["check_classes"]
 
 _SIZES = (28, 32, 64, 96, 128, 160, 192, 224, 240, 256, 288, 299, 320, 384, 448, 512)
 """What networks are made for; a model that fails is asked whether it takes one of them."""
+_CHANNELS = {1: "1 (grey)", 3: "3 (colour)"}
 
 
 def check_classes(
@@ -37,6 +39,7 @@ def check_classes(
         if logits is None:
             _check_channels(name, model, images)
             _check_size(name, model, images, alone=alone)
+            _check_both(name, model, images)
             continue
         if images.places and logits != len(images.classes):
             raise ValueError(
@@ -53,15 +56,35 @@ def check_classes(
 
 def _check_channels(name: str, model: Model, images: Images) -> None:
     """Refuse grey images for a model of colour ones, and the other way round, of which torch says little."""
-    count = images.x.shape[1]
-    other = {1: images.x[:1].expand(-1, 3, -1, -1), 3: images.x[:1, :1]}.get(count)
+    count, other = images.x.shape[1], _recoloured(images)
     if other is None or _number_of_logits(model, replace(images, x=other)) is None:
         return
-    words = {1: "1 (grey)", 3: "3 (colour)"}
     raise ValueError(
-        f"`--data` must have as many channels as the model takes, got images of {words[count]} and {name}, "
-        f"which takes {words[4 - count]}; save the images with {words[4 - count]}."
+        f"`--data` must have as many channels as the model takes, got images of {_CHANNELS[count]} and {name}, "
+        f"which takes {_CHANNELS[4 - count]}; save the images with {_CHANNELS[4 - count]}."
     )
+
+
+def _recoloured(images: Images) -> Tensor | None:
+    """The first image in colour if it is grey, and the other way round; None if it is neither."""
+    x = images.x[:1]
+    return {1: x.expand(-1, 3, -1, -1), 3: x[:, :1]}.get(x.shape[1])
+
+
+def _check_both(name: str, model: Model, images: Images) -> None:
+    """Refuse images that have neither the channels nor the size that the model takes."""
+    other = _recoloured(images)
+    if other is None:
+        return
+    for size in _SIZES:
+        part = replace(images, x=resized(other.cpu(), size).to(images.x))
+        if _number_of_logits(model, part) is not None:
+            count, height, width = images.x.shape[1:]
+            raise ValueError(
+                "`--data` must have the channels and the size that the model takes, got images of "
+                f"{_CHANNELS[count]}, {height}x{width}, and {name}, which takes {_CHANNELS[4 - count]}, "
+                f"{size}x{size}; was it made for other data?"
+            )
 
 
 def _check_size(name: str, model: Model, images: Images, *, alone: bool) -> None:

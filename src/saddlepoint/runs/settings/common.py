@@ -25,7 +25,7 @@ from pydantic import (
 from saddlepoint.runs import texts
 from saddlepoint.runs.model_words import default_data, is_code, parse
 from saddlepoint.runs.plain import quoted
-from saddlepoint.runs.settings.unique_keys import UniqueKeys
+from saddlepoint.runs.settings.unique_keys import UniqueKeys, why_not_yaml
 
 __all__ = [
     "Classes",
@@ -254,8 +254,8 @@ class Settings(BaseModel):
             # Safe: the loader is SafeLoader, but for keys that come twice.
             values = yaml.load(file.read_text(encoding="utf-8"), UniqueKeys)
         except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
-            reason = " ".join(str(error).split())[:300]
-            raise ValueError(f"`--config` {str(file)!r} must be YAML: {reason}.") from error
+            why = why_not_yaml(error)
+            raise ValueError(f"`--config` {str(file)!r} must be YAML, got {why}.") from error
         if not isinstance(values, dict) or not all(isinstance(name, str) for name in values):
             raise ValueError(f"`--config` must hold settings as `name: value`, got {str(file)!r}.")
         for name, value in values.items():

@@ -8,7 +8,14 @@ import yaml
 
 from saddlepoint.runs.plain import quoted
 
-__all__ = ["UniqueKeys"]
+__all__ = ["UniqueKeys", "why_not_yaml"]
+
+
+def why_not_yaml(error: Exception) -> str:
+    """What is wrong with a file, and in which line."""
+    if isinstance(error, yaml.MarkedYAMLError) and error.problem and error.problem_mark:
+        return f"line {error.problem_mark.line + 1}: {error.problem}"
+    return " ".join(str(error).split())[:300]
 
 
 class UniqueKeys(yaml.SafeLoader):
