@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
 
 import saddlepoint as sp
 
@@ -88,3 +89,41 @@ def test_tables_of_other_shapes_are_refused() -> None:
         sp.PatchRates(found.fooled, found.plain[:, :1], found.right, found.views)
     with pytest.raises(ValueError, match="`views` must have one name per view, 2, got 1"):
         sp.PatchRates(found.fooled, found.plain, found.right, ("near",))
+
+
+def test_images_of_a_loader_are_judged_part_by_part() -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Flatten(), nn.Linear(36, 3)).eval()
+    x = torch.rand(11, 1, 6, 6)
+    y = model(x).argmax(dim=1)
+    data = TensorDataset(x, y)
+    views = [sp.View(at=(0, 0)), sp.View(at=(1, 0.5))]
+    problem = sp.Patched(
+        [model],
+        sp.Patch(size=3),
+        x[None, :4].expand(2, -1, -1, -1, -1),
+        y[None, :4].expand(2, -1),
+        views,
+    )
+    delta = torch.rand(2, 1, 6, 6).where(problem.mask, 0.0).clamp(problem.lower, problem.upper)
+    whole = sp.patch_rates(problem.elsewhere(x, y), delta)
+    assert 0 < whole.mean < 1
+    for given in (
+        problem.elsewhere(DataLoader(data, batch_size=4)),
+        sp.Parts(problem.elsewhere, data, size=3),
+    ):
+        found = sp.patch_rates(given, delta)
+        for name in ("fooled", "plain", "right"):
+            assert torch.equal(getattr(found, name), getattr(whole, name)), name
+    with pytest.raises(ValueError, match="`problem` must give at least one problem, got none"):
+        sp.patch_rates([], delta)
+
+
+def test_looks_through_random_views_differ_from_part_to_part() -> None:
+    model = nn.Sequential(nn.Flatten(), nn.Linear(36, 3)).eval()
+    x, y = torch.zeros(6, 1, 6, 6), torch.zeros(6, dtype=torch.long)
+    view = sp.View(at="anywhere")
+    problem = sp.Patched([model], sp.Patch(size=2), x[None], y[None], [view])
+    parts = list(sp.Parts(problem.elsewhere, TensorDataset(x, y), size=3))
+    seen = [part.photographs(problem.upper, 0) for part in parts]
+    assert not torch.equal(seen[0], seen[1])

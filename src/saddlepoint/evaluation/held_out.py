@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import final
 
@@ -119,19 +120,24 @@ class PatchRates:
 
 
 def patch_rates(
-    problem: Patched, delta: Tensor, *, targeted: bool = False, batch_size: int = 16
+    problem: Patched | Iterable[Patched],
+    delta: Tensor,
+    *,
+    targeted: bool = False,
+    batch_size: int = 16,
 ) -> PatchRates:
     """Judge patches on every image through every view, one fresh look each.
 
     Args:
         problem: B patches that share their N images, as `Patched.elsewhere` makes it for images and views that
-            they were not made for.
+            they were not made for. Or such problems one after the other, as in
+            `patch_rates(Parts(problem.elsewhere, loader), delta)`: one of them is kept in memory at a time.
         delta: (B, C, H, W).
         targeted: Whether labels are classes to reach.
         batch_size: Patches at a time; it changes no result.
 
     Raises:
-        ValueError: The patches have different images.
+        ValueError: The patches have different images, or there is no problem.
 
     Example:
         >>> from saddlepoint import Patch, View
@@ -143,6 +149,10 @@ def patch_rates(
         >>> patch_rates(other, problem.zeros()).fooled.shape
         torch.Size([1, 1, 2, 3])
     """
+    if not isinstance(problem, Patched):
+        return _joined(
+            [patch_rates(p, delta, targeted=targeted, batch_size=batch_size) for p in problem]
+        )
     groups, truth = problem.groups, problem.truth
     if bool((groups != groups[:1]).any() | (truth != truth[:1]).any()):
         raise ValueError(
@@ -156,6 +166,14 @@ def patch_rates(
         right_without_patch(problem),
         tuple(view.name for view in problem.views),
     )
+
+
+def _joined(parts: Sequence[PatchRates]) -> PatchRates:
+    """What was found on parts of the images."""
+    if not parts:
+        raise ValueError("`problem` must give at least one problem, got none.")
+    fooled, plain = (torch.cat([getattr(p, n) for p in parts], dim=3) for n in ("fooled", "plain"))
+    return PatchRates(fooled, plain, torch.cat([p.right for p in parts], dim=1), parts[0].views)
 
 
 def right_without_patch(problem: Patched) -> Tensor:

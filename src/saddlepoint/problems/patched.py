@@ -14,12 +14,14 @@ from saddlepoint.calls import Model, call
 from saddlepoint.counts import check_count, check_seed
 from saddlepoint.problems.abstract import AbstractProblem
 from saddlepoint.problems.inputs import (
+    Data,
     Numbers,
     as_images,
     as_labels,
     as_models,
     domain_names,
     headroom,
+    images_and_labels,
     model_names,
     plain,
     snapped,
@@ -210,8 +212,8 @@ class Patched(AbstractProblem):
 
     def elsewhere(
         self,
-        x: Numbers,
-        y: Numbers,
+        x: Data,
+        y: Numbers | None = None,
         views: Sequence[View] | None = None,
         *,
         models: Sequence[Model] | None = None,
@@ -222,14 +224,14 @@ class Patched(AbstractProblem):
         This is what patches are evaluated on.
 
         Args:
-            x: Images that no patch has seen, (N, C, H, W).
+            x: Images that no patch has seen, (N, C, H, W); or a DataLoader or a data set in place of `x` and
+                `y`, all of which is read. For more than fits into memory, see `Parts` and `patch_rates`.
             y: Their classes, (N,), or targets.
             views: Views; those of the problem if None. Random ones draw anew, with another seed.
             models: Those that look; those of the problem if None. Others show how far a patch transfers.
             seed: Of the draws; one more than that of the problem if None.
         """
-        x = as_images("x", x, 4)
-        y = as_labels("y", y, tuple(x.shape[:1]))
+        x, y = images_and_labels(x, y, 4)
         other = Patched(
             self._models if models is None else models,
             self.patch,
