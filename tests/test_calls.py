@@ -18,7 +18,7 @@ import saddlepoint as sp
 from saddlepoint.behind import keeping_random, modules_behind
 from saddlepoint.calls import call, check_eval_mode, full_precision, logits_of
 from saddlepoint.evaluation.attacks import sealed
-from saddlepoint.runs.trainings import first_answers
+from saddlepoint.runs.trainings import TrainingTask
 from saddlepoint.solver.search import random_search
 
 BALL = sp.LpBall(math.inf, 0.1)
@@ -624,7 +624,7 @@ def test_gpus_that_are_not_in_use_are_not_asked(where: str, monkeypatch) -> None
     elif where == "doctor":
         sp.doctor.examine(model, x, y, eps=0.1)
     elif where == "first answers":
-        first_answers(SimpleNamespace(train=(x, y), network=model))
+        TrainingTask.ask(SimpleNamespace(train=(x, y), network=model))  # type: ignore[arg-type]
     else:
         sp.train(model, [(x, y)], {"linf": sp.linf(0.1)}, steps=1, epochs=1, precision="auto")
     assert asked == []

@@ -13,7 +13,7 @@ from datetime import timedelta
 
 from .errors import LibraryError
 
-__all__ = ["joined", "processes", "together"]
+__all__ = ["first", "joined", "processes", "together"]
 
 
 @contextmanager
@@ -49,6 +49,11 @@ def joined() -> Iterator[int]:
 def processes() -> int:
     """How many processes torchrun has started, on all machines; 1 without it."""
     return int(os.environ.get("WORLD_SIZE", "1")) if "RANK" in os.environ else 1
+
+
+def first() -> bool:
+    """Whether this process is the one that speaks, before they have met."""
+    return processes() == 1 or os.environ["RANK"] == "0"
 
 
 def together(jobs: int, line: str, again: str) -> int:

@@ -38,7 +38,7 @@ def demo(
     from saddlepoint.runs.settings import EnsembleSettings
 
     from .attack import run_attack
-    from .cluster import joined
+    from .cluster import first
 
     # Before the processes of torchrun meet, so that all of them see what is there before one writes.
     _check_folder(out)
@@ -53,17 +53,14 @@ def demo(
     }
     settings = EnsembleSettings.load(flags)
     asked = {"limit": limit, "precision": None if precision == "float32" else precision}
-    with joined() as rank:
-        if not quiet and not json and rank == 0:
-            names = ", ".join(settings.models)
-            print(
-                f"{min(limit, 1000)} test images of MNIST, networks {names}, linf 0.2: one perturbation "
-                "per image\nagainst all of them, with equal weights (average) and with min-max weights.\n"
-            )
-        running = ImagesRunning(
-            out=out, resume=resume, overwrite=not resume, quiet=quiet, json=json
+    if not quiet and not json and first():
+        names = ", ".join(settings.models)
+        print(
+            f"{min(limit, 1000)} test images of MNIST, networks {names}, linf 0.2: one perturbation "
+            "per image\nagainst all of them, with equal weights (average) and with min-max weights.\n"
         )
-        return run_attack(settings, running, rank=rank, command=texts.line(["demo"], asked))
+    running = ImagesRunning(out=out, resume=resume, overwrite=not resume, quiet=quiet, json=json)
+    return run_attack(settings, running, command=texts.line(["demo"], asked))
 
 
 def _check_folder(out: Path) -> None:

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, make_dataclass
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 from cyclopts import Parameter
 from pydantic import BeforeValidator
@@ -11,6 +11,9 @@ from pydantic import BeforeValidator
 from saddlepoint.runs.settings import Settings
 
 from .errors import UsageError
+
+if TYPE_CHECKING:
+    from saddlepoint.runs import Run
 
 __all__ = ["Flag", "ImagesRunning", "Running", "check_models", "given", "takes"]
 
@@ -41,6 +44,15 @@ class Running:
     trust: Flag = False
     """Load TorchScript files, which are code of their authors, and models that run code or are downloaded
     because a --config file names them."""
+
+    def flags(self) -> dict[str, object]:
+        """Those that the line names which repeats the run."""
+        return {"trust": self.trust}
+
+    def lost(self, run: "Run") -> str:
+        """What of a run that was stopped has to be done again, if that has to be said."""
+        del run
+        return ""
 
 
 @Parameter(name="*")

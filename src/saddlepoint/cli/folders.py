@@ -1,23 +1,148 @@
-"""The folder of a run, as the user names it: where it is, what is in the way, and how to go on."""
+"""A run on the command line: its folder, what is shown on the way, and how to go on."""
 
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from .cluster import processes
-from .errors import UsageError, usage
+from . import progress, show
+from .cluster import joined, processes
+from .errors import UsageError, data_taken, library, usage
 from .flags import ImagesRunning, Running
 
 if TYPE_CHECKING:
-    from torch import Tensor
-
     from saddlepoint.runs import Execution, Run
+    from saddlepoint.runs.tasks import AbstractTask, Station
 
-__all__ = ["check_images", "check_shared", "opened", "run_folder", "stopped"]
+__all__ = ["Bar", "carry_out", "finish"]
+
+Bar = Callable[[Path, bool], AbstractContextManager[Any]]
 
 
-def run_folder(name: str, running: Running) -> Path:
+def carry_out(
+    task: "AbstractTask[Any]",
+    running: Running,
+    name: str,
+    bar: Bar,
+    done: "Callable[[Run, Path], int]",
+    *,
+    named: bool = True,
+) -> int:
+    """Carry out a task in its folder, together with other processes if there are some, and show it.
+
+    Args:
+        task: What to do.
+        running: Where things go and how much is said.
+        name: Of the folder, if none is given.
+        bar: Shows the progress of the work in a folder, quietly or not.
+        done: Shows what came out; the exit code is its.
+        named: Whether the user has named the images.
+    """
+    from saddlepoint.runs import RunInterrupted
+    from saddlepoint.runs.tasks import carried_out
+
+    if running.print_config:
+        print(task.settings.to_yaml(), end="")
+        return 0
+    if running.out is None and processes() > 1:  # each would choose a folder of its own
+        raise UsageError("`--out` must be given where several processes share the work, got none.")
+    folder = _run_folder(name, running)
+    _check_images(running, folder)
+    with joined() as rank:
+        said = replace(running, quiet=running.quiet or rank != 0)
+        watch = _Shown(task, folder, said, bar, named=named)
+        how = {"resume": running.resume, "overwrite": running.overwrite}
+        try:
+            with show.warnings_as_notes(quiet=said.quiet):
+                run = carried_out(task, folder, watch, **how)
+        except RunInterrupted as stop:
+            _tell_way_on(stop.run, folder, running)
+            return 130
+        return 0 if rank else done(run, folder)
+
+
+def finish(run: "Run", folder: Path, running: Running, *more: str) -> None:
+    """Draw the report of a finished run, and say what came out, with `more` lines."""
+    from saddlepoint import report
+
+    with library():
+        path = report.write_report(folder)
+    if running.json:
+        print(show.metrics_json(run))
+    elif not running.quiet:
+        show.outcome(run)
+        print(*more, f"\n{run.seconds:.1f} s; report: {path}", sep="\n")
+
+
+class _Shown:
+    """Shows the stations of a task on the terminal."""
+
+    def __init__(
+        self, task: "AbstractTask[Any]", folder: Path, running: Running, bar: Bar, *, named: bool
+    ) -> None:
+        self.task, self.asked, self.named = task, task.settings, named
+        self.running, self.quiet = running, running.quiet
+        self.progress: dict[str, Callable[[], AbstractContextManager[Any]]]
+        self.progress = {"load": progress.downloads, "work": partial(bar, folder, self.quiet)}
+
+    @contextmanager
+    def at(self, station: "Station") -> Iterator[Any]:
+        # Files, settings and folders are for the user to mend; what models do is the work itself.
+        mendable = station in ("load", "assemble", "record", "open")
+        given = self.named or station in ("record", "open", "work")
+        taken = data_taken(self.asked.data, given=given)
+        shown = self.progress.get(station, nullcontext)
+        with taken, usage() if mendable else library(), shown() as told:
+            yield told
+
+    def assembled(self, images: int) -> None:
+        asked, now = self.asked, self.task.settings
+        show.size_used(asked.size, now.size, now.crop, quiet=self.quiet)
+        show.limit_used(asked.limit, images, quiet=self.quiet)
+        show.precision_used(asked.precision, now.precision, quiet=self.quiet)
+
+    def opened(self, execution: "Execution") -> None:
+        from saddlepoint.runs.execute import saved_text
+        from saddlepoint.runs.refusals import unhashed
+
+        folder, run = execution.folder, execution.run
+        if execution.complete:
+            show.note(f"{folder} is complete already", quiet=self.quiet)
+            return
+        if self.running.resume and not execution.resumed:
+            show.note(f"nothing to resume in {folder}: starting", quiet=self.quiet)
+        elif self.running.resume and not self.quiet:
+            show.note(f"continuing after {saved_text(run, folder)}", quiet=self.quiet)
+        if why := unhashed(run):
+            show.note(f"the run cannot be continued if it is stopped: {why}", quiet=self.quiet)
+
+    def failed(self, execution: "Execution") -> None:
+        # As after Ctrl-C: a service that refused its answer may give it later.
+        _tell_way_on(execution.run, execution.folder, self.running)
+
+
+def _tell_way_on(run: "Run", folder: Path, running: Running) -> None:
+    """Say what a run that did not end has saved and how to go on. Process 0 speaks for all."""
+    from saddlepoint.runs.execute import saved_text
+    from saddlepoint.runs.refusals import way_on
+
+    if _rank() == 0:
+        images = running.save_images if isinstance(running, ImagesRunning) else None
+        more = () if images is None else ("--save-images", str(images))
+        saved = f"{saved_text(run, folder)} are saved{running.lost(run)}"
+        show.say(f"stopped: {saved} in {folder}", error=True)
+        show.say(way_on(run, folder, *more), error=True)
+
+
+def _rank() -> int:
+    from saddlepoint.training.distributed import World
+
+    return World.current().rank
+
+
+def _run_folder(name: str, running: Running) -> Path:
     """The folder of a run: the one given, or a new one under `runs`: name, name-2, name-3.
 
     A run that is in the way is refused now, before models and images are loaded.
@@ -37,15 +162,9 @@ def run_folder(name: str, running: Running) -> Path:
     return out
 
 
-def check_shared(running: Running) -> None:
-    """Refuse processes that share the work and were not told where: each would choose a folder of its own."""
-    if running.out is None and processes() > 1:
-        raise UsageError("`--out` must be given where several processes share the work, got none.")
-
-
-def check_images(running: ImagesRunning, folder: Path) -> None:
+def _check_images(running: Running, folder: Path) -> None:
     """Refuse, before any work, a folder for images that holds something, or is part of that of the run."""
-    if running.save_images is not None:
+    if isinstance(running, ImagesRunning) and running.save_images is not None:
         from saddlepoint.evaluation.saved_images import check_folder
 
         wanted, run = running.save_images.resolve(), folder.resolve()
@@ -56,65 +175,3 @@ def check_images(running: ImagesRunning, folder: Path) -> None:
             )
         with usage(folder="--save-images"):
             check_folder(running.save_images)
-
-
-@contextmanager
-def opened(
-    run: "Run",
-    folder: Path,
-    running: Running,
-    *,
-    quiet: bool,
-    ask: "Callable[[], Tensor | None]",
-) -> "Iterator[Execution]":
-    """The folder of a run, open for it; what is in the way is for the user to mend.
-
-    Args:
-        run: The new record.
-        folder: Where it goes.
-        running: Whether a run that is there is continued or replaced.
-        quiet: Whether nothing is said.
-        ask: What the models answer, which has to be as it was when the run began.
-    """
-    from saddlepoint import runs
-    from saddlepoint.runs.execute import saved_text
-    from saddlepoint.runs.refusals import unhashed
-
-    from . import show
-
-    execution: Execution | None = None
-    try:
-        with ExitStack() as stack:
-            with usage():
-                how = {"resume": running.resume, "overwrite": running.overwrite}
-                manager = runs.opened(run, folder, **how, ask=ask)
-                execution = stack.enter_context(manager)
-            if execution.complete:
-                show.note(f"{folder} is complete already", quiet=quiet)
-            elif running.resume and not execution.resumed:
-                show.note(f"nothing to resume in {folder}: starting", quiet=quiet)
-            elif running.resume and not quiet:
-                show.note(f"continuing after {saved_text(execution)}", quiet=quiet)
-            if not execution.complete and (why := unhashed(run)):
-                show.note(f"the run cannot be continued if it is stopped: {why}", quiet=quiet)
-            yield execution
-    except Exception:
-        # As after Ctrl-C: a service that refused its answer may give it later.
-        if execution is not None and execution.run.status == "failed":
-            stopped(f"{saved_text(execution)} are done and saved", run, folder, running)
-        raise
-
-
-def stopped(saved: str, run: "Run", folder: Path, running: Running) -> int:
-    """Say what a run that did not end has saved and how to go on; the exit code. Process 0 speaks for all."""
-    from saddlepoint.runs.refusals import way_on
-    from saddlepoint.training.distributed import World
-
-    from . import show
-
-    if World.current().rank == 0:
-        images = running.save_images if isinstance(running, ImagesRunning) else None
-        more = () if images is None else ("--save-images", str(images))
-        show.say(f"stopped: {saved} in {folder}", error=True)
-        show.say(way_on(run, folder, *more), error=True)
-    return 130

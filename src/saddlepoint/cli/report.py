@@ -1,14 +1,11 @@
 """`saddlepoint report`: draw a run's page again, or rank the runs of a folder."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 from cyclopts import Parameter
 
 from .errors import UsageError, library, usage
-
-if TYPE_CHECKING:
-    from saddlepoint.runs import Run
 
 __all__ = ["report"]
 
@@ -78,22 +75,11 @@ def _one(folder: Path, max_bytes: int, *, as_json: bool) -> int:
         path = room.write_report(folder, max_bytes=max_bytes)
     if as_json:
         return _print({str(folder): store.metrics_of(run).plain()})
-    _say(run)
-    print(f"report: {path}")
-    return 0
-
-
-def _say(run: "Run") -> None:
-    from saddlepoint.report import words
-
     from . import show
 
-    if run.kind == "train":
-        show.say("\n".join(words.training_lines(run)))
-    elif run.kind == "evaluate":
-        show.evaluation(run)
-    else:
-        show.summary(run)
+    show.outcome(run)
+    print(f"report: {path}")
+    return 0
 
 
 def _print(values: object) -> int:

@@ -27,6 +27,7 @@ __all__ = [
     "limit_used",
     "metrics_json",
     "note",
+    "outcome",
     "precision_used",
     "results_table",
     "saved",
@@ -89,10 +90,11 @@ def size_used(asked: int | None, size: int | None, crop: float, *, quiet: bool) 
         note(f"images are resized for the models: --size {size}{kept}", quiet=quiet)
 
 
-def precision_used(asked: Sequence[str], used: Sequence[str], *, quiet: bool) -> None:
+def precision_used(asked: str | list[str], used: str | list[str], *, quiet: bool) -> None:
     """Say what was taken where that was left open."""
-    if "auto" in asked:
-        note(f"--precision {','.join(asked)}: {','.join(used)}", quiet=quiet)
+    before, now = ([each] if isinstance(each, str) else each for each in (asked, used))
+    if "auto" in before:
+        note(f"--precision {','.join(before)}: {','.join(now)}", quiet=quiet)
 
 
 @contextmanager
@@ -111,6 +113,18 @@ def warnings_as_notes(*, quiet: bool = False) -> Iterator[None]:
         warnings.simplefilter("always", UserWarning)
         warnings.showwarning = say
         yield
+
+
+def outcome(run: "Run") -> None:
+    """What came out of a run of any kind, on stdout."""
+    if run.kind == "train":
+        from saddlepoint.report import words
+
+        say("\n".join(words.training_lines(run)))
+    elif run.kind == "evaluate":
+        evaluation(run)
+    else:
+        summary(run)
 
 
 def summary(run: "Run") -> None:

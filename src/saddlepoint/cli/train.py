@@ -4,8 +4,8 @@ Under torchrun all processes train together; the first one writes and shows.
 """
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, replace
+from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,11 +14,12 @@ from cyclopts import Parameter
 
 from saddlepoint.runs.settings import TrainSettings
 
+from . import folders, progress
 from .flags import Running, check_models, given, takes
 
 if TYPE_CHECKING:
-    from saddlepoint.runs import Execution, Run
-    from saddlepoint.runs.trainings import Work
+    from saddlepoint.runs import Run
+    from saddlepoint.runs.trainings import TrainingTask
     from saddlepoint.training import TrainingProgress
 
 __all__ = ["train"]
@@ -39,6 +40,14 @@ class TrainRunning(Running):
         device = None if self.device == "cpu" else self.device
         return {"device": device, "checkpoint_every": self.checkpoint_every}
 
+    def lost(self, run: "Run") -> str:
+        """What of a training that was stopped has to be done again."""
+        if run.done == run.rows:
+            return " (the tests of the network begin again)"
+        if self.checkpoint_every:
+            return ""
+        return " (the one under way begins again; --checkpoint-every N saves inside epochs)"
+
 
 @takes(TrainSettings)
 def train(*, settings: Any = None, running: TrainRunning | None = None) -> int:
@@ -54,78 +63,45 @@ def train(*, settings: Any = None, running: TrainRunning | None = None) -> int:
         settings: What decides the parameters.
         running: Where things go and how much is said.
     """
-    from . import cluster, folders
+    from saddlepoint.runs.training_parts import line_to_evaluate
+    from saddlepoint.runs.trainings import TrainingTask
 
     running = running or TrainRunning()
     if not str(given(settings).get("model") or "").isidentifier():
         check_models(given(settings))
     loaded = TrainSettings.load(given(settings), running.config, trust=running.trust)
-    if running.print_config:
-        print(loaded.to_yaml(), end="")
+    task = TrainingTask(
+        settings=loaded,
+        flags=running.flags(),
+        device=running.device,
+        checkpoint_every=running.checkpoint_every,
+    )
+
+    def done(run: "Run", folder: Path) -> int:
+        line = line_to_evaluate(task.settings, folder)
+        folders.finish(run, folder, running, f"evaluate it with: {line}")
         return 0
-    folders.check_shared(running)
+
     name = f"train-{Path(loaded.data).stem}-{Path(loaded.model.partition(':')[0]).stem}"
-    out = folders.run_folder(name, running)
-    with cluster.joined() as rank:
-        return _train(
-            loaded, replace(running, out=out, quiet=running.quiet or rank != 0), out, rank
-        )
-
-
-def _train(loaded: TrainSettings, running: TrainRunning, out: Path, rank: int) -> int:
-    """Load images and network, train, test, and show what came out."""
-    from saddlepoint import runs
-    from saddlepoint.runs import trainings
-
-    from . import folders, progress, show
-
-    quiet, asked = running.quiet, loaded
-    with show.warnings_as_notes(quiet=quiet):
-        with progress.downloads() if rank == 0 else nullcontext() as report:
-            ready = trainings.load(asked, report)
-        show.size_used(asked.size, ready.settings.size, ready.settings.crop, quiet=quiet)
-        show.limit_used(asked.limit, len(ready.images[0].x), quiet=quiet)
-        loaded, work = trainings.prepare(ready, running.device, out, resume=running.resume)
-        show.precision_used([asked.precision], [loaded.precision], quiet=quiet)
-        run = trainings.record_training(loaded, work, loaded.command(**running.flags()))
-        try:
-            ask = partial(trainings.first_answers, work)
-            with folders.opened(run, out, running, quiet=quiet, ask=ask) as execution:
-                if not execution.complete:
-                    every: Any = {"checkpoint_every": running.checkpoint_every}
-                    with _shown(loaded, work, execution, quiet=quiet) as callback:
-                        trainings.train_and_test(
-                            loaded, work, execution, callback=callback, **every
-                        )
-                run = execution.run
-        except runs.RunInterrupted as stop:
-            saved = f"{stop.run.done} of {run.rows} epochs are saved"
-            if stop.run.done == run.rows:
-                saved += " (the tests of the network begin again)"
-            elif not running.checkpoint_every:
-                saved += (
-                    " (the one under way begins again; --checkpoint-every N saves inside epochs)"
-                )
-            return folders.stopped(saved, run, out, running)
-    return 0 if rank else _finish(loaded, run, out, running)
+    return folders.carry_out(task, running, name, partial(_shown, task), done)
 
 
 @contextmanager
 def _shown(
-    settings: TrainSettings, work: "Work", execution: "Execution", *, quiet: bool
+    task: "TrainingTask", folder: Path, quiet: bool
 ) -> "Iterator[Callable[[TrainingProgress], None]]":
     """Progress on the terminal, and for adversarial training in TensorBoard where it is installed."""
     from saddlepoint.runs.record import BOARD
     from saddlepoint.training import TensorBoard
+    from saddlepoint.training.distributed import World
 
-    from . import progress
-
+    settings = task.settings
     words = [settings.data, settings.model, str(settings.method)]
     title = " ".join(words if settings.method != "clean" else words[:2])
-    with progress.training(title, quiet=quiet, shorter=_shorter(settings, work)) as bar:
+    with progress.training(title, quiet=quiet, shorter=_shorter(task)) as bar:
         shown: list[Callable[[TrainingProgress], None]] = [bar]
-        if execution.world.rank == 0 and settings.threat and TensorBoard.available():
-            shown.append(TensorBoard(execution.folder / BOARD))
+        if World.current().rank == 0 and settings.threat and TensorBoard.available():
+            shown.append(TensorBoard(folder / BOARD))
 
         def callback(state: "TrainingProgress") -> None:
             for show in shown:
@@ -134,31 +110,14 @@ def _shown(
         yield callback
 
 
-def _shorter(settings: TrainSettings, work: "Work") -> str:
+def _shorter(task: "TrainingTask") -> str:
     """What makes a training shorter, in flags."""
-    ways = [f"a tenth with --limit {max(1, len(work.train[1]) // 10)}"]
-    if work.recipe.epochs > 1:
-        ways.append(f"--epochs {max(1, work.recipe.epochs // 4)}")
+    settings = task.settings
+    ways = [f"a tenth with --limit {max(1, len(task.train[1]) // 10)}"]
+    if task.recipe.epochs > 1:
+        ways.append(f"--epochs {max(1, task.recipe.epochs // 4)}")
     if settings.method != "clean" and settings.steps > 1:
         ways.append(f"--steps {settings.steps // 2}")
     if settings.model == "mnist_cnn":
         ways.append("--model mnist_cnn_small")
     return ", ".join(ways[:-1]) + f" or {ways[-1]}" if len(ways) > 1 else ways[0]
-
-
-def _finish(loaded: TrainSettings, run: "Run", out: Path, running: Running) -> int:
-    """Draw the report, and say what came out."""
-    from saddlepoint import report
-    from saddlepoint.report import words
-    from saddlepoint.runs.training_parts import line_to_evaluate
-
-    from . import show
-
-    path = report.write_report(out)
-    if running.json:
-        print(show.metrics_json(run))
-    elif not running.quiet:
-        print("\n".join(words.training_lines(run)))
-        print(f"evaluate it with: {line_to_evaluate(loaded, out)}")
-        print(f"\n{run.seconds:.1f} s; report: {path}")
-    return 0

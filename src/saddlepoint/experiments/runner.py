@@ -38,6 +38,7 @@ from saddlepoint.problems import AbstractProblem
 from saddlepoint.runs import build, texts
 from saddlepoint.runs.materials import Images
 from saddlepoint.runs.settings import AttackSettings
+from saddlepoint.runs.tasks import worked
 from saddlepoint.solver.inspection import Look
 from saddlepoint.training.distributed import World
 
@@ -221,18 +222,20 @@ class _Runner:
         )
         problem = self._problem(block, settings, images, networks)
         record = self._record(settings, building.describe(settings), problem, block)
-        with runs.opened(record, folder, resume=True) as execution:
-            if not execution.complete:
-                twin = self._twin(record, block, row)
-                answers = known_answers(record, self.folder, block.key)
-                seen = self._seen.get(settings.loss) or build.look_at(settings, problem)
-                self._seen[settings.loss] = seen
-                job = replace(build.job_of(settings, problem, seen=seen), clean=answers)
-                if twin is not None:
-                    job = replace(job, solve=reusing(job.solve, twin))
-                runs.attack_rows(
-                    job, execution, callback=lambda state: self._tell(label, state.fraction)
-                )
+
+        def work(execution: runs.Execution, _: object) -> None:
+            twin = self._twin(record, block, row)
+            answers = known_answers(record, self.folder, block.key)
+            seen = self._seen.get(settings.loss) or build.look_at(settings, problem)
+            self._seen[settings.loss] = seen
+            job = replace(build.job_of(settings, problem, seen=seen), clean=answers)
+            if twin is not None:
+                job = replace(job, solve=reusing(job.solve, twin))
+            runs.attack_rows(
+                job, execution, callback=lambda state: self._tell(label, state.fraction)
+            )
+
+        worked(record, folder, work, resume=True)
         if self.setup.reports and self.first and not (folder / "report.html").is_file():
             report.write_report(folder)
         self.done += 1
@@ -260,20 +263,20 @@ class _Runner:
             seed=self.setup.seed,
         )
         record = self._record(settings, asdict(asked), problem, block).but(kind="measure")
-        with runs.opened(record, self.target / measurement.key, resume=True) as execution:
-            if not execution.complete:
-                began = time.monotonic()
-                # By one process: some measure time, which others at work would disturb.
-                found = None
-                if self.first:
-                    found = measure(
-                        measurement,
-                        problem,
-                        self.setup.method,
-                        self.setup.seed,
-                        lambda fraction: self._tell(measurement.label, fraction),
-                    )
-                execution.finish(found, seconds=time.monotonic() - began)
+
+        def work(execution: runs.Execution, _: object) -> None:
+            began, found = time.monotonic(), None
+            if self.first:  # by one process: some measure time, which others at work would disturb
+                found = measure(
+                    measurement,
+                    problem,
+                    self.setup.method,
+                    self.setup.seed,
+                    lambda fraction: self._tell(measurement.label, fraction),
+                )
+            execution.finish(found, seconds=time.monotonic() - began)
+
+        worked(record, self.target / measurement.key, work, resume=True)
         self.done += 1
         self._tell(measurement.label, 0.0)
 

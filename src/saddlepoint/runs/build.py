@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -15,12 +14,12 @@ from saddlepoint import data
 from saddlepoint.problems import AbstractProblem, Ensemble, Model, Patched, Product, Universal
 from saddlepoint.projections import NORMS, AbstractSet, LpBall
 from saddlepoint.rules import AbstractWeightRule
-from saddlepoint.runs import attack_words, patching, texts
+from saddlepoint.runs import attack_words, texts
 from saddlepoint.runs.attack_words import gradient, view_names
 from saddlepoint.runs.hashing import hash_model, hash_settings, hash_tensors
 from saddlepoint.runs.materials import Images
 from saddlepoint.runs.patching import PatchTest, patched_of, shared
-from saddlepoint.runs.preparing import Prepared, for_models, with_precisions
+from saddlepoint.runs.preparing import for_models
 from saddlepoint.runs.record import EVALUATE, Hashes, Kind, Run
 from saddlepoint.runs.rows import Job, Solve
 from saddlepoint.runs.settings import (
@@ -30,8 +29,7 @@ from saddlepoint.runs.settings import (
     TransformSettings,
     UniversalSettings,
 )
-from saddlepoint.runs.targets import aimed, without
-from saddlepoint.runs.victims import check_strangers, look_at_victims, victims_of
+from saddlepoint.runs.victims import check_strangers, look_at_victims
 from saddlepoint.solver import apgda_unchecked, attack_unchecked
 from saddlepoint.solver.gradients import phases_of
 from saddlepoint.solver.grid import Grid
@@ -40,7 +38,6 @@ from saddlepoint.solver.lowering import choose_precisions
 from saddlepoint.solver.schedule import divided, restart_length
 
 __all__ = [
-    "assembled",
     "ball_of",
     "begun",
     "evaluated_problem",
@@ -224,33 +221,6 @@ def job_of(
         victims,
         test,
     )
-
-
-def assembled(
-    ready: Prepared[AttackSettings], folder: Path, *, resume: bool
-) -> tuple[AttackSettings, Callable[[], Job]]:
-    """An attack from what was loaded: its settings as the run will have them, and what makes the job.
-
-    Args:
-        ready: Images, models and victims.
-        folder: Of the run, whose record knows the precision.
-        resume: Whether the run in it is to be continued.
-
-    Raises:
-        ValueError: Something does not fit that the user can mend; what only models can be blamed for is left to
-            the making of the job, which asks them.
-    """
-    settings, classes = ready.settings, ready.images.classes
-    x, y = without(settings, ready.x, ready.y, classes)
-    problem = problem_of(settings, x, y, ready.models)
-    test = patching.test_of(settings, problem, x, y, ready.models)
-    if settings.targeted is not None:
-        problem = aimed(problem, settings.targeted, classes)
-        test = test and test.aimed(settings.targeted, classes)
-    victims = victims_of(settings, problem, x, y, ready.victims)
-    settings, _ = with_precisions(settings, problem, folder, resume=resume)
-    rules_of(settings, problem)
-    return settings, partial(job_of, settings, problem, victims, test)
 
 
 def record_of(

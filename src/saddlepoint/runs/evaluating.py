@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
-from functools import partial
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, final
 
@@ -14,7 +13,7 @@ from torch import Tensor
 from saddlepoint import doctor
 from saddlepoint.doctor import Finding
 from saddlepoint.doctor.defaults import default_radius, references
-from saddlepoint.evaluation import EvaluationProgress, Ledger
+from saddlepoint.evaluation import EvaluationProgress, Ledger, SavedImages, save_nearest
 from saddlepoint.evaluation.domains import domain_models, domains_unchecked
 from saddlepoint.evaluation.failures import OnFailure
 from saddlepoint.evaluation.robust import accuracy_unchecked
@@ -28,23 +27,20 @@ from saddlepoint.runs.build import evaluated_problem, record_of
 from saddlepoint.runs.evaluations import Result, evaluation_metrics, evaluation_tensors
 from saddlepoint.runs.execute import Execution
 from saddlepoint.runs.metrics import Examined, examined
-from saddlepoint.runs.preparing import Prepared, with_precisions
+from saddlepoint.runs.preparing import with_precisions
 from saddlepoint.runs.record import RECORD, Run
+from saddlepoint.runs.refusals import answers
 from saddlepoint.runs.rows import class_count, no_better_than_chance
 from saddlepoint.runs.settings import EvaluateSettings
+from saddlepoint.runs.tasks import Download, ImagesTask
 from saddlepoint.runs.training_parts import doubts
-from saddlepoint.solver.inspection import look
+from saddlepoint.solver.inspection import Look, look
 from saddlepoint.training.distributed import World
 
 __all__ = [
-    "EvaluationJob",
-    "assembled",
-    "earlier_findings",
-    "evaluation_job",
+    "EvaluationTask",
     "examine_models",
-    "examined_by_doctor",
     "finish_evaluation",
-    "record_evaluation",
     "threats_of",
     "unfit",
 ]
@@ -69,115 +65,6 @@ def threats_of(settings: EvaluateSettings) -> dict[str, LpBall]:
     for ball in balls.values():
         attacks_for(settings.suite, ball.p)
     return balls
-
-
-@final
-@dataclass(frozen=True)
-class EvaluationJob:
-    """What to evaluate, and how.
-
-    Attributes:
-        settings: With the number of images at a time.
-        problem: The domains.
-        balls: The threats.
-        on_failure: As in `robust_accuracy`.
-        precisions: What the models compute in during our searches.
-        accumulate: As in `attack`.
-        notes: What is odd about the models and the radii.
-    """
-
-    settings: EvaluateSettings
-    problem: Ensemble | Product
-    balls: Mapping[str, LpBall]
-    on_failure: OnFailure
-    precisions: Precisions
-    accumulate: bool
-    notes: tuple[str, ...]
-
-    def run(self, ledger: Ledger, callback: Callable[[EvaluationProgress], None]) -> Result:
-        """Evaluate. Finished batches are kept in the ledger; `callback` is told about progress.
-
-        Raises:
-            AttackFailedError: An attack failed, and `on_failure` is "raise".
-        """
-        names = ("every_attack", "batch_size", "budget", "seed")
-        options: Any = {name: getattr(self.settings, name) for name in names}
-        options |= {"ledger": ledger, "callback": callback, "on_failure": self.on_failure}
-        options["precisions"] = self.precisions
-        right = clean_answers(self.problem, options["batch_size"]).cpu()
-        suite = self.settings.suite
-        if self.problem.num_domains > 1:
-            options |= {"right": right, "accumulate": self.accumulate}
-            return domains_unchecked(self.problem, self.balls, suite, **options)
-        (model,) = domain_models(self.problem).values()
-        truth = self.problem.truth[:, 0]
-        options["correct"] = right[:, 0]
-        return accuracy_unchecked(model, self.problem.x, truth, self.balls, suite, **options)
-
-
-def evaluation_job(
-    settings: EvaluateSettings,
-    problem: Ensemble | Product,
-    precisions: Precisions,
-    on_failure: OnFailure,
-) -> EvaluationJob:
-    """What the settings ask for. The models are looked at here, once for all attacks.
-
-    Raises:
-        ValueError: The models cannot be attacked.
-    """
-    balls, seen = threats_of(settings), look(problem)
-    # What process 0 has memory for is taken by all: batches are divided among them.
-    batch_size = World.current().gather(settings.batch_size or seen.rows(seen.accumulate))[0]
-    settings = settings.model_copy(update={"batch_size": batch_size})
-    doubts = (ball.doubt(problem.x.shape[1:]) for ball in balls.values())
-    notes = (*seen.faults, *filter(None, doubts))
-    return EvaluationJob(settings, problem, balls, on_failure, precisions, seen.accumulate, notes)
-
-
-def assembled(
-    ready: Prepared[EvaluateSettings], folder: Path, on_failure: OnFailure, *, resume: bool
-) -> tuple[EvaluateSettings, Callable[[], EvaluationJob]]:
-    """An evaluation from what was loaded: its settings with precisions, and what makes the job; see `build`.
-
-    Raises:
-        ValueError: Something does not fit that the user can mend.
-    """
-    problem = evaluated_problem(ready.settings, ready.x, ready.y, ready.models)
-    settings, low = with_precisions(ready.settings, problem, folder, resume=resume)
-    return settings, partial(evaluation_job, settings, problem, low, on_failure)
-
-
-def record_evaluation(job: EvaluationJob, ready: Prepared[EvaluateSettings], command: str) -> Run:
-    """The record of an evaluation that begins, with what is odd about models, radii and images."""
-    notes = (*job.notes, *doubts(job.settings.models, list(ready.models), ready.images.x))
-    run = record_of(job.settings, job.problem, ready.images, ready.models, command)
-    return run.but(warnings=notes)
-
-
-def earlier_findings(folder: Path, *, resume: bool) -> Findings:
-    """What the doctor found when the run that is continued began; empty where there is none.
-
-    Raises:
-        ValueError: The record cannot be read.
-    """
-    return examined(Run.read(folder)) if resume and (folder / RECORD).is_file() else {}
-
-
-def examined_by_doctor(
-    run: Run, job: EvaluationJob, ready: Prepared[EvaluateSettings], earlier: Findings, tell: Tell
-) -> Run:
-    """The record with what the doctor finds of the models, or has found when the run began.
-
-    Raises:
-        ValueError: A model is not fit to be evaluated.
-    """
-    found = earlier or examine_models(
-        ready.models, job.problem, ready.images.family, job.balls, tell
-    )
-    if refused := unfit(found):
-        raise ValueError(refused)
-    return Examined(doctor=found).noted(run)
 
 
 def examine_models(
@@ -257,3 +144,116 @@ def finish_evaluation(
     metrics = replace(metrics, doctor=examined(execution.run))
     seconds = execution.store.seconds()
     return execution.finish(metrics, evaluation_tensors(result, problem), seconds=seconds)
+
+
+@final
+@dataclass(kw_only=True)
+class EvaluationTask(ImagesTask[EvaluateSettings]):
+    """An evaluation.
+
+    Attributes:
+        on_failure: As in `robust_accuracy`.
+        tell: Told what the doctor finds; None if it is not asked.
+        result: What came out, if it was not on disk before.
+    """
+
+    on_failure: OnFailure = "raise"
+    tell: Tell | None = None
+    result: Result | None = None
+    problem: Ensemble | Product = field(init=False)
+    balls: Mapping[str, LpBall] = field(init=False)
+    _precisions: Precisions = field(init=False)
+    _look: Look = field(init=False)
+    _earlier: Findings = field(default_factory=dict)  # of the run that is continued
+
+    def load(self, progress: Download | None) -> int:
+        """Find images and models, unless the suite has no attacks for a threat."""
+        self.balls = threats_of(self.settings)
+        return super().load(progress)
+
+    def assemble(self, folder: Path, *, resume: bool) -> None:
+        """Make the problem."""
+        r = self.ready
+        self.problem = evaluated_problem(self.settings, r.x, r.y, r.models)
+        self.settings, self._precisions = with_precisions(
+            self.settings, self.problem, folder, resume=resume
+        )
+        if resume and (folder / RECORD).is_file():
+            self._earlier = examined(Run.read(folder))
+
+    def look(self) -> None:
+        """Look at the models, once for all attacks."""
+        seen = self._look = look(self.problem)
+        # What process 0 has memory for is taken by all: batches are divided among them.
+        asked = self.settings.batch_size or seen.rows(seen.accumulate)
+        batch_size = World.current().gather(asked)[0]
+        self.settings = self.settings.model_copy(update={"batch_size": batch_size})
+
+    def ask(self) -> Tensor | None:
+        """What the models say to the first images."""
+        return answers(self.problem)
+
+    def record(self) -> Run:
+        """The record of an evaluation that begins, with what is odd about models, radii and images."""
+        settings, (x, models) = self.settings, (self.ready.images.x, self.ready.models)
+        radii = filter(None, (ball.doubt(x.shape[1:]) for ball in self.balls.values()))
+        notes = (*self._look.faults, *radii, *doubts(settings.models, list(models), x))
+        run = record_of(settings, self.problem, self.ready.images, models, self.line)
+        return run.but(warnings=notes)
+
+    def examined(self, run: Run) -> Run:
+        """The record with what the doctor finds of the models, or has found when the run began.
+
+        Raises:
+            ValueError: A model is not fit to be evaluated.
+        """
+        if self.tell is None:
+            return run
+        models, family = self.ready.models, self.ready.images.family
+        found = self._earlier or examine_models(models, self.problem, family, self.balls, self.tell)
+        if refused := unfit(found):
+            raise ValueError(refused)
+        return Examined(doctor=found).noted(run)
+
+    def work(self, execution: Execution, callback: Callable[[EvaluationProgress], None]) -> None:
+        """Evaluate.
+
+        Raises:
+            AttackFailedError: An attack failed, and `on_failure` is "raise".
+        """
+        names = ("every_attack", "batch_size", "budget", "seed")
+        options: Any = {name: getattr(self.settings, name) for name in names}
+        options |= {"callback": callback, "on_failure": self.on_failure}
+        options["precisions"] = self._precisions
+
+        def evaluate(ledger: Ledger) -> Result:
+            self.result = self._evaluated(ledger=ledger, **options)
+            return self.result
+
+        finish_evaluation(execution, evaluate, self.problem)
+
+    def save_images(self, folder: Path) -> dict[str, SavedImages]:
+        """Save the nearest wrong images of every threat that has some, by its name.
+
+        Raises:
+            ValueError: The run was complete before: it keeps a few images only.
+        """
+        if self.result is None:
+            raise ValueError(
+                "`--save-images` must be given when the run is made, got one that is complete: it keeps a few "
+                "images only; repeat it with --overwrite."
+            )
+        given, files = self.ready.images, [(file,) for file in self.ready.images.files]
+        about: Any = {"classes": given.classes, "files": files}
+        return save_nearest(self.problem, self.balls, self.result.nearest, folder, **about)
+
+    def _evaluated(self, **options: Any) -> Result:
+        """All attacks of the suite; one model is asked as it is, several domains together too."""
+        problem, suite = self.problem, self.settings.suite
+        right = clean_answers(problem, options["batch_size"]).cpu()
+        if problem.num_domains > 1:
+            options |= {"right": right, "accumulate": self._look.accumulate}
+            return domains_unchecked(problem, self.balls, suite, **options)
+        (model,) = domain_models(problem).values()
+        truth, options["correct"] = problem.truth[:, 0], right[:, 0]
+        return accuracy_unchecked(model, problem.x, truth, self.balls, suite, **options)

@@ -218,11 +218,11 @@ def in_pages(
     return _joined([page.tensors for page in pages]), seconds
 
 
-def saved_text(execution: Execution) -> str:
+def saved_text(run: Run, folder: Path) -> str:
     """How much of a run is on disk, in words."""
-    run, store = execution.run, execution.store
+    store = Store(folder, run.hashes.fingerprint)
     if run.kind == "train":
-        return f"{read_epochs(execution.folder / CHECKPOINT)} of {run.rows} epochs"
+        return f"{read_epochs(folder / CHECKPOINT)} of {run.rows} epochs"
     if run.kind == EVALUATE:
         return f"{len(store)} finished batches"
     spans = (re.fullmatch(_ROWS.format(r"(\d+)", r"(\d+)"), key) for key in store.names())
