@@ -53,16 +53,18 @@ def test_the_line_of_a_stopped_run_continues_it(
     assert runs.finished(out).warnings == ()
 
 
-def test_the_line_of_a_stopped_run_saves_the_images_that_were_asked_for(
+def test_the_line_of_a_stopped_run_saves_images_and_says_as_much_as_was_asked_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder = tmp_path / "my images"
     words = (*COMMANDS["evaluate"], "--out", tmp_path / "run", "--save-images", folder)
+    words += ("--quiet", "--json")
     with monkeypatch.context() as patch:
         patch.setattr(runs.Store, "put", after(2, runs.Store.put))
         assert inside(*words) == 130
     line = capsys.readouterr().err.splitlines()[-1].removeprefix("continue with: ")
-    assert shlex.split(line)[-3:] == ["--save-images", str(folder), "--resume"]
+    last = ["--save-images", str(folder), "--quiet", "--json", "--resume"]
+    assert shlex.split(line)[-5:] == last
 
 
 def test_a_part_of_an_experiment_is_continued_with_the_experiment(

@@ -9,7 +9,7 @@ import pytest
 from commands import inside
 from run_factory import make_evaluation, make_run
 from saddlepoint import report
-from saddlepoint.report.template import check_drawn
+from saddlepoint.runs.drawn import write_drawn
 
 FILES = ("report.html", "table.md", "table.csv", "table.tex")
 
@@ -60,11 +60,11 @@ def test_what_an_earlier_version_has_drawn_is_replaced(evaluation: Path) -> None
 
 def test_a_picture_that_is_not_the_one_drawn_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "patch.png"
-    check_drawn(path, b"PNG\nours")  # nothing is there
-    path.write_bytes(b"PNG\nours")
-    check_drawn(path, b"PNG\nours")
+    for _ in range(2):  # nothing is there, and then the same
+        write_drawn(tmp_path, {"patch.png": b"PNG\nours"})
     with pytest.raises(ValueError, match="must be free"):
-        check_drawn(path, b"PNG\nother")
+        write_drawn(tmp_path, {"patch.png": b"PNG\nother"})
+    assert path.read_bytes() == b"PNG\nours"
 
 
 def test_report_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -74,5 +74,7 @@ def test_report_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> N
     page.write_text("mine")
     capsys.readouterr()
     assert inside("report", tmp_path) == 2
-    assert "report.html` must be free" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert "report.html` must be free" in said
+    assert "--out" not in said  # which a single run does not take
     assert page.read_text() == "mine"

@@ -6,6 +6,7 @@ import json
 import shutil
 import signal
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -172,11 +173,27 @@ def test_a_run_that_was_not_finished_has_drawn_nothing(tmp_path: Path, how: str)
 
 def test_overwriting_removes_what_the_old_run_wrote(tmp_path: Path) -> None:
     go(tmp_path, Work())
-    (tmp_path / "report.html").write_text("of the old run")
+    (tmp_path / "report.html").write_text("<title>of the old run - saddlepoint</title>")
     with pytest.raises(RunInterrupted):
         go(tmp_path, Work(0.3, stop_at=4), overwrite=True)
     assert not (tmp_path / "report.html").exists()
     assert not (tmp_path / TENSORS).exists()
+
+
+@pytest.mark.parametrize("page", ["mine", None])
+@pytest.mark.parametrize("name", ["report.html", "table.csv"])
+def test_overwriting_a_complete_run_keeps_what_it_has_not_drawn(
+    tmp_path: Path, name: str, page: str | None
+) -> None:
+    run = go(tmp_path, Work()).but(hashes=replace(record().hashes, victims={"V": "v"}))
+    run.write(tmp_path)  # of a run with victims, which has tables too
+    (tmp_path / name).write_text("mine")
+    if page is not None:
+        (tmp_path / "report.html").write_text(page)
+    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    with pytest.raises(ValueError, match="which no run there has written"):
+        go(tmp_path, Work(0.3), overwrite=True)
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
 
 
 @pytest.mark.parametrize("how", [{"resume": True}, {"overwrite": True}])

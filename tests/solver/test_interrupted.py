@@ -162,8 +162,13 @@ def test_ctrl_c_in_apgda_carries_what_as_many_steps_would_have_found(
     assert found.interrupted
 
 
-@pytest.mark.parametrize("keep", ["last", "best"])
-def test_ctrl_c_in_apgda_calls_no_row_of_a_random_problem_done(keep: Keep) -> None:
+@pytest.mark.parametrize(
+    "solve",
+    [partial(sp.apgda, keep="last"), partial(sp.apgda, keep="best"), partial(sp.attack, seed=1)],
+)
+def test_ctrl_c_calls_no_row_of_a_random_problem_done(
+    solve: Callable[..., sp.AttackResult],
+) -> None:
     """It was fooled in one draw, here always: the verdict takes another, and rows do not end early."""
     network = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(16, 3)).eval()
     images = torch.rand(4, 1, 4, 4)
@@ -172,7 +177,30 @@ def test_ctrl_c_in_apgda_calls_no_row_of_a_random_problem_done(keep: Keep) -> No
     wrong = torch.ones(4, dtype=torch.long)
     problem = sp.Transformed(network, [sp.transforms.random_rotate(-9, 9)], images, wrong)
     with pytest.raises(KeyboardInterrupt) as caught:
-        sp.apgda(problem, sp.linf(0.1), steps=3, keep=keep, callback=_impatient(2))
+        solve(problem, sp.linf(0.1), steps=3, callback=_impatient(2))
     found: sp.AttackResult = caught.value.result  # type: ignore[attr-defined]
     assert found.success.all()
     assert not found.completed.any()
+
+
+def test_ctrl_c_in_a_second_restart_leaves_rows_of_random_problems_done_that_the_first_ended() -> (
+    None
+):
+    flat = torch.nn.Flatten().eval()
+
+    def network(v: torch.Tensor) -> torch.Tensor:
+        dark = flat(v).mean(dim=1) < 0.5  # which no perturbation within the ball changes
+        return torch.stack([dark.float(), 0.5 + 0 * flat(v).sum(dim=1)], dim=1)
+
+    images = torch.tensor([0.2, 0.8]).repeat_interleave(2).reshape(4, 1, 1, 1).expand(4, 1, 4, 4)
+    ones = torch.ones(4, dtype=torch.long)
+    problem = sp.Transformed(network, [sp.transforms.random_rotate(-9, 9)], images.clone(), ones)
+
+    def impatient(progress: sp.Progress) -> None:
+        if progress.restart == 1:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt) as caught:
+        sp.attack(problem, sp.linf(0.01), steps=3, restarts=2, callback=impatient)
+    found: sp.AttackResult = caught.value.result  # type: ignore[attr-defined]
+    assert found.success.tolist() == found.completed.tolist() == [True, True, False, False]

@@ -127,7 +127,7 @@ def _page(out: Path | None) -> Path | None:
     """Where the page goes, if that is free."""
     if out is None:
         return None
-    from saddlepoint.report.template import check_page
+    from saddlepoint.runs.drawn import check_page
 
     page = (
         out if out.suffix.lower() in (".html", ".htm") and not out.is_dir() else out / "doctor.html"

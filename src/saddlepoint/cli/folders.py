@@ -130,7 +130,8 @@ def _tell_way_on(run: "Run", folder: Path, running: Running) -> None:
 
     if _rank() == 0:
         images = running.save_images if isinstance(running, ImagesRunning) else None
-        more = () if images is None else ("--save-images", str(images))
+        more = [] if images is None else ["--save-images", str(images)]
+        more += [f"--{name}" for name in ("quiet", "json") if getattr(running, name)]
         saved = f"{saved_text(run, folder)} are saved{running.lost(run)}"
         show.say(f"stopped: {saved} in {folder}", error=True)
         show.say(way_on(run, folder, *more), error=True)

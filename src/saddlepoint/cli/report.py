@@ -66,7 +66,7 @@ def _one(folder: Path, max_bytes: int, *, as_json: bool) -> int:
     """Draw a run again, and say what came out."""
     from saddlepoint import report as room
     from saddlepoint import runs as store
-    from saddlepoint.report.template import check_page
+    from saddlepoint.runs.drawn import check_page
 
     with usage():
         run = store.finished(folder)

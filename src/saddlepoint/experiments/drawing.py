@@ -21,7 +21,7 @@ from saddlepoint.experiments.summary import summarise
 from saddlepoint.extras import install
 from saddlepoint.files import write_atomically
 from saddlepoint.plots import PALETTE
-from saddlepoint.report.tables import Table, write_table
+from saddlepoint.report.tables import Table, table_files
 
 __all__ = ["PALETTE", "draw", "publish"]
 
@@ -85,7 +85,9 @@ def publish(
         )
         written = []
         for stem, table in zip(stems, tables, strict=True):
-            written += write_table(table, folder / stem)
+            for name, content in table_files(table, stem).items():
+                written.append(folder / name)
+                write_atomically(written[-1], content)
         for sheet in drawn:
             written.append(folder / f"{sheet.name}.json")
             write_atomically(written[-1], _data(sheet).encode())

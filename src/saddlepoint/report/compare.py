@@ -11,12 +11,11 @@ from urllib.parse import quote
 import torch
 from markupsafe import Markup
 
-from saddlepoint.files import write_atomically
 from saddlepoint.report import charts, words
 from saddlepoint.report.epoch_chart import epoch_chart
 from saddlepoint.report.evaluation_page import accuracy_text
 from saddlepoint.report.svg import coloured
-from saddlepoint.report.template import check_page, render_template
+from saddlepoint.report.template import render_template
 from saddlepoint.runs import (
     AttackMetrics,
     Board,
@@ -27,6 +26,7 @@ from saddlepoint.runs import (
     settings_of,
 )
 from saddlepoint.runs.comparable import differing
+from saddlepoint.runs.drawn import write_drawn
 from saddlepoint.runs.record import EVALUATE
 from saddlepoint.runs.settings import AttackSettings, EvaluateSettings, TrainSettings
 
@@ -58,7 +58,6 @@ def write_comparison(board: Board, path: Path) -> Path:
         >>> write_comparison(nothing, Path(tempfile.mkdtemp()) / "comparison.html").name
         'comparison.html'
     """
-    check_page(path)
     count = len(board.entries)
     html = render_template(
         "compare.html",
@@ -78,7 +77,7 @@ def write_comparison(board: Board, path: Path) -> Path:
         commands=[{"label": e.name, "command": e.run.command} for e in board.entries],
         links={e.folder: _link(e.folder, path) for e in board.entries},
     )
-    write_atomically(path, html.encode())
+    write_drawn(path.parent, {path.name: html.encode()})
     return path
 
 

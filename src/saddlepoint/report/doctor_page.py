@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from saddlepoint.doctor import Finding, worst
-from saddlepoint.files import write_atomically
-from saddlepoint.report.template import check_page, render_template
+from saddlepoint.report.template import render_template
 from saddlepoint.report.words import VERDICTS
+from saddlepoint.runs.drawn import write_drawn
 from saddlepoint.runs.record import versions
 
 __all__ = ["write_findings"]
@@ -47,7 +47,6 @@ def write_findings(
     path = Path(path)
     if not findings:
         raise ValueError("`findings` must be of at least one model, got none.")
-    check_page(path)
     examined = [_examined(name, each) for name, each in findings.items()]
     html = render_template(
         "doctor.html",
@@ -58,8 +57,7 @@ def write_findings(
         command=command,
         versions=versions(),
     )
-    path.parent.mkdir(parents=True, exist_ok=True)
-    write_atomically(path, html.encode())
+    write_drawn(path.parent, {path.name: html.encode()})
     return path
 
 

@@ -9,18 +9,18 @@ from typing import Any
 from markupsafe import Markup
 from torch import Tensor
 
-from saddlepoint.files import write_atomically
 from saddlepoint.report import charts, weight_charts, words
 from saddlepoint.report.evaluation_page import render_evaluation
 from saddlepoint.report.gallery import picture_row, scales
 from saddlepoint.report.patch_page import patch_files, render_patch
 from saddlepoint.report.tables import evaluation_table, table_files
-from saddlepoint.report.template import check_drawn, render_template
+from saddlepoint.report.template import render_template
 from saddlepoint.report.training_page import render_training
 from saddlepoint.report.transfer_part import attack_table, transfer_part
 from saddlepoint.report.universal_page import spread_of
 from saddlepoint.runs import EVALUATE, AttackMetrics, Run, metrics_of, read_results, settings_of
 from saddlepoint.runs.attack_words import weighted
+from saddlepoint.runs.drawn import write_drawn
 from saddlepoint.runs.settings import AttackSettings
 
 __all__ = ["MAX_BYTES", "render", "write_report"]
@@ -65,17 +65,14 @@ def write_report(folder: Path, *, max_bytes: int = MAX_BYTES) -> Path:
         if run.kind == "train"
         else render(run, tensors, max_bytes=max_bytes)
     )
-    files = {"report.html": html.encode()}
+    files = {"report.html": html.encode()}  # first: where it is, the others are ours too
     if run.kind == EVALUATE:
         files |= table_files(evaluation_table(run), "table")
     if run.kind == "patch":
         files |= patch_files(run, tensors)
     if run.hashes.victims:
         files |= table_files(attack_table(run), "table")
-    for name, content in files.items():
-        check_drawn(folder / name, content)
-    for name, content in files.items():
-        write_atomically(folder / name, content)
+    write_drawn(folder, files)
     return folder / "report.html"
 
 

@@ -6,9 +6,9 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from saddlepoint.files import write_atomically
 from saddlepoint.problems import AbstractProblem
 from saddlepoint.report.page import MAX_BYTES, render
+from saddlepoint.runs.drawn import write_drawn
 from saddlepoint.runs.evaluations import Result
 from saddlepoint.runs.unsaved import as_run, evaluation_as_run
 from saddlepoint.solver import AttackResult
@@ -44,7 +44,7 @@ def write_result(
     Raises:
         ValueError: The problem of an evaluation is another one; or an attack does not know what
             was asked, was stopped, knows no true classes, or has domains of a kind of the user's own; or the
-            file is not to be an HTML page.
+            file is not to be an HTML page, or is there and no page of ours.
 
     Example:
         >>> import tempfile
@@ -64,6 +64,6 @@ def write_result(
         run, tensors = evaluation_as_run(
             result, problem or result.problem, data=data, classes=classes
         )
-    path.parent.mkdir(parents=True, exist_ok=True)
-    write_atomically(path, render(run, tensors, max_bytes=max_bytes).encode())
+    html = render(run, tensors, max_bytes=max_bytes)
+    write_drawn(path.parent, {path.name: html.encode()})
     return path

@@ -7,10 +7,8 @@ import io
 import math
 import re
 from dataclasses import dataclass
-from pathlib import Path
 from typing import final
 
-from saddlepoint.files import write_atomically
 from saddlepoint.runs import Accuracies, DomainMetrics, EvaluationMetrics, Run, settings_of
 from saddlepoint.runs.plain import printable
 from saddlepoint.runs.settings import EvaluateSettings
@@ -25,7 +23,6 @@ __all__ = [
     "to_csv",
     "to_latex",
     "to_markdown",
-    "write_table",
 ]
 
 Cell = str | float | int | tuple[float, float] | None
@@ -87,14 +84,6 @@ class Table:
                 raise ValueError(
                     f"`lines` must have one cell per column, {len(self.columns)}, got {len(line)}: {line}."
                 )
-
-
-def write_table(table: Table, path: Path) -> list[Path]:
-    """Write PATH.md, PATH.csv and PATH.tex; their paths."""
-    files = {path.with_name(name): text for name, text in table_files(table, path.name).items()}
-    for each, text in files.items():
-        write_atomically(each, text)
-    return list(files)
 
 
 def table_files(table: Table, name: str) -> dict[str, bytes]:

@@ -227,7 +227,8 @@ def attack_unchecked(
         except KeyboardInterrupt as stop:
             if best.begun:
                 watch.check()
-                best.completed[best.left(setup.most(part))] = False
+                # Of random transforms a row that is fooled goes on too: another draw may not fool it.
+                best.completed[rows if part.random else best.left(setup.most(part))] = False
                 keep_partial(stop, best.result(part))
             raise
         return best.result(part)
