@@ -575,7 +575,7 @@ class TestResume:
         assert process.returncode == 130
         assert out == ""
         assert "Traceback" not in err
-        done = int(re.search(r"stopped: (\d+) of 18 images are done", err).group(1))
+        done = int(re.search(r"stopped: (\d+) of 18 images are saved", err).group(1))
         assert done >= 2
         record = runs.Run.read(tmp_path / "stopped")
         assert (record.status, record.done) == ("interrupted", done)

@@ -535,7 +535,7 @@ class TestTrouble:
         assert inside("evaluate", "A", *QUICK, "--out", "o", "--quiet") == 1
         out, err = capsys.readouterr()
         saved, again, line = err.splitlines()
-        assert "finished batches are done and saved in o" in saved
+        assert "finished batches are saved in o" in saved
         assert again.startswith("continue with: saddlepoint evaluate ")
         assert "l2 attack-ce failed on 10 images (ArithmeticError: no l2 today)" in line
         assert "--resume" in line
