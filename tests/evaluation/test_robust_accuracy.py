@@ -30,6 +30,7 @@ from saddlepoint.evaluation import (
 )
 from saddlepoint.evaluation.streamed import joined
 from saddlepoint.evaluation.verdicts import is_right
+from stand_ins import Memory
 
 NORMS = [math.inf, 2.0, 1.0, 0.0]
 LINF = {"linf": LpBall(math.inf, 0.2)}
@@ -72,13 +73,6 @@ class Fake(AbstractAttack):
     def run(self, target: Target) -> Tensor:
         self.rows.append(target.rows.tolist())
         return self.act(target)
-
-
-class Memory(dict[str, Page]):
-    """A ledger that remembers what was put into it."""
-
-    def put(self, key: str, page: Page) -> None:
-        self[key] = page
 
 
 def move(target: Target, shift: float) -> Tensor:

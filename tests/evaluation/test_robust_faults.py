@@ -13,7 +13,8 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import saddlepoint as sp
-from saddlepoint.evaluation import AttackFailedError, OurAttack, Page, Target, robust_domains
+from saddlepoint.evaluation import AttackFailedError, OurAttack, Target, robust_domains
+from stand_ins import Memory
 
 EPS = 0.1
 THREAT = {"linf": sp.LpBall(math.inf, EPS)}
@@ -29,11 +30,6 @@ def net() -> nn.Module:
 @pytest.fixture(scope="module")
 def images() -> tuple[Tensor, Tensor]:
     return sp.data.sample("mnist", limit=40)
-
-
-class Memory(dict[str, Page]):
-    def put(self, key: str, page: Page) -> None:
-        self[key] = page
 
 
 def normalises_in_place(net: nn.Module) -> Callable[[Tensor], Tensor]:

@@ -21,8 +21,9 @@ from torch.utils.data import (
 )
 
 import saddlepoint as sp
-from saddlepoint.evaluation import OurAttack, Page, Target, robust_domains
+from saddlepoint.evaluation import OurAttack, Target, robust_domains
 from saddlepoint.loaders import batches, length
+from stand_ins import Memory
 
 THREATS = {"linf": sp.linf(0.1), "l2": sp.l2(1.0)}
 SHORT = {math.inf: [OurAttack(steps=2)], 2.0: [OurAttack(steps=2)]}
@@ -279,10 +280,6 @@ def test_what_failed_is_counted_over_all_parts(net, images) -> None:
 
 
 def test_a_ledger_has_every_part_and_is_not_asked_twice(net, images) -> None:
-    class Memory(dict[str, Page]):
-        def put(self, key: str, page: Page) -> None:
-            self[key] = page
-
     memory, loader = Memory(), DataLoader(TensorDataset(*images), batch_size=8)
     first = sp.robust_accuracy(net, loader, THREATS, SHORT, batch_size=4, ledger=memory)
     assert {key.split("/")[0] for key in memory} == {"from 0", "from 16"}

@@ -710,7 +710,7 @@ def test_the_table_puts_the_papers_line_above_ours() -> None:
         fake(block, "minmax", "attack", 90.0),
     )
     found = finished.Results(experiment, attacks, ())
-    assert to_markdown(summary.summarise(found, ["D: no parameters."])[0]) == (
+    assert to_markdown(summary.tables_of(found, ["D: no parameters."])[0]) == (
         "**Ensemble attack on MNIST networks A, B, C, D: average against min-max (Table 1)**\n"
         "\n"
         "| Setting | Opt. | Source | Labels | Images | Acc_A | Acc_B | Acc_C | Acc_D | ASR_avg | ASR_all "
@@ -882,7 +882,7 @@ def test_the_table_says_why_a_lift_is_missing() -> None:
     experiment = replace(experiment, blocks=(block,))
     for average, told in ((0.0, True), (10.0, False)):
         attacks = (fake(block, "avg", "attack", average), fake(block, "minmax", "attack", 90.0))
-        (table,) = summary.summarise(finished.Results(experiment, attacks, ()))
+        (table,) = summary.tables_of(finished.Results(experiment, attacks, ()))
         assert any("where the average fools nothing" in note for note in table.notes) == told
 
 

@@ -22,8 +22,8 @@ from saddlepoint.experiments.finished import Results
 from saddlepoint.experiments.image_groups import IMAGE_GROUPS
 from saddlepoint.experiments.measurements import NetworkAccuracy
 from saddlepoint.experiments.networks import NETWORKS, REPORTED_NETWORKS
-from saddlepoint.experiments.stored import read_lines
-from saddlepoint.experiments.summary import summarise
+from saddlepoint.experiments.stored import read_summary
+from saddlepoint.experiments.summary import tables_of
 
 
 def test_the_papers_accuracies_are_those_of_a_second_transcription() -> None:
@@ -57,7 +57,7 @@ def test_accuracies_are_those_of_a_step_written_out(tmp_path: Path) -> None:
         assert result.fgsm_predicted == pytest.approx(rates[1], abs=1e-3)
     # An image that was wrong can become right, but not by a step away from the true class.
     assert found["cifar10-c"].fgsm_predicted > found["cifar10-c"].fgsm
-    (table,) = summarise(experiments.collect(experiment, tmp_path))
+    (table,) = tables_of(experiments.collect(experiment, tmp_path))
     assert ("cifar10", "C", "paper", None, 64.95, 14.45, None) in table.lines
     line = next(line for line in table.lines if line[:3] == ("cifar10", "C", "ours"))
     assert line[3:5] == (60, found["cifar10-c"].clean)
@@ -93,7 +93,7 @@ def test_beta_goes_from_a_tenth_to_ten_times_one_over_t() -> None:
 
 
 def test_weights_are_correlated_across_norms_as_scipy_says() -> None:
-    table = summarise(Results(EXPERIMENTS["image-robustness"], ()))[0]
+    table = tables_of(Results(EXPERIMENTS["image-robustness"], ()))[0]
     line = next(line for line in table.lines if line[:2] == ("l1", "paper"))
     names = [column.name for column in table.columns]
     values = dict(zip(names, line, strict=True))
@@ -115,7 +115,7 @@ def test_a_summary_of_some_networks_keeps_the_others(tmp_path: Path) -> None:
     for name, part in parts.items():
         experiments.reproduce(part, tmp_path / name, QUIET)
         experiments.write_summary(NETWORKS, tmp_path / name, tmp_path)
-    lines = read_lines(NETWORKS, tmp_path)
+    lines = read_summary(NETWORKS, tmp_path).lines
     ours = [line[:3] for line in lines if line[2] != "paper"]
     recipe = "ours, the paper's recipe"
     assert ours == [("mnist", "A", "ours"), ("mnist", "A", recipe), ("mnist", "C", "ours")]
@@ -130,7 +130,7 @@ def test_the_papers_lines_are_those_of_the_code_and_not_of_the_store(tmp_path: P
     stored = json.loads((STORE / "convergence.json").read_text())
     stored["lines"] = [["any", "paper", *[None] * 6, -7.0], *stored["lines"][-2:]]
     (tmp_path / "convergence.json").write_text(json.dumps(stored))
-    lines = read_lines(EXPERIMENTS["convergence"], tmp_path)
+    lines = read_summary(EXPERIMENTS["convergence"], tmp_path).lines
     assert [line[8] for line in lines if line[1] == "paper"] == [-1.0, -2.0]
     assert len(lines) == 4
 

@@ -15,7 +15,7 @@ from test_stored_results import EXPERIMENTS, QUIET, pair
 from saddlepoint import experiments
 from saddlepoint.experiments.finished import Results
 from saddlepoint.experiments.pairs import mean_of, paired, verdict_pairs
-from saddlepoint.experiments.summary import summarise
+from saddlepoint.experiments.summary import tables_of
 
 
 def rows(both: int, gained: int, lost: int, neither: int) -> tuple[list[bool], list[bool]]:
@@ -69,7 +69,7 @@ def test_the_table_of_pairs_is_that_of_the_verdicts(tmp_path: Path) -> None:
     experiment = replace(experiment, blocks=(block, small))
     experiments.reproduce(experiment, tmp_path / "runs", QUIET)
     results = experiments.collect(experiment, tmp_path / "runs")
-    table = summarise(results)[1]
+    table = tables_of(results)[1]
     assert [line[0] for line in table.lines] == [block.label, "small", "mean of 2 settings"]
     items = {(i.block.key, i.row.strategy.key): i for i in results.attacks}
     pairs = []
@@ -83,7 +83,7 @@ def test_the_table_of_pairs_is_that_of_the_verdicts(tmp_path: Path) -> None:
     mean = mean_of(pairs, same_rows=True)  # type: ignore[arg-type]
     assert table.lines[2][-4:-2] == mean
     experiments.write_summary(experiment, tmp_path / "runs", tmp_path)
-    assert summarise(experiments.read_summary(experiment, tmp_path))[1] == table
+    assert tables_of(experiments.read_summary(experiment, tmp_path))[1] == table
 
 
 def test_a_document_shows_the_pairs_and_says_where_there_are_none(tmp_path: Path) -> None:
@@ -110,10 +110,10 @@ def test_rows_without_verdicts_or_of_other_images_are_not_paired(tmp_path: Path)
     experiments.reproduce(experiment, tmp_path / "runs", QUIET)
     results = experiments.collect(experiment, tmp_path / "runs")
     bare = tuple(replace(item, folder=None) for item in results.attacks)
-    assert len(summarise(replace(results, attacks=bare))) == 1
+    assert len(tables_of(replace(results, attacks=bare))) == 1
     average, worst = results.attacks
     other = replace(worst, folder=None, success=(True, False, True))
-    assert len(summarise(replace(results, attacks=(average, other)))) == 1
+    assert len(tables_of(replace(results, attacks=(average, other)))) == 1
 
 
 @pytest.mark.parametrize("change", [{"images": 1000}, {"seed": 1}])

@@ -25,7 +25,7 @@ from saddlepoint import experiments
 from saddlepoint.experiments import building
 from saddlepoint.experiments.document import overview
 from saddlepoint.experiments.plan import Experiment, Ordered, Row, Strategy
-from saddlepoint.experiments.summary import found_weights, summarise
+from saddlepoint.experiments.summary import found_weights, tables_of
 from saddlepoint.problems import AbstractProblem
 from saddlepoint.runs import build, locked, rows, texts
 from saddlepoint.runs import store as run_store
@@ -377,7 +377,7 @@ def test_a_stored_summary_gives_the_tables_of_the_runs(tmp_path: Path) -> None:
     stored = experiments.read_summary(experiment, tmp_path / "store")
     fresh = experiments.collect(experiment, tmp_path / "runs")
     assert overview(stored) == overview(fresh)
-    assert summarise(stored) == summarise(fresh)
+    assert tables_of(stored) == tables_of(fresh)
     content = json.loads(path.read_text())
     assert content["networks"] == {
         name: sp.models.card(name).sha256 for name in ("cifar10-a", "cifar10-c")

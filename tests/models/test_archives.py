@@ -4,7 +4,6 @@ import json
 import pickle
 import warnings
 import zipfile
-from pathlib import Path
 
 import pytest
 import torch
@@ -12,6 +11,7 @@ from torch import nn
 
 from saddlepoint import models
 from saddlepoint.models.archives import safe_archive
+from stand_ins import Trap
 
 CONSTANTS = "data/constants/model_constants_config.json"
 TENSOR = {
@@ -23,16 +23,6 @@ TENSOR = {
     "storage_offset": {"as_int": 0},
     "layout": 7,
 }
-
-
-class Trap:
-    """Unpickling an instance creates a file."""
-
-    def __init__(self, path):
-        self.path = path
-
-    def __reduce__(self):
-        return (Path.touch, (self.path,))
 
 
 class Fancy(nn.Module):

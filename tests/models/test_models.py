@@ -18,6 +18,7 @@ from torch import nn
 
 from saddlepoint import LpBall, data, models, training
 from saddlepoint.models import loading
+from stand_ins import Trap
 
 SMALL = ("A", "B", "C", "D")
 LEAST_ACCURACY = {
@@ -393,16 +394,6 @@ class TestShipped:
             ValueError, match=r"must be a safetensors file, .* save or copy it again"
         ):
             models.load(path, architecture="A")
-
-
-class Trap:
-    """Unpickling an instance creates a file."""
-
-    def __init__(self, path):
-        self.path = path
-
-    def __reduce__(self):
-        return (Path.touch, (self.path,))
 
 
 class TestFiles:

@@ -16,7 +16,7 @@ from commands import inside
 from run_factory import make_evaluation, make_run
 from saddlepoint import report, runs
 from saddlepoint.experiments import Setup, collect, find, reproduce
-from saddlepoint.experiments.summary import summarise
+from saddlepoint.experiments.summary import tables_of
 from saddlepoint.files import read_tensors, write_tensors
 from saddlepoint.runs.reading import _whole, digest_of
 from saddlepoint.runs.record import RECORD, _digest
@@ -115,11 +115,11 @@ def test_a_forged_measurement_is_shown_or_refused_in_one_sentence(
     experiment = replace(find(name), blocks=(), measurements=(short,))
     reproduce(experiment, tmp_path, Setup(limit=4))
     folder = tmp_path / "true" / "apgda" / short.key
-    assert not check(lambda: summarise(collect(experiment, tmp_path)), "as it is")
+    assert not check(lambda: tables_of(collect(experiment, tmp_path)), "as it is")
     refused = 0
     for what, text in harms(folder, every=23):
         (folder / RECORD).write_text(text)
-        refused += check(lambda: summarise(collect(experiment, tmp_path)), what)
+        refused += check(lambda: tables_of(collect(experiment, tmp_path)), what)
         check(lambda: reproduce(experiment, tmp_path, Setup(limit=4), resume=True), what)
         check(lambda: runs.rank_runs([tmp_path]), what)
         assert check(lambda: report.write_report(folder), what)

@@ -244,7 +244,7 @@ def _perturb(
         )
     module, _, kind = path.rpartition(".")
     attack_class = getattr(library(f"pyautoattack.{module}", "AutoAttack"), kind)
-    model = _View(
+    model = _Between(
         Isolated(target.model, target.x),
         reshape_logits or _as_it_is,
         canvas.take if canvas else _as_it_is,
@@ -266,7 +266,7 @@ def _perturb(
 
 
 @final
-class _View(nn.Module):
+class _Between(nn.Module):
     """A model behind a change of the images and of the logits."""
 
     def __init__(

@@ -15,7 +15,7 @@ from saddlepoint.calls import call, full_precision
 from saddlepoint.counts import check_seed
 from saddlepoint.evaluation.domain_results import DomainAccuracy
 from saddlepoint.evaluation.failures import AttackFailedError, OnFailure, check_on_failure
-from saddlepoint.evaluation.given import ThreatLike, as_balls, check_limits
+from saddlepoint.evaluation.given import BallLike, as_balls, check_limits
 from saddlepoint.evaluation.joint import Found, Joint
 from saddlepoint.evaluation.pages import Ledger, gather_of, part_of
 from saddlepoint.evaluation.results import RobustAccuracy
@@ -46,7 +46,7 @@ __all__ = ["domain_models", "domains_unchecked", "robust_domains"]
 @streaming_problems
 def robust_domains(
     problem: AbstractProblem | Iterable[AbstractProblem],
-    threats: Mapping[str, ThreatLike],
+    threats: Mapping[str, BallLike],
     suite: Suite = "quick",
     *,
     on_failure: OnFailure = "raise",
@@ -253,13 +253,13 @@ def domain_models(problem: Ensemble | Transformed | Product) -> dict[str, Model]
         tensor([[0.2500, 0.5000]])
     """
     return {
-        name: _View(problem.models[m], problem.transforms[t])
+        name: _Domain(problem.models[m], problem.transforms[t])
         for name, (m, t) in zip(problem.names, problem.pairs, strict=True)
     }
 
 
 @final
-class _View(nn.Module):
+class _Domain(nn.Module):
     """One domain as a model: its model after its transform."""
 
     def __init__(self, model: Model, transform: Transform) -> None:

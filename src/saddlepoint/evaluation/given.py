@@ -10,7 +10,7 @@ from torch import Tensor
 from saddlepoint.counts import check_count
 from saddlepoint.projections import AbstractSet, LpBall
 
-__all__ = ["HasBall", "ThreatLike", "as_balls", "check_limits"]
+__all__ = ["BallLike", "HasBall", "as_balls", "check_limits"]
 
 
 class HasBall(Protocol):
@@ -28,12 +28,12 @@ class HasBall(Protocol):
         """Where perturbations may be."""
 
 
-ThreatLike = LpBall | HasBall
+BallLike = LpBall | HasBall
 """A ball, or a `Threat`, which has one."""
 
 
 def as_balls(
-    threats: Mapping[str, ThreatLike] | None, shape: Sequence[int], *, stacklevel: int = 3
+    threats: Mapping[str, BallLike] | None, shape: Sequence[int], *, stacklevel: int = 3
 ) -> dict[str, LpBall]:
     """The balls of the threats, or an error that says what is wrong with them.
 

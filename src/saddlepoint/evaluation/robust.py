@@ -16,7 +16,7 @@ from saddlepoint.calls import full_precision
 from saddlepoint.counts import check_seed
 from saddlepoint.evaluation.attacks import AbstractAttack, Target, Watched, sealed
 from saddlepoint.evaluation.failures import AttackFailedError, OnFailure, check_on_failure
-from saddlepoint.evaluation.given import ThreatLike, as_balls, check_limits
+from saddlepoint.evaluation.given import BallLike, as_balls, check_limits
 from saddlepoint.evaluation.ours import OurAttack
 from saddlepoint.evaluation.pages import Batch, Ledger, Stage, Status, gather_of
 from saddlepoint.evaluation.results import Outcome, RobustAccuracy
@@ -42,8 +42,8 @@ _LOOK = 4  # images that are looked at before anything is attacked
 def robust_accuracy(
     model: Model,
     x: Data,
-    y: Numbers | Mapping[str, ThreatLike] | None = None,
-    threats: Mapping[str, ThreatLike] | None = None,
+    y: Numbers | Mapping[str, BallLike] | None = None,
+    threats: Mapping[str, BallLike] | None = None,
     suite: Suite = "quick",
     *,
     on_failure: OnFailure = "raise",

@@ -15,7 +15,7 @@ from saddlepoint.experiments.building import missing
 from saddlepoint.experiments.catalogue import find
 from saddlepoint.experiments.finished import Attacked, Results, Source
 from saddlepoint.experiments.pairs import mean_gain, verdict_pairs
-from saddlepoint.experiments.stored import read_lines, read_summary
+from saddlepoint.experiments.stored import read_summary
 from saddlepoint.report.tables import Cell
 from saddlepoint.runs.settings import UniversalSettings
 
@@ -28,14 +28,15 @@ __all__ = [
     "Pair",
     "Summaries",
     "Verdict",
+    "capped",
     "comparable",
     "counted",
     "every_group_size",
+    "few_images",
     "judged",
     "mean_lift",
     "nothing",
     "unstored",
-    "with_images",
 ]
 
 Verdict = Literal["holds", "holds in part", "does not hold", "not stored", "not measured"]
@@ -80,7 +81,7 @@ class Summaries:
     def lines(self, name: str) -> tuple[tuple[Cell, ...], ...]:
         """The stored lines of a measurement; empty where there are none."""
         there = (self.store / f"{name}.json").is_file()
-        return read_lines(find(name), self.store) if there else ()
+        return read_summary(find(name), self.store).lines if there else ()
 
 
 def nothing(why: str) -> Finding:
@@ -150,10 +151,19 @@ def _rows(item: Attacked) -> int:
     return item.images // (settings.group_size if isinstance(settings, UniversalSettings) else 1)
 
 
-def with_images(verdict: Verdict, items: Iterable[Attacked]) -> Verdict:
-    """Fewer than a hundred images say little: at most in part."""
-    few = min(item.images for item in items) < ENOUGH
-    return "holds in part" if verdict == "holds" and few else verdict
+def capped(verdict: Verdict, little: bool) -> Verdict:
+    """At most in part, where there is too little to say more.
+
+    Example:
+        >>> capped("holds", True), capped("does not hold", True), capped("holds", False)
+        ('holds in part', 'does not hold', 'holds')
+    """
+    return "holds in part" if verdict == "holds" and little else verdict
+
+
+def few_images(items: Iterable[Attacked]) -> bool:
+    """Fewer than a hundred, which say little."""
+    return min(item.images for item in items) < ENOUGH
 
 
 # ------------------------------------------------------------------------------- lifts

@@ -7,7 +7,7 @@ from itertools import pairwise
 from statistics import fmean
 from typing import NamedTuple
 
-from saddlepoint.experiments.claim_checks import Finding, Summaries, Verdict, judged, nothing
+from saddlepoint.experiments.claim_checks import Finding, Summaries, capped, judged, nothing
 from saddlepoint.experiments.defences import PUBLISHED, Trained, read_defences
 from saddlepoint.experiments.pairs import mean_of
 
@@ -79,11 +79,6 @@ def _without_method(command: str) -> list[str]:
     return [*before.split(), *after.split()[1:]]
 
 
-def _with_seeds(verdict: Verdict, seeds: int) -> Verdict:
-    """One seed says little about a method: at most in part."""
-    return "holds in part" if verdict == "holds" and seeds < 2 else verdict
-
-
 def _said(seeds: int) -> str:
     return "one seed, which says little about a method" if seeds == 1 else f"{seeds} seeds"
 
@@ -117,7 +112,7 @@ def ahead_of_msd(summaries: Summaries, *, table: str, reported: float) -> Findin
         texts.append(f"{each.suite}: {mean:+.1f} points [{low:+.1f}, {high:+.1f}]")
         ahead.append(mean > 0)
         clear.append(mean >= reported / 2 and low > 0)
-    verdict = _with_seeds(judged(all(clear), all(ahead)), min(len(each.seeds) for each in found))
+    verdict = capped(judged(all(clear), all(ahead)), min(len(each.seeds) for each in found) < 2)
     why = f"accuracy under all three threats, AMPGD minus MSD; {_rests_on(found, table)}"
     return Finding("; ".join(texts), verdict, why)
 
@@ -144,7 +139,7 @@ def gap_of_threats(summaries: Summaries, *, table: str) -> Finding:
         f"between the threats with most and least accuracy; {_rests_on(found, table)}; in the paper's own "
         f"table of MNIST the gap is {paper['AMPGD']:.1f} for AMPGD and {paper['MSD']:.1f} for MSD"
     )
-    return Finding(ours, _with_seeds(judged(half, smaller), seeds), why)
+    return Finding(ours, capped(judged(half, smaller), seeds < 2), why)
 
 
 def weight_of_l2(summaries: Summaries) -> Finding:
@@ -161,5 +156,5 @@ def weight_of_l2(summaries: Summaries) -> Finding:
     shown = (f"{radius} {mean:.2f}" for radius, mean in zip(_RADII, means, strict=True))
     rises = all(a < b for a, b in pairwise(means))
     why = f"mean weight of l2 in the last epoch by its radius, linf 0.2 beside it; {_said(len(seeds))}"
-    verdict = _with_seeds(judged(rises, means[0] < means[-1]), len(seeds))
+    verdict = capped(judged(rises, means[0] < means[-1]), len(seeds) < 2)
     return Finding(", ".join(shown), verdict, why)

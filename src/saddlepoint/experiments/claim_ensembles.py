@@ -13,12 +13,13 @@ from saddlepoint.experiments.claim_checks import (
     Finding,
     Pair,
     Summaries,
+    capped,
     comparable,
     counted,
+    few_images,
     judged,
     nothing,
     unstored,
-    with_images,
 )
 from saddlepoint.experiments.finished import Attacked, Results
 from saddlepoint.experiments.plan import UNREPORTED
@@ -171,7 +172,7 @@ def radii(summaries: Summaries) -> Finding:
     why = f"{'; '.join(found)}; {counted(p.item for p in pairs)}"
     why += f"; below in {', '.join(where)} points" if where else ""
     verdict = judged(not below, len(below) < len(pairs) / 4)
-    return Finding(ours, with_images(verdict, (p.item for p in pairs)), why)
+    return Finding(ours, capped(verdict, few_images(p.item for p in pairs)), why)
 
 
 def moderate_radii(summaries: Summaries) -> Finding:
@@ -198,7 +199,7 @@ def moderate_radii(summaries: Summaries) -> Finding:
     if not texts:
         return unstored(_RADII[0])
     why = f"{counted(items)} (true labels); gain in points of min-max over the average, mean over radii"
-    verdict = with_images(judged(all(inside), any(inside)), items)
+    verdict = capped(judged(all(inside), any(inside)), few_images(items))
     return Finding("; ".join(texts) + " (apgda)", verdict, why)
 
 

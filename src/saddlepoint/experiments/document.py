@@ -12,7 +12,6 @@ no longer those of the digest, a line below it says so, and which digest to writ
 from __future__ import annotations
 
 import hashlib
-import json
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -22,8 +21,8 @@ from saddlepoint.experiments.claims import claims_table
 from saddlepoint.experiments.finished import Attacked, Results, lowered
 from saddlepoint.experiments.pairs import pair_table
 from saddlepoint.experiments.plan import UNREPORTED, Block, Row
-from saddlepoint.experiments.stored import read_lines, read_summary
-from saddlepoint.experiments.summary import found_weights, summarise
+from saddlepoint.experiments.stored import read_summary
+from saddlepoint.experiments.summary import found_weights, tables_of
 from saddlepoint.report.tables import Cell, Column, Table, to_markdown
 from saddlepoint.runs.settings import UniversalSettings
 
@@ -53,8 +52,9 @@ def write_tables(text: str, store: Path) -> str:
     def fill(match: re.Match[str]) -> str:
         name, form, _ = match.groups()
         opening = match.group(0).partition("\n")[0]
-        table = _table(name, store, form or "overview")  # which checks the summary
-        return f"{opening}\n{table}{'' if form else _versions(name, store)}<!-- end -->"
+        results = read_summary(find(name), store)
+        made_by = "" if form else _made_by(results)
+        return f"{opening}\n{_table(results, form or 'overview')}{made_by}<!-- end -->"
 
     text = _ABOUT.sub(lambda match: _about(match, store), _MARKED.sub(fill, text))
     return _CLAIMS.sub(
@@ -77,8 +77,9 @@ def _about(match: re.Match[str], store: Path) -> str:
     opening = match.group(0).partition("\n")[0]
     digest = hashlib.sha256()
     for name in match.group(1).split(", "):
-        forms = ("overview",) if find(name).measurements else ("overview", "details")
-        digest.update("".join(_table(name, store, form) for form in forms).encode())
+        results = read_summary(find(name), store)
+        forms = ("overview",) if results.experiment.measurements else ("overview", "details")
+        digest.update("".join(_table(results, form) for form in forms).encode())
     now = digest.hexdigest()[:12]
     if now == match.group(2):
         return f"{opening}\n"
@@ -88,27 +89,26 @@ def _about(match: re.Match[str], store: Path) -> str:
     )
 
 
-def _table(name: str, store: Path, form: str) -> str:
-    experiment = find(name)
+def _table(results: Results, form: str) -> str:
+    experiment = results.experiment
     if experiment.measurements:
-        empty = summarise(Results(experiment, ()))[0]
-        return _plain(replace(empty, lines=read_lines(experiment, store), notes=()))
-    results = read_summary(experiment, store)
+        empty = tables_of(Results(experiment, ()))[0]
+        return _plain(replace(empty, lines=results.lines, notes=()))
     if form == "details":
-        return _plain(replace(summarise(results)[0], notes=tuple(lowered(results))))
+        return _plain(replace(tables_of(results)[0], notes=tuple(lowered(results))))
     if form == "paired":
         tables = pair_table(results)
         return _plain(tables[0]) if tables else _NO_PAIRS
     if form != "overview":
-        raise ValueError(f"a marker must say `details` or `paired` after {name}, got {form!r}.")
+        raise ValueError(
+            f"a marker must say `details` or `paired` after {experiment.name}, got {form!r}."
+        )
     return _plain(replace(overview(results), notes=(*found_weights(results), *lowered(results))))
 
 
-def _versions(name: str, store: Path) -> str:
-    """What made the summary of a table that was read before."""
-    versions = json.loads((store / f"{name}.json").read_text(encoding="utf-8"))["versions"]
-    given = {each.get("saddlepoint", "") for each in versions}
-    said = sorted(each for each in given if re.fullmatch(r"[\w.+-]+", each))
+def _made_by(results: Results) -> str:
+    """The line below a table."""
+    said = [each for each in results.versions if re.fullmatch(r"[\w.+-]+", each)]
     return f"\nRun with saddlepoint {' and '.join(said)}.\n" if said else ""
 
 

@@ -17,7 +17,7 @@ from saddlepoint.experiments.figures import Panel, Sheet, sheets
 from saddlepoint.experiments.finished import collect
 from saddlepoint.experiments.places import keep_drawn, publishing
 from saddlepoint.experiments.plan import Experiment
-from saddlepoint.experiments.summary import summarise
+from saddlepoint.experiments.summary import tables_of
 from saddlepoint.extras import install
 from saddlepoint.files import write_atomically
 from saddlepoint.plots import PALETTE
@@ -76,7 +76,7 @@ def publish(
     gallery = folder if figures is None else figures
     with publishing(folder, gallery, waiting=waiting):
         results = collect(experiment, folder)
-        tables, drawn = summarise(results, skipped), sheets(results)
+        tables, drawn = tables_of(results, skipped), sheets(results)
         stems = ["table" if number == 0 else f"table-{number + 1}" for number in range(len(tables))]
         names = [f"{stem}.{ending}" for stem in stems for ending in ("md", "csv", "tex")]
         pictures = [f"{sheet.name}.{ending}" for sheet in drawn for ending in ("png", "svg")]

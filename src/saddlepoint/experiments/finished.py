@@ -28,6 +28,7 @@ from saddlepoint.experiments.plan import (
     Measurement,
     Row,
 )
+from saddlepoint.report.tables import Cell
 from saddlepoint.runs import AttackMetrics, Run, finished, lift, read_results, settings_of
 from saddlepoint.runs.plain import read_plain
 from saddlepoint.runs.settings import AttackSettings
@@ -157,11 +158,16 @@ class Measured:
 @final
 @dataclass(frozen=True)
 class Results:
-    """Everything finished, in the order of the experiment; sources in turn within a row."""
+    """Everything finished, in the order of the experiment; sources in turn within a row.
+
+    Of a stored summary, measurements are `lines` of their table; `versions` are of saddlepoint, which ran it.
+    """
 
     experiment: Experiment
     attacks: tuple[Attacked, ...]
     measured: tuple[Measured, ...] = ()
+    lines: tuple[tuple[Cell, ...], ...] = ()
+    versions: tuple[str, ...] = ()
 
     def one(self, block: Block, strategy: str, source: Source) -> Attacked | None:
         """The finished row of a block, a strategy and a source."""

@@ -16,7 +16,7 @@ from saddlepoint.experiments.building import describe
 from saddlepoint.experiments.finished import Attacked, Results, Source, collect
 from saddlepoint.experiments.places import publishing
 from saddlepoint.experiments.plan import LABELS, METHODS, Block, Experiment, Row
-from saddlepoint.experiments.summary import summarise
+from saddlepoint.experiments.summary import tables_of
 from saddlepoint.experiments.summary_files import SUMMARY_VERSION, read_content
 from saddlepoint.experiments.truths import packed, unpacked
 from saddlepoint.files import write_atomically
@@ -24,7 +24,7 @@ from saddlepoint.report.tables import Cell
 from saddlepoint.runs import Run, hash_settings, settings_of
 from saddlepoint.runs.settings import AttackSettings, UniversalSettings
 
-__all__ = ["check_store", "read_lines", "read_summary", "write_summary"]
+__all__ = ["check_store", "read_summary", "write_summary"]
 
 
 def write_summary(
@@ -80,7 +80,7 @@ def write_summary(
             }
             for item in results.measured
         ],
-        "lines": list(summarise(results)[0].lines) if experiment.measurements else [],
+        "lines": list(tables_of(results)[0].lines) if experiment.measurements else [],
     }
     path = store / f"{experiment.name}.json"
     with publishing(store, waiting=waiting):
@@ -154,7 +154,7 @@ def _key(row: dict[str, Any]) -> tuple[str, ...]:
 
 
 def read_summary(experiment: Experiment, store: Path) -> Results:
-    """The rows of a stored summary.
+    """The rows of a stored summary, or the lines of the table of a measurement, with the paper's of this code.
 
     Args:
         experiment: Which one.
@@ -182,17 +182,14 @@ def read_summary(experiment: Experiment, store: Path) -> Results:
                 f"`{store / experiment.name}.json` must hold a verdict for every row, got others for "
                 f"{raw['block']}, {raw['strategy']}; run `saddlepoint reproduce` again."
             ) from error
-    return Results(experiment, tuple(attacks))
-
-
-def read_lines(experiment: Experiment, store: Path) -> tuple[tuple[Cell, ...], ...]:
-    """The lines of the table of a stored measurement; the paper's are those of this code."""
-    return tuple(_lines(experiment, read_content(experiment, store)["lines"]))
+    lines = tuple(_lines(experiment, content["lines"])) if experiment.measurements else ()
+    versions = sorted({each.get("saddlepoint", "") for each in content["versions"]})
+    return Results(experiment, tuple(attacks), lines=lines, versions=tuple(versions))
 
 
 def _lines(experiment: Experiment, lines: Sequence[Sequence[Any]]) -> list[tuple[Cell, ...]]:
     """Lines of a measurement in order, later ones in place of earlier ones, and the paper's."""
-    table = summarise(Results(experiment, ()))[0]
+    table = tables_of(Results(experiment, ()))[0]
     source = [column.name for column in table.columns].index("Source")
     ours = (tuple(tuple(c) if isinstance(c, list) else c for c in line) for line in lines)
     every = [*table.lines, *(line for line in ours if line[source] != "paper")]

@@ -24,13 +24,13 @@ from saddlepoint.report.tables import Cell, Column, Table
 from saddlepoint.runs import texts
 from saddlepoint.runs.settings import UniversalSettings
 
-__all__ = ["NORMS", "group_weights", "summarise"]
+__all__ = ["NORMS", "group_weights", "tables_of"]
 
 NORMS = ("l0", "l1", "l2", "linf")
 """Of the interpretability tables, in their order."""
 
 
-def summarise(results: Results, skipped: Sequence[str] = ()) -> list[Table]:
+def tables_of(results: Results, skipped: Sequence[str] = ()) -> list[Table]:
     """The tables of an experiment.
 
     Args:

@@ -10,7 +10,7 @@ from typing import Any
 from saddlepoint.experiments.building import domain_names
 from saddlepoint.experiments.finished import Results
 from saddlepoint.experiments.plan import LABELS, METHODS, Experiment
-from saddlepoint.experiments.summary import summarise
+from saddlepoint.experiments.summary import tables_of
 from saddlepoint.runs.plain import quoted, read_json, read_plain
 from saddlepoint.runs.settings import UniversalSettings
 
@@ -106,7 +106,7 @@ def _wrong(experiment: Experiment, stored: _Stored) -> str | None:
             return f"{quoted(entry.get('method'))} as `method` of {quoted(entry.get('key'))}"
     if not stored.lines:
         return None
-    width = len(summarise(Results(experiment, ()))[0].columns) if experiment.measurements else 0
+    width = len(tables_of(Results(experiment, ()))[0].columns) if experiment.measurements else 0
     for line in stored.lines:
         numbers = [n for c in line for n in (c if isinstance(c, tuple) else (c,))]
         if len(line) != width or any(isinstance(n, float) and not isfinite(n) for n in numbers):

@@ -2,8 +2,9 @@
 
 `settings` are what decides the numbers, and `build` makes objects of them. A run folder holds `run.json` (a
 `Run`), `tensors.safetensors` and what is drawn from them; while the run is under way, `pages/` holds what is
-done so far, and `run.lock` says who is at work. Under that lock `training` writes its checkpoints. Into
-folders that are complete `report` draws pages and tables, which nothing reads again.
+done so far, and `run.lock` says who is at work. Under that lock `training` writes its checkpoints, as
+`sp.train(out=)` does without a run. What `report` draws of complete runs is written by `drawn`, and nothing
+reads it again.
 """
 
 from importlib import import_module

@@ -31,7 +31,7 @@ from saddlepoint.solver.result import (
 from saddlepoint.solver.watch import Watch, check_again
 from saddlepoint.streams import JUDGE
 
-__all__ = ["Plan", "Report", "Solve", "in_batches"]
+__all__ = ["Plan", "Report", "SolveBatch", "in_batches"]
 
 
 @final
@@ -58,7 +58,7 @@ class Plan:
 
 Report = Callable[[int, int, Tensor], None]
 """Told after every iterate of a batch: restart, step, and what is fooled, (n, K)."""
-Solve = Callable[[AbstractProblem, LpBall, Tensor, Report], AttackResult]
+SolveBatch = Callable[[AbstractProblem, LpBall, Tensor, Report], AttackResult]
 
 
 def in_batches(
@@ -67,7 +67,7 @@ def in_batches(
     start: Tensor | None,
     loss: Loss,
     setup: Plan,
-    solve: Solve,
+    solve: SolveBatch,
     callback: Callback | None,
 ) -> AttackResult:
     """Solve batch after batch. What a set forbids is taken out of the box here: solvers see a ball and a box.
