@@ -10,6 +10,7 @@ import tarfile
 import tomllib
 import zipfile
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import yaml
@@ -111,6 +112,24 @@ def test_the_page_of_a_matrix_says_what_is_missing() -> None:
 @pytest.mark.skipif(not (ROOT / ".git").exists(), reason="not a checkout")
 def test_the_commit_that_a_matrix_tests_is_noted() -> None:
     assert re.fullmatch(r"\w[\w.-]{6,}", matrix.commit())
+
+
+def test_the_python_of_make_test_is_a_row_of_the_matrix_as_it_is(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    own = tmp_path / ".venv" / "bin" / "python"
+    own.parent.mkdir(parents=True)
+    own.symlink_to(sys.executable)
+    monkeypatch.setattr(matrix, "interpreter", lambda version: None)  # there is no other
+    monkeypatch.setattr(
+        matrix, "tested", lambda python, words: {"python": str(python), "words": words}
+    )
+    options = SimpleNamespace(
+        prefix=str(tmp_path / ".venv"), installed=False, tests="tests/a.py -x"
+    )
+    here = f"{sys.version_info.major}.{sys.version_info.minor}"
+    assert matrix.outcome(here, options) == {"python": str(own), "words": ["tests/a.py", "-x"]}
+    assert matrix.outcome("3.99", options) == {"missing": "no interpreter"}
 
 
 def test_a_matrix_that_is_stopped_keeps_the_versions_it_has(

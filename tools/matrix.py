@@ -1,6 +1,6 @@
 """`make matrix`: the tests in every Python that is declared, as far as it and its wheels are here.
 
-Each has an environment of its own, `.venv-3.12` and so on. What was tested goes into docs/results/matrix.json
+Each has an environment of its own, `.venv-3.12` and so on; the one of `make test` is taken as it is. What was tested goes into docs/results/matrix.json
 and from there into docs/install.md; `--render` only writes the page again.
 """
 
@@ -44,6 +44,16 @@ def environment(version: str, python: str, prefix: str) -> Path:
     subprocess.run([*pip, *limits, "torch"], cwd=ROOT, check=True)
     subprocess.run([*pip, *limits, "--editable", ".[dev]"], cwd=ROOT, check=True)
     return inside
+
+
+def of_make_test(version: str, prefix: str) -> Path | None:
+    """The Python of `make test`, which has all that tests need, if it is of this version."""
+    python = Path(prefix) / "bin" / "python"
+    if not python.exists():
+        return None
+    asked = [str(python), "-c", "import sys; print('%d.%d' % sys.version_info[:2])"]
+    shown = subprocess.run(asked, capture_output=True, text=True).stdout
+    return python if shown.strip() == version else None
 
 
 def tested(python: Path, words: list[str]) -> dict[str, Any]:
@@ -110,6 +120,8 @@ def keep(results: dict[str, Any]) -> None:
 
 def outcome(version: str, options: argparse.Namespace) -> dict[str, Any]:
     """What the tests say in one version, or why they did not run."""
+    if (own := of_make_test(version, options.prefix)) is not None:
+        return tested(own, options.tests.split())
     python = interpreter(version)
     if python is None:
         return {"missing": "no interpreter"}
