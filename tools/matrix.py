@@ -1,7 +1,7 @@
 """`make matrix`: the tests in every Python that is declared, as far as it and its wheels are here.
 
-Each has an environment of its own, `.venv-3.12` and so on; the one of `make test` is taken as it is. What was tested goes into docs/results/matrix.json
-and from there into docs/install.md; `--render` only writes the page again.
+Each has an environment of its own, `.venv-3.12` and so on; that of `make test` is taken as it is. What was
+tested goes into docs/results/matrix.json and from there into docs/install.md; `--render` writes the page only.
 """
 
 from __future__ import annotations
