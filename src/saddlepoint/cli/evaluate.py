@@ -12,6 +12,7 @@ from cyclopts import Parameter
 from saddlepoint.runs.settings import EvaluateSettings
 
 from . import folders, show
+from .cluster import first
 from .errors import LibraryError, UsageError, library, usage
 from .flags import ImagesRunning, check_models, given, takes
 
@@ -69,7 +70,7 @@ def evaluate(
         flags=running.flags(),
         trust=running.trust,
         on_failure=running.on_failure,
-        tell=partial(_tell_finding, quiet=running.quiet) if running.doctor else None,
+        tell=partial(_tell_finding, quiet=running.quiet or not first()) if running.doctor else None,
     )
 
     def done(run: "Run", folder: Path) -> int:
