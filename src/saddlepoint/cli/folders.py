@@ -98,10 +98,13 @@ class _Shown:
             yield told
 
     def assembled(self, images: int) -> None:
-        asked, now = self.asked, self.task.settings
+        """Say what was taken where that was left open."""
+        asked, now, told = self.asked, self.task.settings, partial(show.note, quiet=self.quiet)
         show.size_used(asked.size, now.size, now.crop, quiet=self.quiet)
-        show.limit_used(asked.limit, images, quiet=self.quiet)
-        show.precision_used(asked.precision, now.precision, quiet=self.quiet)
+        if asked.limit is not None and asked.limit > images:
+            told(f"--limit {asked.limit}: there are {images} images; using all of them")
+        if "auto" in _words(asked.precision).split(","):
+            told(f"--precision {_words(asked.precision)}: {_words(now.precision)}")
 
     def opened(self, execution: "Execution") -> None:
         from saddlepoint.runs.execute import saved_text
@@ -135,6 +138,10 @@ def _tell_way_on(run: "Run", folder: Path, running: Running) -> None:
         saved = f"{saved_text(run, folder)} are saved{running.lost(run)}"
         show.say(f"stopped: {saved} in {folder}", error=True)
         show.say(way_on(run, folder, *more), error=True)
+
+
+def _words(precision: str | list[str]) -> str:
+    return precision if isinstance(precision, str) else ",".join(precision)
 
 
 def _rank() -> int:

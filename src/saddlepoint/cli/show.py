@@ -24,11 +24,9 @@ if TYPE_CHECKING:
 __all__ = [
     "board",
     "evaluation",
-    "limit_used",
     "metrics_json",
     "note",
     "outcome",
-    "precision_used",
     "results_table",
     "saved",
     "say",
@@ -77,24 +75,11 @@ def saved(what: str, images: "SavedImages", *, quiet: bool, remedy: str = "") ->
         note(f"saddlepoint: warning: {told}", quiet=quiet)
 
 
-def limit_used(limit: int | None, count: int, *, quiet: bool) -> None:
-    """Say where there are fewer images than the limit."""
-    if limit is not None and limit > count:
-        note(f"--limit {limit}: there are {count} images; using all of them", quiet=quiet)
-
-
 def size_used(asked: int | None, size: int | None, crop: float, *, quiet: bool) -> None:
     """Say what images were brought to where that was left open."""
     if asked is None and size is not None:
         kept = "" if crop == 1 else f" --crop {crop:.6g}"
         note(f"images are resized for the models: --size {size}{kept}", quiet=quiet)
-
-
-def precision_used(asked: str | list[str], used: str | list[str], *, quiet: bool) -> None:
-    """Say what was taken where that was left open."""
-    before, now = ([each] if isinstance(each, str) else each for each in (asked, used))
-    if "auto" in before:
-        note(f"--precision {','.join(before)}: {','.join(now)}", quiet=quiet)
 
 
 @contextmanager

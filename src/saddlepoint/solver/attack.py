@@ -200,8 +200,7 @@ def attack_unchecked(
     grid = None if quantize is None else Grid(quantize)
     precisions = precisions or Precisions.full(problem.models)
     phases = phases_of(gradient, problem, ball) if gradient else exact_phases(steps, restarts)
-    longest = max(phase.steps for phase in phases)
-    budget = (len(phases), evaluations)
+    longest, budget = max(phase.steps for phase in phases), (len(phases), evaluations)
     setup = Plan(len(problem), longest, targeted, batch_size, accumulate, rule, precisions, *budget)
 
     def solve(part: AbstractProblem, ball: LpBall, delta: Tensor, report: Report) -> AttackResult:
@@ -227,7 +226,7 @@ def attack_unchecked(
         except KeyboardInterrupt as stop:
             if best.begun:
                 watch.check()
-                # Of random transforms a row that is fooled goes on too: another draw may not fool it.
+                # Of random transforms rows that are fooled go on too: another draw may not fool them.
                 best.completed[rows if part.random else best.left(setup.most(part))] = False
                 keep_partial(stop, best.result(part))
             raise
