@@ -1,4 +1,7 @@
-"""Kill -9 at six changes to the disk, first and last among them, then --resume: the same folder, to the bit."""
+"""Kill -9 at six changes to the disk, first and last among them, then --resume: the same folder, to the bit.
+
+`make slow` does so at every one.
+"""
 
 from __future__ import annotations
 
@@ -24,9 +27,10 @@ COMMANDS = {
 KILLS = 6  # of every command, evenly over its changes to the disk
 
 
+@pytest.mark.parametrize("every", [False, pytest.param(True, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", COMMANDS)
 def test_a_run_that_is_killed_anywhere_ends_as_if_it_had_not_been(
-    nursery: Nursery, tmp_path: Path, name: str
+    nursery: Nursery, tmp_path: Path, name: str, every: bool
 ) -> None:
     words = shlex.split(COMMANDS[name])
     (whole,) = nursery.run(*words, "--out", "whole", cwd=tmp_path)
@@ -34,8 +38,9 @@ def test_a_run_that_is_killed_anywhere_ends_as_if_it_had_not_been(
     assert name != "reproduce" or list(
         tmp_path.glob("whole/*.png")
     )  # figures are among its changes
-    moments = {1 + number * (whole.changes - 1) // (KILLS - 1) for number in range(KILLS)}
-    assert len(moments) == KILLS
+    kills = whole.changes if every else KILLS
+    moments = {1 + number * (whole.changes - 1) // (kills - 1) for number in range(kills)}
+    assert len(moments) == kills
     for moment in sorted(moments):
         out = ("--out", f"killed at {moment}")
         (killed,) = nursery.run(*words, *out, cwd=tmp_path, die_at=moment)
