@@ -14,7 +14,7 @@ from saddlepoint import report, runs
 from saddlepoint.evaluation import Ledger
 from saddlepoint.evaluation.domains import robust_domains
 from saddlepoint.report.training_page import render_training
-from saddlepoint.runs.evaluations import Result
+from saddlepoint.runs.evaluation_tables import Result
 from shortened import short_suites
 
 HOSTILE = (

@@ -18,7 +18,7 @@ import saddlepoint as sp
 from saddlepoint.behind import keeping_random, modules_behind
 from saddlepoint.calls import call, check_eval_mode, full_precision, logits_of
 from saddlepoint.evaluation.attacks import sealed
-from saddlepoint.runs.trainings import TrainingTask
+from saddlepoint.runs.training_task import TrainingTask
 from saddlepoint.solver.search import random_search
 
 BALL = sp.LpBall(math.inf, 0.1)

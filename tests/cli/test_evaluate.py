@@ -25,8 +25,8 @@ from saddlepoint import evaluation, report, runs
 from saddlepoint.evaluation import RobustAccuracy
 from saddlepoint.report import charts
 from saddlepoint.runs import texts
-from saddlepoint.runs.evaluating import examine_models
-from saddlepoint.runs.evaluations import evaluation_metrics
+from saddlepoint.runs.evaluation_tables import evaluation_metrics
+from saddlepoint.runs.evaluation_task import examine_models
 from saddlepoint.solver.inspection import look
 
 pytestmark = pytest.mark.usefixtures("elsewhere")

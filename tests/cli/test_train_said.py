@@ -43,7 +43,7 @@ class TestStopped:
         def stop(*_, **__):
             raise KeyboardInterrupt
 
-        monkeypatch.setattr(runs.trainings, "_card", stop)
+        monkeypatch.setattr(runs.training_task, "_card", stop)
         assert inside(*WORDS, "--resume") == 130
         said = capsys.readouterr().err
         assert "continuing after 1 of 2 epochs" in said

@@ -17,7 +17,7 @@ from commands import inside
 from saddlepoint import experiments, runs
 from saddlepoint.evaluation import smallest_radius
 from saddlepoint.experiments import (
-    building,
+    block_parts,
     drawing,
     figures,
     finished,
@@ -326,12 +326,12 @@ def test_missing_networks_are_named_with_what_to_do(tmp_path: Path) -> None:
 
 
 def test_parameters_of_a_folder_are_used(parameters: Path) -> None:
-    assert building.available("cifar10-b", parameters)
-    network = building.load_network("cifar10-b", parameters)
+    assert block_parts.available("cifar10-b", parameters)
+    network = block_parts.load_network("cifar10-b", parameters)
     assert not network.training
     assert network(torch.zeros(1, 3, 32, 32)).shape == (1, 10)
     with pytest.raises(ValueError, match="no parameters for mnist-z"):
-        building.load_network("mnist-z", parameters)
+        block_parts.load_network("mnist-z", parameters)
 
 
 def small(rows: int = 2, steps: int = 3, networks: tuple[str, ...] = ("A", "C")) -> Experiment:

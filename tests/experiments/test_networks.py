@@ -16,7 +16,7 @@ from torch.nn.functional import cross_entropy
 
 import saddlepoint as sp
 from saddlepoint import experiments
-from saddlepoint.experiments import building
+from saddlepoint.experiments import block_parts
 from saddlepoint.experiments.figures import sheets
 from saddlepoint.experiments.finished import Results
 from saddlepoint.experiments.image_groups import IMAGE_GROUPS
@@ -67,7 +67,7 @@ def test_networks_without_parameters_do_not_keep_others_from_being_measured() ->
     gone = set(experiments.skipped(NETWORKS))
     assert not {"mnist-a", "mnist-paper-a"} & gone
     assert "cifar10-g" in gone
-    assert "train --data mnist --model B --recipe paper" in building.explain_missing(
+    assert "train --data mnist --model B --recipe paper" in block_parts.explain_missing(
         ["mnist-paper-b"]
     )
 

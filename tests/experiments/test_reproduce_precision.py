@@ -12,7 +12,7 @@ from test_stored_results import pair
 
 from saddlepoint import experiments, models
 from saddlepoint.experiments import Setup, document
-from saddlepoint.experiments.building import load_images
+from saddlepoint.experiments.block_parts import load_images
 from saddlepoint.losses import fooled
 from saddlepoint.runs import Run, read_results
 

@@ -22,7 +22,7 @@ from commands import inside
 from folders import ROOT
 from run_factory import make_run
 from saddlepoint import experiments
-from saddlepoint.experiments import building
+from saddlepoint.experiments import block_parts
 from saddlepoint.experiments.document import overview
 from saddlepoint.experiments.plan import Experiment, Ordered, Row, Strategy
 from saddlepoint.experiments.summary import found_weights, tables_of
@@ -351,10 +351,10 @@ def test_the_papers_order_gives_the_papers_prior() -> None:
 
 
 def test_groups_of_one_digit_are_a_setting() -> None:
-    images, network = building.load_images("mnist", 120), building.load_network("mnist-a")
+    images, network = block_parts.load_images("mnist", 120), block_parts.load_network("mnist-a")
     blocks = [EXPERIMENTS[name].blocks[2] for name in ("universal-mnist", "universal-mnist-digits")]
     mixed, digits = (
-        building.build_problem(block, block.settings, images, [network]) for block in blocks
+        block_parts.build_problem(block, block.settings, images, [network]) for block in blocks
     )
     assert all(len(set(group.tolist())) == 1 for group in digits.labels)
     assert any(len(set(group.tolist())) > 1 for group in mixed.labels)

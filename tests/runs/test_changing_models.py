@@ -12,7 +12,7 @@ from safetensors.torch import load_file
 import saddlepoint as sp
 from commands import inside
 from saddlepoint import runs
-from saddlepoint.runs import rows, trainings
+from saddlepoint.runs import rows, training_task
 from saddlepoint.runs.refusals import answers, same_answers
 from saddlepoint.training import session
 
@@ -128,7 +128,7 @@ def test_a_training_is_the_same_whether_its_network_is_asked_or_not(
     (tmp_path / "noisy.py").write_text(textwrap.dedent(NOISY))
     line = "train --data mnist-sample --model noisy.py:Noisy --method clean --epochs 1 --limit 40 --quiet"
     assert inside(*line.split(), "--out", "asked") == 0
-    monkeypatch.setattr(trainings, "answers", lambda _: None)
+    monkeypatch.setattr(training_task, "answers", lambda _: None)
     assert inside(*line.split(), "--out", "silent") == 0
     one, two = (load_file(tmp_path / run / "model.safetensors") for run in ("asked", "silent"))
     assert one.keys() == two.keys()

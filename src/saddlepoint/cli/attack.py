@@ -15,7 +15,7 @@ from saddlepoint.runs.settings import (
     UniversalSettings,
 )
 
-from . import folders, progress, show
+from . import progress, runs_shown, show
 from .errors import library
 from .flags import ImagesRunning, check_models, given, takes
 
@@ -131,8 +131,8 @@ def run_attack(
             fine = "--quantize 256 finds images that 8 bits hold"
             remedy = fine if settings.quantize is None else ""
             show.saved("", saved, quiet=running.quiet, remedy=remedy)
-        folders.finish(run, folder, running)
+        runs_shown.finish(run, folder, running)
         return 0
 
     name = f"{settings.kind}-{Path(settings.data).stem}-{settings.norm}"
-    return folders.carry_out(task, running, name, bar, done, named=named)
+    return runs_shown.carry_out(task, running, name, bar, done, named=named)

@@ -11,7 +11,7 @@ from cyclopts import Parameter
 
 from saddlepoint.runs.settings import EvaluateSettings
 
-from . import folders, show
+from . import runs_shown, show
 from .cluster import first
 from .errors import LibraryError, UsageError, library, usage
 from .flags import ImagesRunning, check_models, given, takes
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from saddlepoint.doctor import Finding
     from saddlepoint.evaluation import EvaluationProgress
     from saddlepoint.runs import Run
-    from saddlepoint.runs.evaluating import EvaluationTask
+    from saddlepoint.runs.evaluation_task import EvaluationTask
 
 __all__ = ["evaluate"]
 
@@ -60,7 +60,7 @@ def evaluate(
         running: Where things go and how much is said.
     """
     from saddlepoint.runs import EvaluationMetrics
-    from saddlepoint.runs.evaluating import EvaluationTask
+    from saddlepoint.runs.evaluation_task import EvaluationTask
 
     running = running or EvaluateRunning()
     loaded = _settings(model, given(settings), running)
@@ -79,11 +79,11 @@ def evaluate(
         metrics = EvaluationMetrics.of(run)
         for line in (*run.warnings, *metrics.notes):
             show.note(f"saddlepoint: note: {line}", quiet=running.quiet)
-        folders.finish(run, folder, running)
+        runs_shown.finish(run, folder, running)
         return 1 if metrics.failures else 0  # numbers are upper bounds where an attack failed
 
     name = f"evaluate-{Path(loaded.data).stem}"
-    return folders.carry_out(task, running, name, partial(_bar, task), done, named=named)
+    return runs_shown.carry_out(task, running, name, partial(_bar, task), done, named=named)
 
 
 @contextmanager

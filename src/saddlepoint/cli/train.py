@@ -14,12 +14,12 @@ from cyclopts import Parameter
 
 from saddlepoint.runs.settings import TrainSettings
 
-from . import folders, progress
+from . import progress, runs_shown
 from .flags import Running, check_models, given, takes
 
 if TYPE_CHECKING:
     from saddlepoint.runs import Run
-    from saddlepoint.runs.trainings import TrainingTask
+    from saddlepoint.runs.training_task import TrainingTask
     from saddlepoint.training import TrainingProgress
 
 __all__ = ["train"]
@@ -64,7 +64,7 @@ def train(*, settings: Any = None, running: TrainRunning | None = None) -> int:
         running: Where things go and how much is said.
     """
     from saddlepoint.runs.training_parts import line_to_evaluate
-    from saddlepoint.runs.trainings import TrainingTask
+    from saddlepoint.runs.training_task import TrainingTask
 
     running = running or TrainRunning()
     if not str(given(settings).get("model") or "").isidentifier():
@@ -79,11 +79,11 @@ def train(*, settings: Any = None, running: TrainRunning | None = None) -> int:
 
     def done(run: "Run", folder: Path) -> int:
         line = line_to_evaluate(task.settings, folder)
-        folders.finish(run, folder, running, f"evaluate it with: {line}")
+        runs_shown.finish(run, folder, running, f"evaluate it with: {line}")
         return 0
 
     name = f"train-{Path(loaded.data).stem}-{Path(loaded.model.partition(':')[0]).stem}"
-    return folders.carry_out(task, running, name, partial(_shown, task), done)
+    return runs_shown.carry_out(task, running, name, partial(_shown, task), done)
 
 
 @contextmanager

@@ -5,7 +5,7 @@
 the numbers of the tables in a small file, and `write_tables` puts them into a document.
 """
 
-from saddlepoint.experiments.building import FULL
+from saddlepoint.experiments.block_parts import FULL
 from saddlepoint.experiments.catalogue import EXPERIMENTS, find
 from saddlepoint.experiments.costs import Estimate, at_most, estimate
 from saddlepoint.experiments.document import named_tables, write_tables

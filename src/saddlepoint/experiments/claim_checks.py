@@ -11,7 +11,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Literal, NamedTuple, final
 
-from saddlepoint.experiments.building import missing
+from saddlepoint.experiments.block_parts import missing
 from saddlepoint.experiments.catalogue import find
 from saddlepoint.experiments.finished import Attacked, Results, Source
 from saddlepoint.experiments.pairs import mean_gain, verdict_pairs

@@ -12,7 +12,7 @@ import torch
 
 from saddlepoint import models
 from saddlepoint.calls import call
-from saddlepoint.experiments.building import FULL, gradient_count, missing
+from saddlepoint.experiments.block_parts import FULL, gradient_count, missing
 from saddlepoint.experiments.plan import RESTARTS, Block, Experiment
 from saddlepoint.experiments.runner import Setup
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from saddlepoint import data
-from saddlepoint.experiments import building
+from saddlepoint.experiments import block_parts
 from saddlepoint.experiments.finished import Attacked, Results, Source
 from saddlepoint.experiments.measurements import Distances, Residuals
 from saddlepoint.experiments.plan import AVERAGE
@@ -260,7 +260,7 @@ def _thumbnails(results: Results) -> list[Sheet]:
         weights = group_weights(results, item.method).get("linf")
         if weights is None or not isinstance(block.settings, UniversalSettings):
             continue
-        images = building.load_images(block.settings.data, item.images)
+        images = block_parts.load_images(block.settings.data, item.images)
         size = block.settings.group_size
         groups, _ = data.group(images.x, images.y, size, seed=item.seed, by_class=True)
         firsts: dict[int, int] = {}

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import torch
 
-from saddlepoint.experiments import building
+from saddlepoint.experiments import block_parts
 from saddlepoint.experiments.costs import seconds_per_gradient
 from saddlepoint.experiments.places import complete_in
 from saddlepoint.experiments.plan import Block, Experiment, Row
@@ -71,12 +71,12 @@ def _block(
 ) -> float:
     """Seconds for some rows of a block: the first and the last are tried, which is average and min-max."""
     limit = setup.images(experiment, block)
-    images = building.load_images(block.settings.data, limit, setup.download)
-    networks = [building.load_network(name, setup.parameters) for name in block.networks]
+    images = block_parts.load_images(block.settings.data, limit, setup.download)
+    networks = [block_parts.load_network(name, setup.parameters) for name in block.networks]
     settings = block.settings.model_copy(update={"seed": setup.seed})
-    whole = building.build_problem(block, settings, images, networks)
+    whole = block_parts.build_problem(block, settings, images, networks)
     each = sum(seconds_per_gradient(block.settings.data, letter) for letter in block.letters)
-    each *= building.gradient_count(block) * len(images.x) / len(whole)
+    each *= block_parts.gradient_count(block) * len(images.x) / len(whole)
     count = min(len(whole), _ROWS, max(_LEAST, round(_SECONDS / each)))
     part = whole.take(torch.arange(count))
     tried = [_seconds(block, row, setup, part, clock) for row in {rows[0], rows[-1]}]

@@ -16,7 +16,7 @@ from typing import Any, final
 from torch import Tensor, nn
 
 from saddlepoint import report, runs
-from saddlepoint.experiments import building
+from saddlepoint.experiments import block_parts
 from saddlepoint.experiments.measurements import MeasureSettings, measure
 from saddlepoint.experiments.places import check_place, complete_in, line_of
 from saddlepoint.experiments.plan import (
@@ -135,12 +135,12 @@ def reproduce(
     blocks = [block for block in experiment.blocks if block.key not in missing]
     measurements = [m for m in experiment.measurements if m.block.key not in missing]
     if not blocks and not measurements:
-        names = building.missing(
+        names = block_parts.missing(
             [name for block in _settings(experiment) for name in block.networks], setup.parameters
         )
         raise ValueError(
             f"`{experiment.name}` must have networks to attack, got "
-            f"{building.explain_missing(names)}."
+            f"{block_parts.explain_missing(names)}."
         )
     target = folder / setup.labels / setup.method
     # Before any process writes there.
@@ -158,8 +158,8 @@ def skipped(experiment: Experiment, parameters: Path | None = None) -> dict[str,
     """
     reasons = {}
     for block in _settings(experiment):
-        if names := building.missing(block.networks, parameters):
-            reasons[block.key] = building.explain_missing(names)
+        if names := block_parts.missing(block.networks, parameters):
+            reasons[block.key] = block_parts.explain_missing(names)
     return reasons
 
 
@@ -221,7 +221,7 @@ class _Runner:
             batch_size=_CHUNK,
         )
         problem = self._problem(block, settings, images, networks)
-        record = self._record(settings, building.describe(settings), problem, block)
+        record = self._record(settings, block_parts.describe(settings), problem, block)
 
         def work(execution: runs.Execution, _: object) -> None:
             twin = self._twin(record, block, row)
@@ -246,7 +246,7 @@ class _Runner:
     ) -> AbstractProblem:
         """The problem of a block, one for all its rows: predicted labels are asked for when it is made."""
         if self._built is None or self._built[0] != block.key:
-            problem = building.build_problem(block, settings, images, networks)
+            problem = block_parts.build_problem(block, settings, images, networks)
             self._built, self._seen = (block.key, problem), {}
         return self._built[1]
 
@@ -254,7 +254,7 @@ class _Runner:
         block = measurement.block
         images, networks = self._materials(block)
         settings = block.settings.model_copy(update={"seed": self.setup.seed})
-        problem = building.build_problem(block, settings, images, networks)
+        problem = block_parts.build_problem(block, settings, images, networks)
         plain = {**asdict(block), "settings": settings.model_dump()}
         asked = MeasureSettings(
             measurement={**asdict(measurement), "block": plain},
@@ -328,11 +328,11 @@ class _Runner:
         data, limit = block.settings.data, self.setup.images(self.experiment, block)
         if (data, limit) not in self._images:
             with World.current().one_then_all():
-                images = building.load_images(data, limit, self.setup.download)
+                images = block_parts.load_images(data, limit, self.setup.download)
             self._images = {(data, limit): images}
         for name in block.networks:
             if name not in self._networks:
-                self._networks[name] = building.load_network(name, self.setup.parameters)
+                self._networks[name] = block_parts.load_network(name, self.setup.parameters)
         return self._images[data, limit], [self._networks[name] for name in block.networks]
 
     def _tell(self, label: str, fraction: float) -> None:

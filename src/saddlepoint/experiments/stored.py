@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from saddlepoint import models
-from saddlepoint.experiments.building import describe
+from saddlepoint.experiments.block_parts import describe
 from saddlepoint.experiments.finished import Attacked, Results, Source, collect
 from saddlepoint.experiments.places import publishing
 from saddlepoint.experiments.plan import LABELS, METHODS, Block, Experiment, Row

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from saddlepoint.experiments.building import domain_names
+from saddlepoint.experiments.block_parts import domain_names
 from saddlepoint.experiments.finished import Attacked, Results, Source, lowered
 from saddlepoint.experiments.image_groups import IMAGE_GROUPS
 from saddlepoint.experiments.measurements import Distances, NetworkAccuracy, Residuals, Times

@@ -7,7 +7,7 @@ from math import isfinite
 from pathlib import Path
 from typing import Any
 
-from saddlepoint.experiments.building import domain_names
+from saddlepoint.experiments.block_parts import domain_names
 from saddlepoint.experiments.finished import Results
 from saddlepoint.experiments.plan import LABELS, METHODS, Experiment
 from saddlepoint.experiments.summary import tables_of

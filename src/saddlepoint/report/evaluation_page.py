@@ -16,7 +16,7 @@ from saddlepoint.report import charts, words
 from saddlepoint.report.pictures import picture, sign_picture
 from saddlepoint.report.template import render_template
 from saddlepoint.runs import Accuracies, DomainMetrics, EvaluationMetrics, Run, settings_of
-from saddlepoint.runs.evaluations import prefix_of
+from saddlepoint.runs.evaluation_tables import prefix_of
 from saddlepoint.runs.settings import EvaluateSettings
 
 __all__ = [

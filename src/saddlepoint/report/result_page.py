@@ -9,7 +9,7 @@ from pathlib import Path
 from saddlepoint.problems import AbstractProblem
 from saddlepoint.report.page import MAX_BYTES, render
 from saddlepoint.runs.drawn import write_drawn
-from saddlepoint.runs.evaluations import Result
+from saddlepoint.runs.evaluation_tables import Result
 from saddlepoint.runs.unsaved import as_run, evaluation_as_run
 from saddlepoint.solver import AttackResult
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from saddlepoint.runs.comparable import Entry
     from saddlepoint.runs.counting import lift, summarise
-    from saddlepoint.runs.evaluating import finish_evaluation
+    from saddlepoint.runs.evaluation_task import finish_evaluation
     from saddlepoint.runs.execute import Execution, RunInterrupted, in_pages, opened
     from saddlepoint.runs.hashing import hash_model, hash_settings, hash_tensors
     from saddlepoint.runs.metric_parts import HeldOut
@@ -86,7 +86,7 @@ __all__ = [
 _FILES = (
     "comparable",
     "counting",
-    "evaluating",
+    "evaluation_task",
     "execute",
     "hashing",
     "metric_parts",

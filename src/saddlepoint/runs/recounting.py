@@ -17,7 +17,7 @@ from saddlepoint.models import Card
 from saddlepoint.projections import LpBall
 from saddlepoint.runs import texts
 from saddlepoint.runs.counting import summarise
-from saddlepoint.runs.evaluations import evaluation_metrics, prefix_of
+from saddlepoint.runs.evaluation_tables import evaluation_metrics, prefix_of
 from saddlepoint.runs.metrics import (
     AttackMetrics,
     DomainMetrics,

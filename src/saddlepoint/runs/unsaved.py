@@ -14,7 +14,7 @@ from saddlepoint.rules import AbstractWeightRule, Average, Entropic, Fixed, MinM
 from saddlepoint.runs import texts
 from saddlepoint.runs.build import begun, hashes_of
 from saddlepoint.runs.counting import summarise
-from saddlepoint.runs.evaluations import (
+from saddlepoint.runs.evaluation_tables import (
     ALONE,
     Result,
     as_domains,

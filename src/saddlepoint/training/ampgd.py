@@ -38,7 +38,7 @@ from saddlepoint.rules import AbstractWeightRule, Average, MinMax, WorstCase
 from saddlepoint.solver.evaluate import gradients_enabled
 from saddlepoint.solver.schedule import Schedule
 
-from .inner import (
+from .attack_and_update import (
     TrainingLoss,
     ascend,
     check_batch,

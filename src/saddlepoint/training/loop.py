@@ -25,9 +25,7 @@ from saddlepoint.precision import Precision
 from saddlepoint.solver.evaluate import gradients_enabled
 
 from .abstract_method import AbstractMethod, Plain, Step
-from .batches import Batches, Loader, TrainingProgress, as_batch, as_loader
-from .checkpoints import read_config
-from .inner import (
+from .attack_and_update import (
     ask,
     check_batch,
     check_model,
@@ -36,6 +34,8 @@ from .inner import (
     precisions_of_step,
     step_on,
 )
+from .batches import Batches, Loader, TrainingProgress, as_batch, as_loader
+from .checkpoints import read_config
 from .methods import ADVERSARIAL, MethodOptions, make_method
 from .recipes import Recipe
 from .session import CHECKPOINT, Session, Validation

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from saddlepoint.precision import Precision
 
-from .inner import TrainingLoss
+from .attack_and_update import TrainingLoss
 from .threats import AbstractStart
 
 __all__ = ["StepOptions", "StepStats"]

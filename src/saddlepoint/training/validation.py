@@ -14,8 +14,8 @@ from saddlepoint.loaders import batches
 from saddlepoint.losses import fooled
 
 from .ampgd import perturb
+from .attack_and_update import ask, check_batch, evaluating
 from .distributed import World
-from .inner import ask, check_batch, evaluating
 from .threats import Checked, RandomStart, Threat, ThreatLike, ZeroStart, check_threats
 
 __all__ = ["validate"]

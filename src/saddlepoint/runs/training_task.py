@@ -40,9 +40,9 @@ from saddlepoint.runs.training_parts import (
     unwrapped,
 )
 from saddlepoint.training import Recipe, Threat, TrainingProgress
+from saddlepoint.training.attack_and_update import faster_precision
 from saddlepoint.training.checkpoints import read_epochs
 from saddlepoint.training.distributed import World
-from saddlepoint.training.inner import faster_precision
 from saddlepoint.training.methods import with_radii
 from saddlepoint.training.session import CHECKPOINT
 

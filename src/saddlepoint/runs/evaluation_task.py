@@ -24,7 +24,7 @@ from saddlepoint.problems import AbstractProblem, Ensemble, Model, Product
 from saddlepoint.projections import LpBall
 from saddlepoint.runs import texts
 from saddlepoint.runs.build import evaluated_problem, record_of
-from saddlepoint.runs.evaluations import Result, evaluation_metrics, evaluation_tensors
+from saddlepoint.runs.evaluation_tables import Result, evaluation_metrics, evaluation_tensors
 from saddlepoint.runs.execute import Execution
 from saddlepoint.runs.metrics import Examined, examined
 from saddlepoint.runs.preparing import with_precisions
