@@ -30,17 +30,28 @@ COMMANDS = {
 }
 
 
+def stopped(
+    words: tuple[object, ...],
+    pages: int,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> str:
+    """What a command says that Ctrl-C stops after so many pages, or before the first validation."""
+    with monkeypatch.context() as patch:
+        patch.setattr(runs.Store, "put", after(pages, runs.Store.put))
+        patch.setattr(training, "validate", after(0, training.validate))
+        assert inside(*words) == 130
+    return capsys.readouterr().err
+
+
 @pytest.mark.parametrize("name", COMMANDS)
 def test_the_line_of_a_stopped_run_continues_it(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
     out = Path("my runs") / name
-    with monkeypatch.context() as patch:
-        patch.setattr(runs.Store, "put", after(2, runs.Store.put))
-        patch.setattr(training, "validate", after(0, training.validate))
-        assert inside(*COMMANDS[name], "--out", out) == 130
-    line = capsys.readouterr().err.splitlines()[-1].removeprefix("continue with: ")
+    said = stopped((*COMMANDS[name], "--out", out), 2, monkeypatch, capsys)
+    line = said.splitlines()[-1].removeprefix("continue with: ")
     assert runs.Run.read(out).status == "interrupted"
     assert inside("report", out) == 2
     assert capsys.readouterr().err.rstrip().endswith(f"continue it with: {line}")
@@ -59,10 +70,8 @@ def test_the_line_of_a_stopped_run_saves_images_and_says_as_much_as_was_asked_fo
     folder = tmp_path / "my images"
     words = (*COMMANDS["evaluate"], "--out", tmp_path / "run", "--save-images", folder)
     words += ("--quiet", "--json")
-    with monkeypatch.context() as patch:
-        patch.setattr(runs.Store, "put", after(2, runs.Store.put))
-        assert inside(*words) == 130
-    line = capsys.readouterr().err.splitlines()[-1].removeprefix("continue with: ")
+    said = stopped(words, 2, monkeypatch, capsys)
+    line = said.splitlines()[-1].removeprefix("continue with: ")
     last = ["--save-images", str(folder), "--quiet", "--json", "--resume"]
     assert shlex.split(line)[-5:] == last
 
@@ -125,3 +134,77 @@ def test_a_signal_outside_the_work_itself_ends_a_command_as_ctrl_c_does(
     (ended,) = nursery.run(*words, "--out", "run", cwd=tmp_path, patch=patch)
     assert ended.code == 130, ended.err
     assert ended.err.rstrip().endswith(last)
+
+
+# A model that cannot be hashed: that is said, and no line is given that is refused.
+NETS = """
+import saddlepoint as sp
+from torch import nn
+
+class Odd(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.network = sp.models.load("mnist-c")
+        self.odd = (number for number in ())
+
+    def forward(self, x):
+        return self.network(x)
+
+def odd():
+    return Odd().eval()
+
+def plain():
+    return sp.models.load("mnist-a")
+"""
+SHORT: tuple[object, ...] = ("--data", "mnist-sample", "--limit", 4, "--batch-size", 2)
+UNHASHED = {
+    "attack": (
+        "attack",
+        "ensemble",
+        "--models",
+        "odd_nets.py:odd",
+        "--eps",
+        0.1,
+        "--steps",
+        2,
+        *SHORT,
+    ),
+    "victim": (
+        *("attack", "ensemble", "--models", "odd_nets.py:plain", "--victims", "odd_nets.py:odd"),
+        *("--eps", 0.1, "--steps", 2, *SHORT),
+    ),
+    "evaluate": ("evaluate", "odd_nets.py:odd", "--threat", "linf:0.1", "--no-doctor", *SHORT),
+    "train": (
+        *("train", "--data", "mnist-sample", "--model", "odd_nets.py:odd", "--limit", 40),
+        *("--held-out", 8, "--epochs", 1, "--threat", "linf:0.1", "--steps", 1, "--test-images", 4),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", UNHASHED)
+def test_a_run_that_cannot_be_continued_says_so_at_the_start_and_when_it_is_stopped(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("odd_nets.py").write_text(NETS)
+    words = (*UNHASHED[name], "--out", "run")
+    said = stopped(words, 1, monkeypatch, capsys)
+    record = runs.Run.read(Path("run"))
+    assert "" in {*record.hashes.models.values(), *record.hashes.victims.values()}
+    begun, ended = said.split("\nstopped: ")
+    assert "cannot be continued if it is stopped" in begun
+    assert "odd cannot be hashed" in begun
+    assert "cannot be continued: " in ended
+    assert "odd cannot be hashed" in ended
+    assert "--resume" not in ended
+    assert inside("report", "run") == 2
+    told = capsys.readouterr().err
+    assert "cannot be continued: " in told
+    assert "--resume" not in told
+    assert inside(*words, "--resume") == 2  # as was said
+    assert "nobody can say whether it has changed" in capsys.readouterr().err
+    # The remedy works.
+    line = told.rpartition("begin again with: ")[2]
+    assert shlex.split(line)[-1] == "--overwrite"
+    assert inside(*shlex.split(line)[1:]) == 0
+    assert runs.finished(Path("run")).status == "complete"
