@@ -160,15 +160,31 @@ class TestSchedule:
         plan = Schedule(9, restart=1)
         eps = torch.tensor([1.0, 40.0])
         torch.testing.assert_close(plan.ball(LpBall(1, eps), 3).eps, 3 * eps)
-        assert plan.entries(LpBall(1, eps), 784, 0).tolist() == [78, 78]
-        assert plan.entries(LpBall(1, eps), 784, 8).tolist() == [1, 20]
+        delta = torch.zeros(2, 784)
+        assert plan.entries(LpBall(1, eps), delta, 0).tolist() == [78, 78]
+        assert plan.entries(LpBall(1, eps), delta, 8).tolist() == [1, 20]
         for row in range(2):
-            alone = [plan.entries(LpBall(1, eps[row].item()), 784, n) for n in range(9)]
-            assert alone == [plan.entries(LpBall(1, eps), 784, n)[row].item() for n in range(9)]
+            alone = [plan.entries(LpBall(1, eps[row].item()), delta, n) for n in range(9)]
+            assert alone == [plan.entries(LpBall(1, eps), delta, n)[row].item() for n in range(9)]
+
+    @pytest.mark.parametrize("each", [False, True], ids=["one radius", "radii"])
+    def test_the_first_restart_moves_two_thirds_of_what_the_projection_left(self, each):
+        plan, eps = Schedule(9, restart=0), torch.tensor([8.0, 8.0, 8.0, 8.0])
+        ball = LpBall(1, eps if each else 8.0)
+        delta = torch.zeros(4, 1, 28, 28)
+        for row, count in enumerate((0, 12, 31, 784)):
+            delta[row].view(-1)[:count] = -0.1
+        first = torch.as_tensor(plan.entries(ball, delta, 0))
+        assert first.unique().tolist() == [39]  # a twentieth of 784
+        # Half as many as the radius at least, a twentieth at most.
+        assert plan.entries(ball, delta, 1).tolist() == [4, 8, 20, 39]
+        assert plan.most_entries(8.0, 784, 1) == 39
 
     def test_entries_only_for_p_1_and_never_more_than_there_are(self):
         plan = Schedule(9, restart=1)
-        assert plan.entries(LpBall(2, 2.0), 784, 3) is None
-        assert Schedule(9, restart=0).entries(LpBall(1, 2.0), 784, 3) is None
-        assert plan.entries(LpBall(1, 500.0), 12, 0) == 12
-        assert Schedule(1, restart=1).entries(LpBall(1, 10.0), 784, 0) == 78
+        assert plan.entries(LpBall(2, 2.0), torch.zeros(1, 784), 3) is None
+        assert plan.entries(LpBall(1, 500.0), torch.zeros(1, 12), 0) == 12
+        assert Schedule(9, restart=0).entries(LpBall(1, 500.0), torch.ones(1, 12), 3).tolist() == [
+            12
+        ]
+        assert Schedule(1, restart=1).entries(LpBall(1, 10.0), torch.zeros(1, 784), 0) == 78

@@ -121,21 +121,45 @@ class Schedule:
         longest = 2.0 if self.restart else 1.5
         return longest * (1 + math.cos(math.pi * number / self.steps)) / 2
 
-    def entries(self, ball: LpBall, size: int, number: int) -> int | Tensor | None:
-        """How many entries of a row move for p = 1, one number or (B,); None leaves it to `steps.steepest`.
+    def entries(self, ball: LpBall, delta: Tensor, number: int) -> int | Tensor | None:
+        """How many entries of a row move for p = 1 from delta, (B, ...): one number or (B,); None for other p.
 
-        In a restart that begins in a larger ball a tenth of all `size` entries move at first, half as many as
-        the radius in the end, on a logarithmic scale: small changes of many entries at first, and large
-        ones of few in the end, which is what an l1 ball has room for.
+        Small changes of many entries at first, and large ones of few in the end, which is what an l1 ball has
+        room for. How few depends on the network, so that the first restart asks delta: it begins with a
+        twentieth of all entries, and goes on with two thirds of those that the projection has left (as in
+        l1-APGD, Croce & Hein, 2021). The others, in balls that shrink, have a plan, see `most_entries`.
         """
-        if ball.p != 1 or not self.restart:
+        if ball.p != 1:
             return None
-        passed = number / max(self.steps - 1, 1)
+        size, left = delta[0].numel(), None
+        if number and not self.restart:
+            left = (delta.flatten(1).count_nonzero(dim=1) / 1.5).long()
         if not isinstance(ball.eps, Tensor):
-            least = min(max(math.ceil(ball.eps / 2), 1), size)
-            most = max(least, size // 10)
-            return round(most * math.pow(least / most, passed))
+            planned = self.most_entries(ball.eps, size, number)
+            return planned if left is None else left.clamp(_fewest(ball.eps, size), planned)
         few = (ball.eps.double() / 2).ceil().clamp(1, size)
-        many = few.clamp(min=size // 10)
-        counts: Tensor = (many * (few / many) ** passed).round().long()
-        return counts
+        most = few.clamp(min=size // self._share)
+        counts: Tensor = (most * (few / most) ** self._passed(number)).round().long()
+        return counts if left is None else left.clamp(few.long(), counts)
+
+    def most_entries(self, eps: float, size: int, number: int) -> int:
+        """What no row with `size` entries exceeds in a ball of this radius.
+
+        Restarts that begin in a larger ball have a plan, and this is it: a tenth of all entries at first, half
+        as many as the radius in the end, on a logarithmic scale.
+        """
+        few = _fewest(eps, size)
+        most = max(few, size // self._share)
+        return round(most * math.pow(few / most, self._passed(number)))
+
+    @property
+    def _share(self) -> int:
+        return 10 if self.restart else 20
+
+    def _passed(self, number: int) -> float:
+        return number / max(self.steps - 1, 1) if self.restart else 0.0
+
+
+def _fewest(eps: float, size: int) -> int:
+    """Entries that an l1 ball has room for: half as many as the radius, at least one."""
+    return min(max(math.ceil(eps / 2), 1), size)

@@ -101,7 +101,9 @@ class Descent(AbstractWalk):
             gradient, spent = gradient + found, self.estimator.cost * problem.samples
         self.watch.gradient(problem, here.shown, gradient, stream=here.stream, step=number)
         length = self.schedule.length(number)
-        entries = self.schedule.entries(here.ball, here.delta[0].numel(), number)
+        entries = None
+        if self.estimator is None:  # estimates were measured with the few of `steepest`
+            entries = self.schedule.entries(here.ball, here.delta, number)
         ahead = self.schedule.ball(here.ball, number + 1)
         bounds = problem.lower, problem.upper
         most = self._most(here) if isinstance(entries, Tensor) else None
@@ -113,8 +115,7 @@ class Descent(AbstractWalk):
         if self.largest is None:
             self.largest = float(torch.as_tensor(here.ball.eps).max())
         size = here.delta[0].numel()
-        found = self.schedule.entries(here.ball._with_radius(self.largest), size, here.number)
-        assert isinstance(found, int)
+        found = self.schedule.most_entries(self.largest, size, here.number)
         return min(found + 1, size)  # one more: powers are rounded otherwise there
 
     def take(self, rows: Tensor) -> None:

@@ -115,7 +115,7 @@ class Threat(Brief):
                 delta,
                 -gradient,
                 plan.length(number),
-                plan.entries(self.ball, delta[0].numel(), number),
+                plan.entries(self.ball, delta, number),
             )
         if self.ball.p == 1 and self.direction is not raw:
             # The largest entries are sought among those that the box lets move.
