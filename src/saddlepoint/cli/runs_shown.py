@@ -7,6 +7,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from saddlepoint.runs.settings import TrainSettings
+
 from . import progress, show
 from .cluster import joined, processes
 from .errors import UsageError, data_taken, library, usage
@@ -94,7 +96,12 @@ class _Shown:
         given = self.named or station in ("record", "open", "work")
         taken = data_taken(self.asked.data, given=given)
         shown = self.progress.get(station, nullcontext)
-        with taken, usage() if mendable else library(), shown() as told:
+        meant: AbstractContextManager[None] = usage() if mendable else library()
+        if station == "work" and isinstance(self.asked, TrainSettings):
+            meant = (
+                nullcontext()
+            )  # a training checks its settings itself; `main` tells what they are
+        with taken, meant, shown() as told:
             yield told
 
     def assembled(self, images: int) -> None:
