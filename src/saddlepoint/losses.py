@@ -213,7 +213,7 @@ def finite(logits: Tensor) -> Tensor:
         >>> finite(torch.tensor([[1.0, 2.0], [float("inf"), 1.0], [float("nan"), 1.0]]))
         tensor([ True, False, False])
     """
-    return logits.abs().amax(dim=-1).isfinite()  # several times faster than isfinite().all()
+    return logits.abs().amax(dim=-1) < torch.inf  # several times faster than isfinite().all()
 
 
 def _margin(logits: Tensor, labels: Tensor) -> Tensor:

@@ -14,7 +14,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import saddlepoint as sp
 from saddlepoint.projections import solvers
-from saddlepoint.solver import watch
+from saddlepoint.solver import best, watch
 from saddlepoint.solver.restart import Restart
 
 ATEN = torch.ops.aten
@@ -105,6 +105,7 @@ def test_a_step_asks_at_most_twice(
     # What an accelerator would see: on a CPU a question costs nothing, and more of them are asked.
     monkeypatch.setattr(watch, "_PATIENCE", {})
     monkeypatch.setattr(solvers, "_PASSES", {})
+    monkeypatch.setattr(best, "_ASKED", ())
     few, many = (questions(domains, ball, steps, restarts) for steps in (16, 48))
     assert few > 0
     assert (many - few) / (32 * restarts) <= 2
@@ -117,6 +118,7 @@ def test_a_step_asks_at_most_twice_while_rows_leave(
 ) -> None:
     monkeypatch.setattr(watch, "_PATIENCE", {})
     monkeypatch.setattr(solvers, "_PASSES", {})
+    monkeypatch.setattr(best, "_ASKED", ())
     asked, copied = Questions(), Copies()
     begun: list[tuple[int, int]] = []  # rows, and questions before an iterate is evaluated
     as_it_is = Restart._evaluate

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 
 import saddlepoint as sp
-from saddlepoint.solver.evaluate import evaluate
-from saddlepoint.solver.steps import movable, step
+from saddlepoint.solver.best import Best
+from saddlepoint.solver.evaluate import Evaluation, evaluate
+from saddlepoint.solver.steps import linf_move, movable, step, within_ball
 
 
 def random_box(seed: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
@@ -50,3 +52,64 @@ def test_the_gradient_is_that_of_the_weighted_sum() -> None:
     for given in (weights, weights.double()):
         point = evaluate(problem, problem.zeros(), sp.cw_margin)
         assert torch.equal(point.gradient(given), wanted)
+
+
+def rows_of(number: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+    """A radius for every row."""
+    return torch.full((number,), 0.1, dtype=dtype)
+
+
+@pytest.mark.parametrize("eps", [0.1, rows_of(6)], ids=["one radius", "a radius per row"])
+def test_a_box_cut_to_a_linf_ball_is_all_that_bounds_a_step(eps: float | torch.Tensor) -> None:
+    ball = sp.LpBall(torch.inf, eps)
+    for seed in range(5):
+        delta, lower, upper, gradient = (part.float() for part in random_box(seed))
+        problem = sp.Ensemble([torch.nn.Identity()], -lower, torch.zeros(6, dtype=torch.long))
+        problem.lower, problem.upper = lower, upper
+        part = within_ball(problem, ball)
+        moved = linf_move(ball, delta, gradient, 1.3).clamp(part.lower, part.upper)
+        assert torch.equal(moved, step(ball, lower, upper, delta, gradient, 1.3))
+        assert not torch.equal(moved, delta)
+        assert torch.equal(problem.lower, lower)  # the one that was given is as it was
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_one_radius_and_the_same_for_every_row_project_alike(dtype: torch.dtype) -> None:
+    delta, lower, upper, _ = (part.to(dtype) for part in random_box(0))
+    points = 3 * delta
+    found = sp.linf(0.1).project(points, lower, upper)
+    assert torch.equal(found, sp.linf(rows_of(6, dtype)).project(points, lower, upper))
+    assert bool((found.abs() <= torch.tensor(0.1, dtype=dtype)).all())
+
+
+def offered(best: Best, rows: torch.Tensor, seed: int, share: float) -> torch.Tensor:
+    """Offer an iterate that is better in about a share of its rows."""
+    draw = torch.Generator().manual_seed(seed)
+    losses = torch.rand(len(rows), 2, generator=draw) - 0.5 * seed
+    losses[torch.rand(len(rows), generator=draw) >= share] = 99.0
+    weights = torch.rand(len(rows), 2, generator=draw, dtype=torch.float64)
+    delta = torch.rand(len(rows), 4, generator=draw)
+    nothing = losses < -9
+    point = Evaluation(losses, nothing, ~nothing, lambda weights: delta, 1)
+    return best.offer(rows, delta, weights, point)
+
+
+@pytest.mark.parametrize("share", [0.0, 0.5, 1.0])
+def test_the_best_iterate_does_not_depend_on_what_may_be_asked(
+    share: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a CPU iterates that are better nowhere or everywhere are not copied row by row."""
+    x, y = torch.rand(5, 4), torch.zeros(5, dtype=torch.long)
+    found = []
+    for asked in ("cpu",), ():
+        monkeypatch.setattr("saddlepoint.solver.best._ASKED", asked)
+        best = Best.none(sp.Ensemble([torch.nn.Identity()] * 2, x, y), 3)
+        told = [offered(best, torch.arange(5), 1, 1.0)]
+        told.append(offered(best, torch.arange(5), 2, share))
+        told.append(offered(best, torch.tensor([1, 3, 4]), 3, share))
+        kept = best.kept
+        found.append((*told, kept.delta, kept.weights, kept.losses, kept.fooled))
+    for one, two in zip(*found, strict=True):
+        assert one.dtype == two.dtype
+        assert torch.equal(one, two)
+    assert bool(found[0][0].all())

@@ -119,6 +119,8 @@ class AbstractProblem(ABC):
     def logits(self, delta: Tensor, stream: int = 0) -> Tensor:
         """Logits of every domain, (B, K, C)."""
         outputs = [self.domain_logits(delta, k, stream) for k in range(self.num_domains)]
+        if len(outputs) == 1:
+            return outputs[0].unsqueeze(1)
         if len({output.shape for output in outputs}) > 1:
             first: dict[int, str] = {}
             for output, name in zip(outputs, self.names, strict=True):

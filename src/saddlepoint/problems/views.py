@@ -82,6 +82,8 @@ class _Views(AbstractProblem):
     def view(self, delta: Tensor, domain: int, stream: int = 0) -> Tensor:
         """What the model of a domain is shown: the perturbed images as its transform makes them, (B, ...)."""
         transform = self.transforms[self.pairs[domain][1]]
+        if transform is identity:
+            return self.images(delta)
         uniforms = None
         if transform.num_draws:
             draw = stream * len(self.pairs) + domain

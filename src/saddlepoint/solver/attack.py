@@ -29,7 +29,7 @@ from saddlepoint.solver.lowering import choose_precisions
 from saddlepoint.solver.restart import Restart
 from saddlepoint.solver.result import AttackResult, Callback, keep_partial
 from saddlepoint.solver.schedule import divided, restart_length
-from saddlepoint.solver.steps import random_point, within_box
+from saddlepoint.solver.steps import random_point, within_ball, within_box
 from saddlepoint.solver.watch import Watch
 
 __all__ = ["attack", "attack_unchecked"]
@@ -205,6 +205,7 @@ def attack_unchecked(
 
     def solve(part: AbstractProblem, ball: LpBall, delta: Tensor, report: Report) -> AttackResult:
         ball, best = within_box(ball, part), Best.none(part, setup.steps)
+        part = within_ball(part, ball)
         rows = torch.arange(len(part), device=delta.device)
         watch = Watch(loss, targeted=targeted, precisions=precisions)
         try:

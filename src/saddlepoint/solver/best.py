@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import final
+from functools import cached_property
+from typing import NamedTuple, final
 
 import torch
 from torch import Tensor
@@ -13,32 +14,52 @@ from saddlepoint.problems import AbstractProblem
 from saddlepoint.solver.evaluate import Evaluation
 from saddlepoint.solver.result import AttackResult, History
 
-__all__ = ["Best", "improves", "may_be_kept"]
+__all__ = ["Best", "Mark", "improves", "may_be_kept"]
 
 
-def improves(
-    fooled: Tensor, losses: Tensor, fooled_before: Tensor, losses_before: Tensor
-) -> Tensor:
+# Where a question costs nothing: an accelerator would have to stop for it.
+_ASKED = ("cpu",)
+
+
+@final
+class Mark(NamedTuple):
+    """What an iterate has to beat.
+
+    Attributes:
+        hits: Domains that the best one so far fools, (n,).
+        worst: What the worst loss must be below at as many of them, (n,): that of the best one so far, less
+            what rounding explains. An iterate visited again differs by rounding alone and is not better.
+    """
+
+    hits: Tensor
+    worst: Tensor
+
+    @staticmethod
+    def of(fooled: Tensor, losses: Tensor) -> Mark:
+        """That of an iterate, of which fooled, boolean, and losses are (n, K)."""
+        worst = losses.amax(dim=1)
+        rounding = 32 * torch.finfo(worst.dtype).eps * (1 + worst.abs().clamp_max(1e30))
+        return Mark(fooled.sum(dim=1), worst - rounding)
+
+
+def improves(fooled: Tensor, losses: Tensor, before: Mark) -> Tensor:
     """Whether an iterate is better than another: more domains fooled, or as many at a lower worst loss.
 
     Args:
         fooled: Of the iterate, (n, K), boolean.
         losses: Of the iterate, (n, K).
-        fooled_before: Of the best one so far, (n, K), boolean.
-        losses_before: Of the best one so far, (n, K).
+        before: Of the best one so far.
 
     Returns:
-        (n,), boolean. An iterate visited again differs by rounding alone and is not better.
+        (n,), boolean.
 
     Example:
         >>> one, two = torch.tensor([[True, False]]), torch.tensor([[True, True]])
-        >>> improves(two, torch.zeros(1, 2), one, torch.zeros(1, 2)).item()
+        >>> improves(two, torch.zeros(1, 2), Mark.of(one, torch.zeros(1, 2))).item()
         True
     """
-    hits, hits_before = fooled.sum(dim=1), fooled_before.sum(dim=1)
-    worst, worst_before = losses.amax(dim=1), losses_before.amax(dim=1)
-    rounding = 32 * torch.finfo(worst.dtype).eps * (1 + worst_before.abs().clamp_max(1e30))
-    return (hits > hits_before) | ((hits == hits_before) & (worst < worst_before - rounding))
+    hits, worst = fooled.sum(dim=1), losses.amax(dim=1)
+    return (hits > before.hits) | ((hits == before.hits) & (worst < before.worst))
 
 
 def may_be_kept(problem: AbstractProblem, step: int, steps: int) -> bool:
@@ -65,6 +86,11 @@ class _Kept:
     weights: Tensor
     losses: Tensor
     fooled: Tensor
+
+    @cached_property
+    def mark(self) -> Mark:
+        """What the next iterate has to beat; as often as nothing is better it stays what it is."""
+        return Mark.of(self.fooled, self.losses)
 
 
 @final
@@ -118,9 +144,11 @@ class Best:
 
     def spend(self, rows: Tensor, number: int | Tensor) -> None:
         """Count evaluations of rows, (n,), in ascending order: one number, or (n,)."""
+        if isinstance(number, int) and not number:
+            return
         if len(rows) == len(self.num_forwards):
             self.num_forwards += number
-        elif not isinstance(number, int) or number:
+        else:
             self.num_forwards[rows] += number
 
     def offer(self, rows: Tensor, delta: Tensor, weights: Tensor, point: Evaluation) -> Tensor:
@@ -140,7 +168,16 @@ class Best:
         def here(mine: Tensor) -> Tensor:
             return mine if every else mine[rows]
 
-        better = improves(point.fooled, point.losses, here(kept.fooled), here(kept.losses))
+        mark = Mark(*map(here, kept.mark))
+        better = improves(point.fooled, point.losses, mark)
+        if better.device.type in _ASKED:
+            if not bool(better.any()):
+                return better
+            if every and bool(
+                better.all()
+            ):  # iterates are nobody else's; rules may write into their weights
+                self.take(delta, weights.to(kept.weights), point)
+                return better
 
         def taken(mine: Tensor, new: Tensor) -> Tensor:
             # Everywhere instead of at the chosen rows: to know them, an accelerator would have to stop.
@@ -169,5 +206,8 @@ class Best:
             history=self.history,
             num_forwards=self.num_forwards,
             completed=self.completed,
-            **vars(self.kept),
+            delta=self.kept.delta,
+            weights=self.kept.weights,
+            losses=self.kept.losses,
+            fooled=self.kept.fooled,
         )

@@ -155,7 +155,7 @@ def _at_once(
         return _gradient(graph, leaf, weights)
 
     losses = total.detach()
-    return Evaluation(losses, hit, numbers & losses.isfinite(), whole, len(draws))
+    return Evaluation(losses, hit, numbers & (losses.abs() < torch.inf), whole, len(draws))
 
 
 def _by_domain(

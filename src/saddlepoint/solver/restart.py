@@ -48,18 +48,23 @@ class _Log:
         """Rows that any iterate was better for, (n,), boolean."""
         found = torch.zeros_like(self._series[0, 0, :, 0], dtype=torch.bool)
         for here, better in self._better:
-            found[here] |= better
+            if len(here) == len(found):  # rows are in order
+                found |= better
+            else:
+                found[here] |= better
         return found
 
     def filled(self) -> Tensor:
         """All of it: a row that has left keeps its last values."""
-        for number, (here, *values) in enumerate(self._told):
+        rows = self._series.shape[2]
+        whole = [values for here, *values in self._told if len(here) == rows]  # rows only leave
+        if whole:
+            for series, values in zip(self._series, zip(*whole, strict=True), strict=True):
+                torch.stack(values, out=series[: len(whole)])
+        for number, (here, *values) in enumerate(self._told[len(whole) :], start=len(whole)):
             for series, value in zip(self._series, values, strict=True):
-                if len(here) == series.shape[1]:
-                    series[number] = value
-                else:
-                    series[number] = series[number - 1]
-                    series[number, here] = value
+                series[number] = series[number - 1]
+                series[number, here] = value
         if self._told:
             last = len(self._told) - 1
             self._series[:, last + 1 :] = self._series[:, last : last + 1]

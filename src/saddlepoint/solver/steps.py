@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from copy import copy
 
 import torch
 from torch import Tensor
@@ -11,7 +12,15 @@ from saddlepoint import directions, streams
 from saddlepoint.problems import AbstractProblem
 from saddlepoint.projections import LpBall
 
-__all__ = ["movable", "random_point", "steepest", "step", "within_box"]
+__all__ = [
+    "linf_move",
+    "movable",
+    "random_point",
+    "steepest",
+    "step",
+    "within_ball",
+    "within_box",
+]
 
 # The direction of each ball; p = 1 has its own, which depends on the radius.
 _STEEPEST: dict[float, directions.Direction] = {
@@ -44,15 +53,17 @@ def step(
         entries: How many of a row move for p = 1, one number or (B,); None is as `steepest` chooses.
         most: No row has more `entries`, see `steepest`.
     """
-    reach = length * _radius(ball, delta)
     if ball.p == math.inf:
-        # Every entry moves by itself, and the projection stops those that the box stops.
-        moved = torch.addcmul(delta, steepest(ball, gradient), reach, value=-1)
-    else:
-        # Entries that the box stops would waste the length of the step.
-        motion = movable(-gradient, delta, lower, upper)
-        moved = delta + reach * steepest(ball, motion, entries, most)
+        return ball._project(linf_move(ball, delta, gradient, length), lower, upper)
+    # Entries that the box stops would waste the length of the step.
+    motion = movable(-gradient, delta, lower, upper)
+    moved = delta + length * _radius(ball, delta) * steepest(ball, motion, entries, most)
     return ball._project(moved, lower, upper)
+
+
+def linf_move(ball: LpBall, delta: Tensor, gradient: Tensor, length: float) -> Tensor:
+    """`step` for p = inf before the projection: every entry moves alone, also where the box will stop it."""
+    return torch.addcmul(delta, gradient.sign(), length * _radius(ball, delta), value=-1)
 
 
 def movable(motion: Tensor, delta: Tensor, lower: Tensor, upper: Tensor) -> Tensor:
@@ -125,6 +136,16 @@ def within_box(ball: LpBall, problem: AbstractProblem) -> LpBall:
     reach = ball.norm(torch.maximum(-problem.lower, problem.upper))
     eps = torch.as_tensor(ball.eps, dtype=reach.dtype, device=reach.device)
     return ball if bool((eps <= reach).all()) else LpBall(ball.p, torch.minimum(eps, reach))
+
+
+def within_ball(problem: AbstractProblem, ball: LpBall) -> AbstractProblem:
+    """The problem with its box cut to the ball, for p = inf, where the box then is all that bounds delta."""
+    if ball.p != math.inf:
+        return problem
+    part, radius = copy(problem), _radius(ball, problem.lower)
+    part.lower = torch.maximum(problem.lower, -radius)
+    part.upper = torch.minimum(problem.upper, radius)
+    return part
 
 
 def _radius(ball: LpBall, delta: Tensor) -> Tensor:

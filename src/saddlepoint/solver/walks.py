@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import NamedTuple, final
@@ -14,7 +15,7 @@ from saddlepoint.projections import LpBall
 from saddlepoint.solver.estimates import Estimator
 from saddlepoint.solver.schedule import Schedule
 from saddlepoint.solver.search import Search
-from saddlepoint.solver.steps import step
+from saddlepoint.solver.steps import linf_move, step
 from saddlepoint.solver.watch import Watch
 
 __all__ = ["AbstractWalk", "Descent", "Here", "Next", "Wandering"]
@@ -101,14 +102,19 @@ class Descent(AbstractWalk):
             gradient, spent = gradient + found, self.estimator.cost * problem.samples
         self.watch.gradient(problem, here.shown, gradient, stream=here.stream, step=number)
         length = self.schedule.length(number)
+        if here.ball.p == math.inf:  # the box lies in the ball, see `within_ball`
+            moved = linf_move(here.ball, here.delta, gradient, length)
+            return Next(moved.clamp_(problem.lower, problem.upper), spent)
         entries = None
         if self.estimator is None:  # estimates were measured with the few of `steepest`
             entries = self.schedule.entries(here.ball, here.delta, number)
         ahead = self.schedule.ball(here.ball, number + 1)
         bounds = problem.lower, problem.upper
         most = self._most(here) if isinstance(entries, Tensor) else None
-        delta = step(ahead, *bounds, here.delta, gradient, length, entries, most)
-        return Next(delta, spent)
+        return Next(
+            step(ahead, *bounds, here.delta, gradient, length, entries, most),
+            spent,
+        )
 
     def _most(self, here: Here) -> int:
         """What no `entries` exceed; the device is asked for the largest radius once: rows only leave."""

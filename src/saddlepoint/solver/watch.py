@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import compress
@@ -91,6 +92,9 @@ class Watch:
     ) -> None:
         """See the gradient that the next step follows, (n, ...), taken at draw `stream`."""
         # A sum is finite only if every entry is, and costs a fraction of looking at each.
+        if _PATIENCE.get(gradient.device.type) == 1 and math.isfinite(gradient.sum().item()):
+            self.check()
+            return
         finite = gradient.flatten(1).sum(dim=1).isfinite()
         self._add(_Observed(problem, delta, stream, step, finite))
 
