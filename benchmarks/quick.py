@@ -151,6 +151,8 @@ def run(store: Store, options: argparse.Namespace) -> None:
         model = load_model(spec, data)
         for text in options.threat:
             ((_, threat),) = texts.threats([text]).items()
+            # What a process imports and sets up when it is first asked is nobody's time.
+            measure(model, x[:2], y[:2], threat.ball, options.seed, turned=False)
             settings = {
                 "network": _digest(spec),
                 **{key: getattr(options, key) for key in ("data", "first", "images", "seed")},

@@ -67,7 +67,7 @@ def ask(
     parts: list[Answers] = []
     with torch.no_grad():
         for part in torch.arange(len(whose), device=points.device).split(_IMAGES):
-            few = problem.take(whose[part])
+            few = problem if len(part) == len(problem) == len(whose) else problem.take(whose[part])
             values = [
                 _one(few, flat[part], domain, draws, function, targeted) for domain in domains
             ]

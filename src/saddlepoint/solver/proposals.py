@@ -11,7 +11,10 @@ from saddlepoint import streams
 from saddlepoint.problems import AbstractProblem
 from saddlepoint.projections import LpBall
 
-__all__ = ["frame", "propose"]
+__all__ = ["Frame", "frame", "propose"]
+
+Frame = tuple[Tensor, Tensor, Tensor, Tensor]
+"""What `frame` says."""
 
 
 def propose(
@@ -23,6 +26,7 @@ def propose(
     stream: int,
     *,
     first: bool = False,
+    where: Frame | None = None,
 ) -> Tensor:
     """A random change of delta, (n, ...), in ball and box.
 
@@ -40,6 +44,7 @@ def propose(
         stream: Which draw.
         first: Whether this is where the search begins: stripes for p = inf, and random signs, of full
             length, or at as many entries as there may be, for the others.
+        where: What `frame` says of the problem, where it was asked before.
 
     Example:
         >>> from saddlepoint.problems import Ensemble
@@ -54,7 +59,7 @@ def propose(
     if first:
         return ball._project(_start(ball, delta, seed, problem.rows, stream), lower, upper)
     draws = streams.uniform(seed, problem.rows, stream, 3 + _channels(delta)).to(delta)
-    square = _squares(problem, delta, draws[:, :2], share)
+    square = _squares(frame(problem) if where is None else where, delta, draws[:, :2], share)
     signs = torch.where(_per_channel(draws[:, 3:], delta) > 0.5, 1.0, -1.0).to(delta)
     radius = torch.as_tensor(ball.eps, dtype=delta.dtype, device=delta.device)
     radius = radius.reshape(-1, *(1 for _ in delta.shape[1:]))
@@ -137,7 +142,7 @@ def _per_channel(numbers: Tensor, x: Tensor) -> Tensor:
     return numbers.reshape(len(numbers), *x.shape[1:-2], 1, 1) if x.dim() > 2 else numbers
 
 
-def frame(problem: AbstractProblem) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+def frame(problem: AbstractProblem) -> Frame:
     """The rectangle around all that can move: its first line and column, its height and width, (n, 1) each.
 
     The whole image, unless a set keeps a part of it as it is; of a vector, a stretch of height 1.
@@ -161,9 +166,9 @@ def frame(problem: AbstractProblem) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     return top, left, tall, wide
 
 
-def _squares(problem: AbstractProblem, x: Tensor, draws: Tensor, share: float) -> Tensor:
+def _squares(where: Frame, x: Tensor, draws: Tensor, share: float) -> Tensor:
     """Where a square of this share of what can move is, (n, 1, ..., height, width); of a vector, a stretch."""
-    top, left, height, width = frame(problem)
+    top, left, height, width = where
     area = share * height.double() * width
     side = torch.where(height > 1, area.sqrt(), area).round().long().clamp_min(1)
     tall, wide = torch.minimum(side, height), torch.minimum(side, width)

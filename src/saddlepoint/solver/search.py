@@ -15,7 +15,7 @@ from saddlepoint.losses import Loss, cw_margin
 from saddlepoint.problems import AbstractProblem, Ensemble, Model
 from saddlepoint.projections import LpBall
 from saddlepoint.solver.asking import ask
-from saddlepoint.solver.proposals import propose
+from saddlepoint.solver.proposals import Frame, frame, propose
 
 __all__ = ["Objective", "Search", "objective", "random_search"]
 
@@ -100,14 +100,17 @@ class Search:
         )
         first = value.clone()
         open_, domains = torch.ones_like(spent, dtype=torch.bool), range(problem.num_domains)
+        few, few_ball, where = problem, ball, frame(problem)
         for number in numbers:
             if number == self.patience:
                 open_ &= value <= first / 2
             left = open_.nonzero().flatten()
             if len(left) == 0:
                 break
-            few, few_ball = problem.take(left), ball.take(left)
-            trial = self._trial(few, few_ball, delta[left], number)
+            if len(left) < len(few):  # rows only leave
+                few, few_ball = problem.take(left), ball.take(left)
+                where = frame(few)
+            trial = self._trial(few, few_ball, delta[left], number, where)
             answers = ask(few, trial.unsqueeze(1), self.loss, domains, targeted=self.targeted)
             new, hit = (
                 objective(answers.losses.squeeze(1), self.kind),
@@ -124,10 +127,13 @@ class Search:
                 finite[left] &= answers.finite.squeeze(1)
         return delta, spent
 
-    def _trial(self, problem: AbstractProblem, ball: LpBall, delta: Tensor, number: int) -> Tensor:
+    def _trial(
+        self, problem: AbstractProblem, ball: LpBall, delta: Tensor, number: int, where: Frame
+    ) -> Tensor:
         share = 0.4 * 200 ** -math.sqrt(number / max(self.total, 1))
         stream = streams.SEARCH + (self.stream << 32) + number
-        trial = propose(problem, ball, delta, share, self.seed, stream, first=number == 0)
+        first = number == 0
+        trial = propose(problem, ball, delta, share, self.seed, stream, first=first, where=where)
         return trial if self.shown is None else self.shown(trial, ball, problem)
 
 
