@@ -21,9 +21,10 @@ where they are kept. The load is the number of processes that wanted one of {cor
 ended; the code is a digest of what the figures of a room depend on.
 
 Bare forward + backward is what torch does alone: in `overheads` the models, the sum of their logits and its
-gradient, in `training` with cross-entropy. Accumulated domains keep a gradient each, as large as the images,
-until the weights are known, which follow from the losses of all domains; a second forward would be the other
-way. Peak memory is that of the process, in which the allocator has a part that varies from run to run.
+gradient, with `sp.keep_memory()` for both sides, as on the command line; in `training` with cross-entropy.
+Accumulated domains keep a gradient each, as large as the images, until the weights are known, which follow from
+the losses of all domains; with more than eight domains fewer rows are taken at a time, so that no more is kept.
+Peak memory is that of the process, in which the allocator has a part that varies from run to run.
 """
 
 

@@ -26,7 +26,7 @@ import saddlepoint as sp
 from saddlepoint.calls import Model
 from saddlepoint.evaluation import robust_accuracy
 from saddlepoint.runs import texts
-from saddlepoint.runs.materials import load_images, load_model
+from saddlepoint.runs.materials import load_images, load_models
 
 from .peers import machine
 from .peers.cells import Store
@@ -148,7 +148,7 @@ def run(store: Store, options: argparse.Namespace) -> None:
     ends = [len(x) * index // _PARTS for index in range(_PARTS + 1)]
     for named in options.networks:
         name, _, spec = named.partition("=")
-        model = load_model(spec, data)
+        (model,) = load_models([spec], data).values()
         for text in options.threat:
             ((_, threat),) = texts.threats([text]).items()
             # What a process imports and sets up when it is first asked is nobody's time.

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from itertools import chain
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -27,6 +28,7 @@ __all__ = [
     "home",
     "how_to_declare",
     "logits_of",
+    "without_autocast",
 ]
 
 Model = Callable[[Tensor], Tensor]
@@ -78,10 +80,10 @@ def call(model: Model, images: Tensor, *, fresh: bool = False) -> Tensor:
     try:
         output: object
         if how is not None:
-            with full_precision():
+            with without_autocast():
                 output = how.ask(model, own)
         elif any(map(torch.is_autocast_enabled, _DEVICES)):
-            with full_precision():
+            with without_autocast():
                 output = model(own)
         else:
             output = model(own)
@@ -153,10 +155,78 @@ flat=True)'
 
 @contextmanager
 def full_precision() -> Iterator[None]:
-    """Autocast off, also inside a user's `torch.autocast`: verdicts are made in full precision.
+    """Verdicts are made in full precision, whatever the user has set: autocast off, and float32 is float32.
+
+    Without it `torch.set_float32_matmul_precision("medium")`, `torch.backends.fp32_precision` and what belongs
+    to it let products of float32 matrices be rounded to bfloat16 or TF32, and convolutions on GPUs are so by
+    default. These settings are of the process: while an attack is at work they hold for its other threads too,
+    and afterwards they are what they were. To search faster, give `precision`.
 
     Example:
+        >>> torch.set_float32_matmul_precision("medium")
         >>> with torch.autocast("cpu", dtype=torch.bfloat16), full_precision():
+        ...     (torch.ones(2, 2) @ torch.ones(2, 2)).dtype, torch.backends.mkldnn.matmul.fp32_precision
+        (torch.float32, 'ieee')
+        >>> torch.get_float32_matmul_precision(), torch.backends.mkldnn.matmul.fp32_precision
+        ('medium', 'bf16')
+        >>> torch.set_float32_matmul_precision("highest")
+    """
+    cpu: Any = torch.backends.mkldnn  # whose parts have no types
+    with ExitStack() as stack:
+        stack.enter_context(without_autocast())
+        stack.enter_context(_ieee(cpu.matmul, cpu.conv, cpu.rnn))
+        if torch.cuda.is_available():
+            stack.enter_context(_without_tf32())
+        yield
+
+
+@contextmanager
+def _ieee(*parts: Any) -> Iterator[None]:
+    """Parts of torch that round float32 to fewer bits do not; afterwards all of them are as they were."""
+    before = [part.fp32_precision for part in parts]
+    try:
+        for part, word in zip(parts, before, strict=True):
+            if word not in ("ieee", "none"):
+                part.fp32_precision = "ieee"
+        yield
+    finally:
+        for part, word in zip(parts, before, strict=True):
+            if part.fp32_precision != word:
+                part.fp32_precision = (
+                    "none"  # what follows from a wider setting goes on to follow from it
+                )
+            if part.fp32_precision != word:
+                part.fp32_precision = word
+
+
+@contextmanager
+def _without_tf32() -> Iterator[None]:
+    """The same on GPUs, by the older words of torch where it can still read them, as users' code may too."""
+    products, images = torch.backends.cuda.matmul, cast(Any, torch.backends.cudnn)
+    try:
+        word, short = torch.get_float32_matmul_precision(), (products.allow_tf32, images.allow_tf32)
+    except RuntimeError:  # older and newer words were mixed
+        with _ieee(products, images.conv, images.rnn):
+            yield
+        return
+    try:
+        if short[0]:
+            products.allow_tf32 = False
+        if short[1]:
+            images.allow_tf32 = False
+        yield
+    finally:
+        images.allow_tf32 = short[1]
+        if short[0]:
+            torch.set_float32_matmul_precision(word)
+
+
+@contextmanager
+def without_autocast() -> Iterator[None]:
+    """Autocast off, also inside a user's `torch.autocast`.
+
+    Example:
+        >>> with torch.autocast("cpu", dtype=torch.bfloat16), without_autocast():
         ...     (torch.ones(2, 2) @ torch.ones(2, 2)).dtype
         torch.float32
     """

@@ -129,3 +129,24 @@ def test_the_results_have_the_table_of_the_store() -> None:
     content = json.loads((ROOT / quick.STORE).read_text(encoding="utf-8"))
     text = (ROOT / quick.PAGE).read_text(encoding="utf-8")
     assert quick.render(content) in text, "write it again: python -m benchmarks.quick --render"
+
+
+def test_the_benchmark_loads_models_as_the_command_line_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[tuple[int, bool]] = []
+
+    def measured(model: Any, x: Any, y: Any, ball: Any, seed: int, *, turned: bool) -> Any:
+        assert model(x).shape == (len(x), 10)
+        asked.append((len(x), turned))
+        cell = {"seconds": 1.0, "queries": 1, "broken": {}, "left": 0, "only": 0}
+        return {"images": len(x), "clean": len(x), "quick": cell, "autoattack": cell}
+
+    monkeypatch.setattr(quick, "measure", measured)
+    page = tmp_path / "page.md"
+    page.write_text("<!-- quick beside autoattack -->\n<!-- end -->\n", encoding="utf-8")
+    store = tmp_path / "store.json"
+    words = ["A=mnist-a", "--data", "mnist-sample", "--images", "6", "--threat", "linf:0.1"]
+    quick.main([*words, "--store", str(store), "--page", str(page)])
+    assert asked == [(2, False), (3, False), (3, True)]  # the first is not kept
+    assert "| A, linf 0.1 | 6 |" in page.read_text(encoding="utf-8")

@@ -8,7 +8,7 @@ import torch
 import saddlepoint as sp
 from saddlepoint.solver.best import Best
 from saddlepoint.solver.evaluate import Evaluation, evaluate
-from saddlepoint.solver.steps import linf_move, movable, step, within_ball
+from saddlepoint.solver.steps import linf_move, movable, step, tightened
 
 
 def random_box(seed: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
@@ -66,7 +66,7 @@ def test_a_box_cut_to_a_linf_ball_is_all_that_bounds_a_step(eps: float | torch.T
         delta, lower, upper, gradient = (part.float() for part in random_box(seed))
         problem = sp.Ensemble([torch.nn.Identity()], -lower, torch.zeros(6, dtype=torch.long))
         problem.lower, problem.upper = lower, upper
-        part = within_ball(problem, ball)
+        _, part = tightened(ball, problem)
         moved = linf_move(ball, delta, gradient, 1.3).clamp(part.lower, part.upper)
         assert torch.equal(moved, step(ball, lower, upper, delta, gradient, 1.3))
         assert not torch.equal(moved, delta)

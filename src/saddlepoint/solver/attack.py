@@ -29,7 +29,7 @@ from saddlepoint.solver.lowering import choose_precisions
 from saddlepoint.solver.restart import Restart
 from saddlepoint.solver.result import AttackResult, Callback, keep_partial
 from saddlepoint.solver.schedule import divided, restart_length
-from saddlepoint.solver.steps import random_point, within_ball, within_box
+from saddlepoint.solver.steps import random_point, tightened
 from saddlepoint.solver.watch import Watch
 
 __all__ = ["attack", "attack_unchecked"]
@@ -92,7 +92,8 @@ def attack(
         keep_going: Whether a row that fools every domain goes on to the last step of its restart, for the
             iterate of lowest worst loss, which may fool models that were not asked too. Every row then takes
             all steps; a fooled one is not restarted.
-        accumulate: Differentiate domain by domain (memory of one graph); decided from memory by default.
+        accumulate: Differentiate domain by domain: the memory of one graph, and of eight gradients of all rows,
+            as with more domains fewer rows are taken at a time. Decided from memory by default.
         precision: What models compute in during the search: "float32" (as they are), "bfloat16", "float16", or
             "auto", which is what a short measurement shows to be faster for each model, filters and images with
             channels last ("bfloat16+channels_last") among it; one word for all models, or one for each. All
@@ -204,8 +205,7 @@ def attack_unchecked(
     setup = Plan(len(problem), longest, targeted, batch_size, accumulate, rule, precisions, *budget)
 
     def solve(part: AbstractProblem, ball: LpBall, delta: Tensor, report: Report) -> AttackResult:
-        ball, best = within_box(ball, part), Best.none(part, setup.steps)
-        part = within_ball(part, ball)
+        (ball, part), best = tightened(ball, part), Best.none(part, setup.steps)
         rows = torch.arange(len(part), device=delta.device)
         watch = Watch(loss, targeted=targeted, precisions=precisions)
         try:

@@ -22,6 +22,7 @@ __all__ = ["Look", "first_answers", "inspect", "look"]
 _GRAPH_BYTES = 2**30  # what the graph of one batch may hold
 _FEW = 16  # rows without which a batch is too small to be fast
 _ROWS = 128  # the batch size at which the networks of the paper run fastest on a CPU
+_KEPT = 8  # gradients of all rows that are kept at most where domains are differentiated one by one
 
 
 @final
@@ -53,7 +54,20 @@ class Look:
             accumulate: Whether there is one graph per domain, one at a time.
         """
         held = self.row_bytes / self.num_domains if accumulate else self.row_bytes
-        return max(1, min(_ROWS, int(_GRAPH_BYTES / max(held, 1))))
+        rows = max(1, min(_ROWS, int(_GRAPH_BYTES / max(held, 1))))
+        return self.at_once(rows) if accumulate else rows
+
+    def at_once(self, rows: int) -> int:
+        """How many of so many rows are differentiated domain by domain at a time: fewer for many domains.
+
+        The gradients of all domains are kept until the weights are known. So that their memory does not grow
+        with the number of domains, no more of them are kept than eight domains of all rows would have.
+
+        Example:
+            >>> [Look(number, 0.0, ()).at_once(512) for number in (2, 8, 16, 1000)]
+            [512, 512, 256, 4]
+        """
+        return max(1, rows * min(_KEPT, self.num_domains) // self.num_domains)
 
 
 def inspect(
@@ -72,7 +86,9 @@ def inspect(
     for fault in seen.faults:
         warnings.warn(fault, stacklevel=3)  # where the public function was called
     accumulate = seen.accumulate if accumulate is None else accumulate
-    return seen.rows(accumulate) if batch_size is None else batch_size, accumulate
+    if batch_size is None:
+        return seen.rows(accumulate), accumulate
+    return seen.at_once(batch_size) if accumulate else batch_size, accumulate
 
 
 @full_precision()

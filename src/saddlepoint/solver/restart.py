@@ -59,8 +59,8 @@ class _Log:
         rows = self._series.shape[2]
         whole = [values for here, *values in self._told if len(here) == rows]  # rows only leave
         if whole:
-            for series, values in zip(self._series, zip(*whole, strict=True), strict=True):
-                torch.stack(values, out=series[: len(whole)])
+            for series, known in zip(self._series, zip(*whole, strict=True), strict=True):
+                torch.stack(known, out=series[: len(whole)])
         for number, (here, *values) in enumerate(self._told[len(whole) :], start=len(whole)):
             for series, value in zip(self._series, values, strict=True):
                 series[number] = series[number - 1]

@@ -18,8 +18,7 @@ __all__ = [
     "random_point",
     "steepest",
     "step",
-    "within_ball",
-    "within_box",
+    "tightened",
 ]
 
 # The direction of each ball; p = 1 has its own, which depends on the radius.
@@ -129,23 +128,24 @@ def random_point(
     return ball._project(noise * _radius(ball, noise), lower, upper)
 
 
-def within_box(ball: LpBall, problem: AbstractProblem) -> LpBall:
-    """The ball with its radius cut where it contains the whole box: the step length follows the radius."""
+def tightened(ball: LpBall, problem: AbstractProblem) -> tuple[LpBall, AbstractProblem]:
+    """The same set by a ball and a box that are no larger than each other allows.
+
+    The radius is cut where the ball contains the whole box: the step length follows it. For p = inf the box is
+    cut to the ball, so that it is all that bounds delta.
+    """
     if ball.p == 0:
-        return ball
+        return ball, problem
     reach = ball.norm(torch.maximum(-problem.lower, problem.upper))
     eps = torch.as_tensor(ball.eps, dtype=reach.dtype, device=reach.device)
-    return ball if bool((eps <= reach).all()) else LpBall(ball.p, torch.minimum(eps, reach))
-
-
-def within_ball(problem: AbstractProblem, ball: LpBall) -> AbstractProblem:
-    """The problem with its box cut to the ball, for p = inf, where the box then is all that bounds delta."""
+    if not bool((eps <= reach).all()):
+        ball = LpBall(ball.p, torch.minimum(eps, reach))
     if ball.p != math.inf:
-        return problem
+        return ball, problem
     part, radius = copy(problem), _radius(ball, problem.lower)
     part.lower = torch.maximum(problem.lower, -radius)
     part.upper = torch.minimum(problem.upper, radius)
-    return part
+    return ball, part
 
 
 def _radius(ball: LpBall, delta: Tensor) -> Tensor:

@@ -102,7 +102,7 @@ class Descent(AbstractWalk):
             gradient, spent = gradient + found, self.estimator.cost * problem.samples
         self.watch.gradient(problem, here.shown, gradient, stream=here.stream, step=number)
         length = self.schedule.length(number)
-        if here.ball.p == math.inf:  # the box lies in the ball, see `within_ball`
+        if here.ball.p == math.inf:  # the box lies in the ball, see `tightened`
             moved = linf_move(here.ball, here.delta, gradient, length)
             return Next(moved.clamp_(problem.lower, problem.upper), spent)
         entries = None

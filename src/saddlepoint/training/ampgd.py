@@ -32,7 +32,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from saddlepoint.calls import full_precision
+from saddlepoint.calls import without_autocast
 from saddlepoint.precision import Precision
 from saddlepoint.rules import AbstractWeightRule, Average, MinMax, WorstCase
 from saddlepoint.solver.evaluate import gradients_enabled
@@ -137,7 +137,7 @@ def ampgd_step(
     plan = _plan(steps, iteration)
     rule = RULE if rule is None else _is_rule(rule)
     lowered = precisions_of_step(model, x, y, precision)
-    with full_precision(), gradients_enabled(), lowered.applied():
+    with without_autocast(), gradients_enabled(), lowered.applied():
         delta, weights = ascend(model, x, y, tuple(named.values()), rule, plan, start, loss)
         weigh = rule.init if isinstance(rule, WorstCase) else (lambda _: weights)
         update = descend(model, optimizer, x, y, delta, weigh, mix, loss)
@@ -243,7 +243,7 @@ def msd_step(
     named = check_threats(threats, x.shape[1:])
     plan = _plan(steps, iteration)
     lowered = precisions_of_step(model, x, y, precision)
-    with full_precision(), gradients_enabled(), lowered.applied():
+    with without_autocast(), gradients_enabled(), lowered.applied():
         last = steepest_of_all(model, x, y, tuple(named.values()), plan, start, loss)
         kept = last.chosen.unsqueeze(0)
         update = descend(model, optimizer, x, y, kept, torch.ones_like, mix, loss)
@@ -288,7 +288,7 @@ def perturb(
     x, y = check_batch(x, y)
     named = check_threats(threats, x.shape[1:])
     plan = _plan(steps, iteration)
-    with full_precision(), gradients_enabled():
+    with without_autocast(), gradients_enabled():
         attack = ascend(model, x, y, tuple(named.values()), Average(), plan, start, loss)
     return attack.delta.transpose(0, 1)
 

@@ -16,7 +16,7 @@ from torch.utils.data import Dataset
 
 from saddlepoint.bars import telling
 from saddlepoint.behind import keeping_random
-from saddlepoint.calls import full_precision
+from saddlepoint.calls import without_autocast
 from saddlepoint.counts import check_seed
 from saddlepoint.directions import raw
 from saddlepoint.loaders import collected, in_order, length
@@ -80,7 +80,7 @@ def clean_step(
     """
     check_model(model)
     x, y = check_batch(x, y)
-    with full_precision(), gradients_enabled():
+    with without_autocast(), gradients_enabled():
         with precisions_of_step(model, x, y, precision).applied():
             logits = ask(model, x, y, fresh=True)
         loss = F.cross_entropy(logits, y)
