@@ -221,6 +221,7 @@ class _Loud(nn.Module):
         self.linear = nn.Linear(2, 2)
         self.backward = backward
         nn.init.eye_(self.linear.weight)
+        nn.init.zeros_(self.linear.bias)
 
     def forward(self, images: Tensor) -> Tensor:
         return self.linear(images).float() * 1e6 if self.backward else self.linear(images * 1e6)
@@ -229,8 +230,8 @@ class _Loud(nn.Module):
 @pytest.mark.parametrize("solver", [sp.attack, sp.apgda])
 @pytest.mark.parametrize("backward", [False, True])
 def test_what_float16_cannot_hold_is_said_of_float16(backward: bool, solver: Any) -> None:
-    quiet, loud = nn.Linear(2, 2).eval(), _Loud(backward=backward).eval()
-    x, y = torch.rand(2, 2), torch.zeros(2).long()
+    quiet, loud = nn.Identity().eval(), _Loud(backward=backward).eval()
+    x, y = torch.tensor([[0.9, 0.2], [0.8, 0.3]]), torch.zeros(2).long()  # right, so that rows stay
     problem = sp.Ensemble([quiet, loud], x, y)
     with pytest.raises(ValueError, match=r"float16 ends at 65504; take precision=.bfloat16."):
         solver(problem, sp.linf(0.1), steps=2, precision="float16")

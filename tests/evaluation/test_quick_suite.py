@@ -44,6 +44,9 @@ def test_rows_whose_margin_does_not_halve_are_given_up() -> None:
     asked.clear()
     random_search(brightness, x, y, 0.1, queries=90, seed=1, rows=rows)
     assert [len(means) for means in asked] == [2] * 90
+    asked.clear()  # within 0.08 the margin of 0.12 can halve, and not again
+    random_search(brightness, x[1:], y[1:], 0.08, queries=200, seed=1, rows=rows[1:], patience=60)
+    assert len(asked) == 120
 
 
 @pytest.mark.parametrize(

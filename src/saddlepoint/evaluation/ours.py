@@ -67,9 +67,11 @@ class RandomSearch(AbstractAttack):
     Args:
         name: In tables.
         queries: Images shown to the model for every image attacked, at most.
-        patience: After so many queries an image whose margin has not halved is given up; None gives up none.
-            On a network trained against linf the margins of images that fell in the end had halved by then,
-            and those of nine in ten of the others had not.
+        patience: After so many queries an image whose margin has not halved is given up, and after twice as
+            many if it has not halved again; None gives up none. On 200 MNIST images (test images from number
+            200 on) and four networks trained against linf or several threats, the margins of all ten images
+            that fell were below an eighth after 500 queries, or had fallen before, while those of two thirds of
+            the others that had halved once did not halve again.
 
     Example:
         >>> RandomSearch(queries=100).name

@@ -54,7 +54,7 @@ class Search:
         stream: Which search of the rows.
         targeted: Whether labels are classes to reach.
         patience: After so many proposals a row whose worst loss has not fallen to half of what it was at the
-            first is given up; None gives up none.
+            first is given up, and after twice as many if not to a quarter; None gives up none.
         kind: What falls, see `objective`.
         shown: What is made of a proposal before anybody sees it.
     """
@@ -102,8 +102,8 @@ class Search:
         open_, domains = torch.ones_like(spent, dtype=torch.bool), range(problem.num_domains)
         few, few_ball, where = problem, ball, frame(problem)
         for number in numbers:
-            if number == self.patience:
-                open_ &= value <= first / 2
+            if self.patience is not None and number in (self.patience, 2 * self.patience):
+                open_ &= value <= first / (2 if number == self.patience else 4)
             left = open_.nonzero().flatten()
             if len(left) == 0:
                 break
@@ -164,7 +164,7 @@ def random_search(
         seed: Of the rows' streams.
         rows: Row numbers, (B,).
         patience: After so many queries a row whose margin has not fallen to half of what it was at the start is
-            given up; None gives up none.
+            given up, and after twice as many if not to a quarter; None gives up none.
 
     Returns:
         The image of lowest margin of every row, (B, ...), the first misclassified one if there is any.
