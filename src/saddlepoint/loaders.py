@@ -93,7 +93,11 @@ def in_order(source: Any) -> bool:
         (True, True, False)
     """
     if isinstance(source, DataLoader):
-        return type(source.sampler) is SequentialSampler and in_order(source.dataset)
+        batched = source.batch_sampler
+        known = batched is None or type(batched) is BatchSampler
+        # Beside a sampler of batches the loader's own one gives nothing.
+        drawn = source.sampler if batched is None else getattr(batched, "sampler", None)
+        return known and type(drawn) is SequentialSampler and in_order(source.dataset)
     return isinstance(source, Dataset) and not isinstance(source, IterableDataset)
 
 

@@ -22,7 +22,7 @@ SEARCH = 1 << 44  # random search
 _GOLDEN = 0x9E3779B97F4A7C15
 
 
-def uniform(seed: int, rows: Tensor, stream: int, size: int) -> Tensor:
+def uniform(seed: int, rows: Tensor, stream: int, size: int, first: int = 0) -> Tensor:
     """Uniform numbers in [0, 1), one stream per row.
 
     Args:
@@ -30,6 +30,7 @@ def uniform(seed: int, rows: Tensor, stream: int, size: int) -> Tensor:
         rows: Row numbers, (B,), int64: who the numbers are for, not where the row is in the batch.
         stream: Which draw (step, restart, purpose).
         size: How many numbers per row.
+        first: The position of the first of them.
 
     Returns:
         (B, size), float32 with 24 random bits, on the device of `rows`.
@@ -40,7 +41,7 @@ def uniform(seed: int, rows: Tensor, stream: int, size: int) -> Tensor:
         True
     """
     key = _mix(rows + _signed(_mix_int(_mix_int(seed) + stream)))
-    counter = torch.arange(1, size + 1, device=rows.device) * _signed(_GOLDEN)
+    counter = torch.arange(first + 1, first + size + 1, device=rows.device) * _signed(_GOLDEN)
     bits = _mix(key.unsqueeze(1) + counter)
     return ((bits >> 40) & 0xFFFFFF).to(torch.float32) * 2.0**-24
 

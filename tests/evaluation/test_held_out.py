@@ -119,11 +119,45 @@ def test_images_of_a_loader_are_judged_part_by_part() -> None:
         sp.patch_rates([], delta)
 
 
-def test_looks_through_random_views_differ_from_part_to_part() -> None:
+def patches(views: list[sp.View]) -> tuple[sp.Patched, torch.Tensor, torch.Tensor]:
+    """Two patches, and eleven images that they are held to."""
+    torch.manual_seed(0)
     model = nn.Sequential(nn.Flatten(), nn.Linear(36, 3)).eval()
-    x, y = torch.zeros(6, 1, 6, 6), torch.zeros(6, dtype=torch.long)
-    view = sp.View(at="anywhere")
-    problem = sp.Patched([model], sp.Patch(size=2), x[None], y[None], [view])
-    parts = list(sp.Parts(problem.elsewhere, TensorDataset(x, y), size=3))
-    seen = [part.photographs(problem.upper, 0) for part in parts]
-    assert not torch.equal(seen[0], seen[1])
+    x = torch.rand(11, 1, 6, 6)
+    y = model(x).argmax(dim=1)
+    groups, truth = x[None, :4].expand(2, -1, -1, -1, -1), y[None, :4].expand(2, -1)
+    return sp.Patched([model], sp.Patch(size=3), groups, truth, views), x, y
+
+
+def test_looks_through_random_views_are_those_of_one_problem() -> None:
+    problem, x, y = patches([sp.View(at="anywhere"), sp.View(at=(0, 0))])
+    delta = problem.upper
+    whole = sp.patch_rates(problem.elsewhere(x, y), delta)
+    assert 0 < whole.mean < 1
+    parts = sp.Parts(problem.elsewhere, TensorDataset(x, y), size=3)
+    singly = [problem.elsewhere(x[:5], y[:5]), problem.elsewhere(x[5:], y[5:])]
+    for given in (parts, singly):
+        found = sp.patch_rates(given, delta)
+        for name in ("fooled", "plain", "right"):
+            assert torch.equal(getattr(found, name), getattr(whole, name)), name
+    # Every image has a look of its own, and the problems that were given are as before.
+    assert singly[1].rows.tolist() == problem.rows.tolist()
+    one = problem.elsewhere(x[:1].expand(11, -1, -1, -1), y[:1].expand(11))
+    seen = one.photographs(delta, 0)
+    assert len(seen[0].flatten(1).unique(dim=0)) > 3
+
+
+def test_problems_with_other_views_or_models_are_not_joined() -> None:
+    problem, x, y = patches([sp.View(at=(0, 0))])
+    few, others = problem.elsewhere(x[:5], y[:5]), (x[5:], y[5:])
+    message = r"same views and as many models, got 1 model and .*, then "
+    with pytest.raises(ValueError, match=message + "1 model and "):
+        sp.patch_rates([few, problem.elsewhere(*others, [sp.View(at=(1, 1))])], problem.zeros())
+    more = problem.elsewhere(*others, models=[problem.models[0]] * 2)
+    with pytest.raises(ValueError, match=message + "2 models and "):
+        sp.patch_rates([few, more], problem.zeros())
+    ensembles = sp.Parts(lambda x, y: sp.Ensemble(problem.models, x, y), TensorDataset(x, y))
+    for wrong, name in ((ensembles, "Ensemble"), (3, "int")):
+        with pytest.raises(TypeError, match=f"must be or give problems of patches .*, got {name}"):
+            sp.patch_rates(wrong, problem.zeros())
+    assert "1 view: mean" in repr(sp.patch_rates(few, problem.zeros()))

@@ -113,6 +113,32 @@ def test_rows_of_one_number_would_overwrite_each_other(nets, images, tmp_path: P
         ValueError, match=r"rows have different numbers.*got number 0 twice.*sp.Parts"
     ):
         sp.save_images(results, tmp_path)
+    assert list(tmp_path.iterdir()) == []  # what the first left is gone
+    result = sp.attack(problem, BALL, steps=1, quantize=256)
+    with pytest.raises(ValueError, match=r"`problem` must give .* got number 0 twice.*sp.Parts"):
+        sp.success_rates([result, result])
+    twice = sp.attack(problem.take(torch.tensor([1, 1])), BALL, steps=1, quantize=256)
+    with pytest.raises(ValueError, match="got number 1 twice"):
+        sp.save_images(twice, tmp_path)
+
+
+@pytest.mark.parametrize("new", [True, False])
+def test_nothing_stays_of_images_that_were_not_all_saved(parts, tmp_path: Path, new: bool) -> None:
+    folder = tmp_path / "images" if new else tmp_path
+
+    def failing():
+        for number, result in enumerate(attacked(parts)):
+            if number == 1:
+                raise RuntimeError("out of memory")
+            yield result
+
+    with pytest.raises(RuntimeError, match="out of memory") as failure:
+        sp.save_images(failing(), folder)
+    assert failure.value.__notes__ == [
+        "nothing was saved: 5 images that were written before this are removed again."
+    ]
+    assert list(tmp_path.iterdir()) == []
+    assert len(sp.save_images(attacked(parts), folder).files) == 14
 
 
 def test_what_gives_no_results_is_refused(parts, at_once, tmp_path: Path) -> None:
@@ -120,10 +146,15 @@ def test_what_gives_no_results_is_refused(parts, at_once, tmp_path: Path) -> Non
         sp.success_rates(iter([]))
     with pytest.raises(ValueError, match="`result` must give at least one result, got none"):
         sp.save_images(iter([]), tmp_path)
+    for wrong, name in ((parts, "Ensemble"), ([3], "int"), (3, "int")):
+        with pytest.raises(
+            TypeError, match=f"`result` must be or give results of attacks, got {name}"
+        ):
+            sp.save_images(wrong, tmp_path)
     with pytest.raises(TypeError, match="`delta` must be left out for results"):
         sp.success_rates(at_once, at_once.delta)
     with pytest.raises(
-        TypeError, match="must be a problem, or give results of attacks, got Ensemble"
+        TypeError, match="`problem` must be or give results of attacks, got Ensemble"
     ):
         sp.success_rates(parts)
     with pytest.raises(TypeError, match="`delta` must be perturbations"):
@@ -133,6 +164,7 @@ def test_what_gives_no_results_is_refused(parts, at_once, tmp_path: Path) -> Non
     with pytest.raises(TypeError, match="`make` must return a problem, got int"):
         next(iter(sp.Parts(lambda x, y: 3, [(torch.rand(2, 3), [0, 1])])))
     other = sp.Ensemble(at_once.asked.problem.models[:1], *sp.data.sample("mnist", 1), names=["B"])
+    other.rows = other.rows + 14
     with pytest.raises(ValueError, match=r"with the same domains, got A, C, then B\."):
         sp.success_rates([at_once, sp.attack(other, BALL, steps=1)])
 

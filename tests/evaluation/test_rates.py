@@ -66,6 +66,8 @@ def test_wilson_by_hand() -> None:
     half = z * math.sqrt(1 / 16 + z * z / 64) / (1 + z * z / 4)
     assert wilson(2, 4) == pytest.approx((0.5 - half, 0.5 + half))
     assert wilson(0, 0) == (0.0, 1.0)
+    for count in range(1, 40):  # no rounding where nothing or everything was counted
+        assert (wilson(0, count)[0], wilson(count, count)[1]) == (0.0, 1.0)
     with pytest.raises(ValueError, match="`level` must be in"):
         wilson(1, 2, 1.0)
 

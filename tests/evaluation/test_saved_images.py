@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from pathlib import Path
 
@@ -62,6 +63,10 @@ def test_what_was_wrong_before_any_attack_is_told(problem: sp.Ensemble, tmp_path
     assert "all at once without any perturbation: 3 of 12" in result._repr_html_()
     saved = sp.save_images(result, tmp_path)
     assert repr(saved).endswith(f"{every} did before; 3 would without any perturbation)")
+    # What rounding moves out of the ball fools nobody inside it, and would as it was.
+    moved = dataclasses.replace(saved, fooled=saved.fooled & False, outside=~saved.outside)
+    assert "0 of 12 rows fool all 2 domains when read back" in repr(moved)
+    assert repr(moved).endswith("; 3 would without any perturbation)")
     assert saved.unperturbed.all(dim=1).tolist() == [True] * 3 + [False] * 9
     told = json.loads((tmp_path / "verdicts.json").read_text())
     assert [each["fooled_unperturbed"] for each in told[2:4]] == [

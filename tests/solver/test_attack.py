@@ -673,8 +673,39 @@ def test_a_result_prints_as_one_line(problem: sp.Ensemble) -> None:
         f"{spent:.1f} evaluations per row)"
     )
     assert repr(result) == shown
+    assert f"<p>all at once without any perturbation: {wrong} of 12; " in result._repr_html_()
     part = dataclasses.replace(result, completed=torch.arange(12) < 7)
-    assert repr(part) == shown[:-1] + ", stopped with 5 rows to do)"
+    told = repr(part)
+    assert told.endswith(", stopped with 5 rows to do)")
+    assert "without any" not in told  # of some rows nobody knows
+
+
+@pytest.mark.parametrize(
+    "how", ["start", "keep_going", "bfloat16", "gradient", "random", "apgda", "kept"]
+)
+def test_rows_that_fool_as_they_are_are_counted_only_where_delta_tells(
+    problem: sp.Ensemble, how: str
+) -> None:
+    ball = sp.LpBall(INF, 0.1)
+    options: dict[str, dict[str, Any]] = {
+        "start": {"start": torch.full_like(problem.lower, 0.01)},
+        "keep_going": {"keep_going": True},
+        "gradient": {"gradient": sp.searched(queries=20)},
+    }
+    if how in options:
+        steps = {} if how == "gradient" else {"steps": 5}
+        result = sp.attack(problem, ball, **steps, **options[how])
+    elif how in ("random", "bfloat16"):
+        x, y = sp.data.sample("mnist", 4)
+        views = T.paper_random_family()[:2] if how == "random" else [T.identity]
+        seen = sp.Transformed(sp.models.load("mnist-a"), views, x, y)
+        word = "float32" if how == "random" else "bfloat16"
+        result = sp.attack(seen, ball, steps=2, precision=word)
+    elif how == "apgda":
+        result = sp.apgda(problem, ball, steps=5)
+    else:  # in a file, without what was asked
+        result = dataclasses.replace(sp.attack(problem, ball, steps=5), asked=None)
+    assert "without any perturbation" not in repr(result) + result._repr_html_()
 
 
 @pytest.mark.parametrize(

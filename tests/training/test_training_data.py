@@ -6,9 +6,18 @@ import weakref
 
 import pytest
 import torch
-from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
+from torch.utils.data import (
+    BatchSampler,
+    DataLoader,
+    Dataset,
+    IterableDataset,
+    RandomSampler,
+    SequentialSampler,
+    TensorDataset,
+)
 
 import saddlepoint as sp
+from saddlepoint.loaders import in_order
 from small_training import assert_equal_bits, bits, network
 
 X, Y = (part[:48] for part in sp.data.sample("mnist", 60))
@@ -73,6 +82,34 @@ def test_held_out_images_are_read_batch_by_batch_where_their_order_is_fixed(load
     # What shuffles is kept, so that all epochs are compared on the same images in the same order.
     if loader is None:
         assert most <= 251
+
+
+def test_a_sampler_of_batches_that_shuffles_is_read_once():
+    data = TensorDataset(X, Y)
+    for sampler in (
+        BatchSampler(RandomSampler(data, num_samples=6), 3, False),
+        [[0, 1], [2]],
+    ):
+        assert not in_order(DataLoader(data, batch_sampler=sampler))
+    assert in_order(DataLoader(data, batch_sampler=BatchSampler(SequentialSampler(data), 3, False)))
+    assert in_order(DataLoader(data, batch_size=None))
+    # Every epoch is judged on the same images, those that were drawn first.
+    noted = Noted(data)
+    shuffled = BatchSampler(RandomSampler(noted, num_samples=6), 3, False)
+    trained(data, epochs=3, validation=DataLoader(noted, batch_sampler=shuffled))
+    assert len(noted.asked) == 6
+
+
+class Noted(Dataset):
+    def __init__(self, data):
+        self.data, self.asked = data, []
+
+    def __len__(self):
+        return len(self.data)
+
+    def __getitem__(self, index):
+        self.asked.append(index)
+        return self.data[index]
 
 
 def given_at_once(data):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from copy import copy
 from dataclasses import dataclass
 from typing import final
 
@@ -10,7 +11,7 @@ import torch
 from torch import Tensor
 
 from saddlepoint.display import counted, hardest, html_table, percent, percents
-from saddlepoint.evaluation.rates import success_rates, wilson
+from saddlepoint.evaluation.rates import one_by_one, success_rates, wilson
 from saddlepoint.losses import fooled as is_fooled
 from saddlepoint.problems import Ensemble, Patched
 
@@ -56,7 +57,9 @@ class PatchRates:
         """What matters, in one line."""
         shares = dict(zip(self.views, self.per_view, strict=True))
         told = f"mean {percent(self.mean)}, worst {percent(shares[self.worst])} ({self.worst})"
-        return f"PatchRates({self.trials} trials per view, {len(self.views)} views: {told})"
+        return (
+            f"PatchRates({self.trials} trials per view, {counted(len(self.views), 'view')}: {told})"
+        )
 
     def _repr_html_(self) -> str:
         """The views, their mean, and the one through which patches work least often, for a notebook."""
@@ -131,13 +134,16 @@ def patch_rates(
     Args:
         problem: B patches that share their N images, as `Patched.elsewhere` makes it for images and views that
             they were not made for. Or such problems one after the other, as in
-            `patch_rates(Parts(problem.elsewhere, loader), delta)`: one of them is kept in memory at a time.
+            `patch_rates(Parts(problem.elsewhere, loader), delta)`: one of them is kept in memory at a time, and
+            random views draw for every image what they would in one problem.
         delta: (B, C, H, W).
         targeted: Whether labels are classes to reach.
         batch_size: Patches at a time; it changes no result.
 
     Raises:
-        ValueError: The patches have different images, or there is no problem.
+        TypeError: These are no problems of patches.
+        ValueError: The patches have different images, there is no problem, or some have other views, or not as
+            many models.
 
     Example:
         >>> from saddlepoint import Patch, View
@@ -150,9 +156,7 @@ def patch_rates(
         torch.Size([1, 1, 2, 3])
     """
     if not isinstance(problem, Patched):
-        return _joined(
-            [patch_rates(p, delta, targeted=targeted, batch_size=batch_size) for p in problem]
-        )
+        return _rates_of(problem, delta, targeted=targeted, batch_size=batch_size)
     groups, truth = problem.groups, problem.truth
     if bool((groups != groups[:1]).any() | (truth != truth[:1]).any()):
         raise ValueError(
@@ -168,10 +172,33 @@ def patch_rates(
     )
 
 
+def _rates_of(
+    problems: Iterable[Patched], delta: Tensor, *, targeted: bool, batch_size: int
+) -> PatchRates:
+    """Rates over the images of all problems, which are numbered through: the patches are the same."""
+    parts: list[PatchRates] = []
+    rows, images = None, 0
+    for problem in one_by_one("problem", problems, Patched, "problems of patches (`Patched`)"):
+        part = copy(problem)  # which is the user's
+        rows = part.rows if rows is None else rows
+        part.rows, part.first = rows, images
+        parts.append(patch_rates(part, delta, targeted=targeted, batch_size=batch_size))
+        images += part.groups.shape[1]
+        del problem, part  # as large as the images
+    return _joined(parts)
+
+
 def _joined(parts: Sequence[PatchRates]) -> PatchRates:
     """What was found on parts of the images."""
     if not parts:
         raise ValueError("`problem` must give at least one problem, got none.")
+    kinds = [f"{counted(p.fooled.shape[1], 'model')} and {', '.join(p.views)}" for p in parts]
+    for kind in kinds:
+        if kind != kinds[0]:
+            raise ValueError(
+                "`problem` must give problems with the same views and as many models, got "
+                f"{kinds[0]}, then {kind}."
+            )
     fooled, plain = (torch.cat([getattr(p, n) for p in parts], dim=3) for n in ("fooled", "plain"))
     return PatchRates(fooled, plain, torch.cat([p.right for p in parts], dim=1), parts[0].views)
 

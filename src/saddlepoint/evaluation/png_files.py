@@ -2,20 +2,42 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
+from saddlepoint.data.classes import CLASSES
 from saddlepoint.data.pixels import encode_png, read_picture, unit
 from saddlepoint.files import write_atomically
 from saddlepoint.problems import AbstractProblem
 
-__all__ = ["LEVELS", "check_read_back", "verdicts_of", "write_pngs"]
+__all__ = ["LEVELS", "all_or_nothing", "check_read_back", "verdicts_of", "write_pngs"]
 
 LEVELS = 256
 """Of a pixel in 8 bits."""
+
+
+@contextmanager
+def all_or_nothing(folder: Path) -> Iterator[None]:
+    """Take images out of a new or empty folder again if not all of them are written, and say so."""
+    new = not folder.exists()
+    try:
+        yield
+    except BaseException as error:
+        images = list(folder.glob("*/*.png"))
+        for path in (*images, folder / CLASSES):
+            path.unlink(missing_ok=True)
+        for own in (*folder.glob("*/"), *([folder] if new else [])):
+            with suppress(OSError):  # it holds something else, or is not there
+                own.rmdir()
+        if images:
+            error.add_note(
+                f"nothing was saved: {len(images)} images that were written before this are removed again."
+            )
+        raise
 
 
 def write_pngs(

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from statistics import NormalDist
-from typing import Any, final
+from typing import Any, TypeVar, final
 
 import torch
 from torch import Tensor
@@ -24,7 +24,17 @@ from saddlepoint.solver.result import AttackResult, asked_of
 from saddlepoint.solver.watch import Watch
 from saddlepoint.streams import JUDGE
 
-__all__ = ["Z95", "SuccessRates", "share", "success_rates", "wilson"]
+__all__ = [
+    "Z95",
+    "SuccessRates",
+    "numbered_results",
+    "one_by_one",
+    "share",
+    "success_rates",
+    "wilson",
+]
+
+T = TypeVar("T")
 
 Z95 = NormalDist().inv_cdf(0.975)
 """Standard errors on either side of a mean that a 95 % interval reaches."""
@@ -160,7 +170,8 @@ def success_rates(
 
     Raises:
         ValueError: The models do not answer for themselves, or not in numbers, at delta = 0; see `attack`. Or
-            results have different domains, do not know what was asked, or there is none.
+            results have different domains or rows of the same number, do not know what was asked, or there is
+            none.
 
     Example:
         >>> from saddlepoint.problems import Ensemble
@@ -222,16 +233,53 @@ def _rates_of(
 ) -> SuccessRates:
     """Rates over the rows of all results."""
     parts: list[SuccessRates] = []
-    for result in [results] if isinstance(results, AttackResult) else results:
-        if not isinstance(result, AttackResult):
-            raise TypeError(
-                f"`problem` must be a problem, or give results of attacks, got {type(result).__name__}."
-            )
+    for result in numbered_results("problem", results):
         asked = asked_of(result)
         how: dict[str, Any] = {"targeted": targeted, "batch_size": batch_size}
         parts.append(success_rates(asked.problem, result, **how))
         del result, asked  # as large as the images
     return _joined(parts)
+
+
+def numbered_results(
+    name: str, given: AttackResult | Iterable[AttackResult]
+) -> Iterator[AttackResult]:
+    """The result of an attack, or results one after the other, none of whose rows comes twice.
+
+    Raises:
+        TypeError: There is something else among them.
+        ValueError: A result does not know what was asked, or rows have the same number.
+    """
+    seen: set[int] = set()
+    for result in one_by_one(name, given, AttackResult, "results of attacks"):
+        numbers = asked_of(result).problem.rows.tolist()
+        for number in numbers:
+            if number in seen:
+                raise ValueError(
+                    f"`{name}` must give results whose rows have different numbers, by which they are counted "
+                    f"and saved, got number {number} twice; attack the problems of `sp.Parts`."
+                )
+            seen.add(number)
+        yield result
+        del result  # as large as the images
+
+
+def one_by_one(name: str, given: T | Iterable[T], kind: type[T], what: str) -> Iterator[T]:
+    """What was given, or what it gives one after the other, if all of it is of one kind.
+
+    Raises:
+        TypeError: It is not.
+
+    Example:
+        >>> list(one_by_one("n", 3, int, "numbers")), list(one_by_one("n", iter([4, 5]), int, "numbers"))
+        ([3], [4, 5])
+    """
+    # What gives nothing is refused as what it is.
+    for each in given if isinstance(given, Iterable) and not isinstance(given, kind) else [given]:
+        if not isinstance(each, kind):
+            raise TypeError(f"`{name}` must be or give {what}, got {type(each).__name__}.")
+        yield each
+        del each
 
 
 def _joined(parts: Sequence[SuccessRates]) -> SuccessRates:
@@ -265,7 +313,9 @@ def wilson(successes: int, count: int, level: float = 0.95) -> tuple[float, floa
     p = successes / count
     centre = (p + z * z / (2 * count)) / (1 + z * z / count)
     half = z * math.sqrt(p * (1 - p) / count + z * z / (4 * count * count)) / (1 + z * z / count)
-    return max(0.0, centre - half), min(1.0, centre + half)
+    # Where nothing or everything was counted, an end is exact, and rounding must not move it.
+    low = 0.0 if successes == 0 else max(0.0, centre - half)
+    return low, 1.0 if successes == count else min(1.0, centre + half)
 
 
 def share(table: Tensor) -> float:

@@ -16,7 +16,14 @@ from torch import Tensor
 
 from saddlepoint.data.classes import CLASSES
 from saddlepoint.evaluation.origins import Origin
-from saddlepoint.evaluation.png_files import LEVELS, check_read_back, verdicts_of, write_pngs
+from saddlepoint.evaluation.png_files import (
+    LEVELS,
+    all_or_nothing,
+    check_read_back,
+    verdicts_of,
+    write_pngs,
+)
+from saddlepoint.evaluation.rates import numbered_results
 from saddlepoint.evaluation.shifts import difference_of, distances, forbidden
 from saddlepoint.extras import install
 from saddlepoint.files import write_atomically
@@ -79,7 +86,7 @@ class SavedImages:
     def __repr__(self) -> str:
         """What matters, in one line."""
         rows, images = len(self.files), sum(map(len, self.files))
-        tables = (self.fooled, self.before, self.fooled & self.unperturbed)
+        tables = (self.fooled, self.before, self.unperturbed)
         now, before, free = (int(table.all(dim=1).sum()) for table in tables)
         domains = self.fooled.shape[1]
         whom = "the domain" if domains == 1 else f"all {domains} domains"
@@ -101,6 +108,9 @@ def save_images(
     and `classes.txt`, so that `sp.data.folder` and `--data` can read them; `verdicts.json` says what every
     domain makes of each, and of the image as it was. Attack with `quantize=256` and nothing is lost.
 
+    In a targeted attack the labels of a problem are the classes to reach, and so are the folders, unless its
+    truth is known too, as that of problems of `aim_at`. If a later result fails, nothing is left in the folder.
+
     Args:
         result: Of `attack` or `apgda`; or results one after the other, such as those of attacks on `Parts`: one
             of them is kept in memory at a time.
@@ -110,6 +120,7 @@ def save_images(
     Raises:
         ValueError: The folder holds something, these are no images, the result does not know what was asked,
             there is none, or two have rows of the same number.
+        TypeError: There is something else than results of attacks.
         ImportError: pillow is not installed.
 
     Warns:
@@ -128,23 +139,16 @@ def save_images(
     check_folder(where)
     parts: list[SavedImages] = []
     told: list[dict[str, object]] = []
-    rows: set[int] = set()
-    for each in [result] if isinstance(result, AttackResult) else result:
-        asked = asked_of(each)
-        numbers = asked.problem.rows.tolist()
-        if not rows.isdisjoint(numbers):
-            raise ValueError(
-                "`result` must give results whose rows have different numbers, which name the files, got "
-                f"number {min(rows.intersection(numbers))} twice; attack the problems of `sp.Parts`."
-            )
-        rows.update(numbers)
-        how: dict[str, Any] = {"targeted": asked.targeted, "origin": origin}
-        saved, verdicts = _put(asked.problem, each.delta, asked.ball, where, **how)
-        parts.append(saved)
-        told += verdicts
-        del each, asked  # as large as the images
-    saved = _whole(where, parts)
-    _tell(where, told)
+    with all_or_nothing(where):
+        for each in numbered_results("result", result):
+            asked = asked_of(each)
+            how: dict[str, Any] = {"targeted": asked.targeted, "origin": origin}
+            saved, verdicts = _put(asked.problem, each.delta, asked.ball, where, **how)
+            parts.append(saved)
+            told += verdicts
+            del each, asked  # as large as the images
+        saved = _whole(where, parts)
+        _tell(where, told)
     lost = int((saved.before & ~saved.fooled).any(dim=1).sum())
     if lost:
         out = int((saved.outside & saved.before.any(dim=1)).sum())
@@ -262,8 +266,9 @@ def save_perturbed(
     """`save_images` for perturbations from anywhere, (B, ...), inside ball and box; it warns of nothing."""
     check_folder(folder)
     how: dict[str, Any] = {"targeted": targeted, "origin": origin or Origin()}
-    saved, told = _put(problem, delta, region, folder, **how)
-    _tell(folder, told)
+    with all_or_nothing(folder):
+        saved, told = _put(problem, delta, region, folder, **how)
+        _tell(folder, told)
     return saved
 
 

@@ -116,6 +116,7 @@ class Patched(AbstractProblem):
         self.labels = y.to(groups.device).repeat(1, counts[0] * counts[1])
         self.lower, self.upper = patch.box(-self.base, headroom(self.base))
         self.rows = torch.arange(groups.shape[0], device=groups.device)
+        self.first = 0  # the number of the first image of the groups, for random views
         self.random = any(view.num_draws for view in self.views)
         self.samples = samples if self.random else 1
         self.seed = check_seed(seed)
@@ -162,6 +163,7 @@ class Patched(AbstractProblem):
             stream * _VIEWS
             + view,  # looks through one view do not depend on how many others there are
             self.groups.shape[1] * look.num_draws,
+            self.first * look.num_draws,
         )
         mine = uniforms.reshape(rows, self.groups.shape[1], look.num_draws)[:, which]
         canvas = self.canvas(delta)[:, None].expand(-1, count, -1, -1, -1).flatten(0, 1)

@@ -201,7 +201,8 @@ def attack_unchecked(
     grid = None if quantize is None else Grid(quantize)
     precisions = precisions or Precisions.full(problem.models)
     phases = phases_of(gradient, problem, ball) if gradient else exact_phases(steps, restarts)
-    longest, budget = max(phase.steps for phase in phases), (len(phases), evaluations)
+    longest = max(phase.steps for phase in phases)
+    budget = (len(phases), evaluations, gradient is None and not keep_going)
     setup = Plan(len(problem), longest, targeted, batch_size, accumulate, rule, precisions, *budget)
 
     def solve(part: AbstractProblem, ball: LpBall, delta: Tensor, report: Report) -> AttackResult:
@@ -234,6 +235,5 @@ def attack_unchecked(
         return best.result(part)
 
     with full_precision(), gradients_enabled():
-        if grid is not None:
-            problem = problem.on_grid(grid.levels)
+        problem = problem if grid is None else problem.on_grid(grid.levels)
         return in_batches(problem, ball, start, loss, setup, solve, callback)

@@ -48,6 +48,7 @@ class Plan:
     precisions: Precisions = field(default_factory=Precisions)
     restarts: int = 1
     evaluations: int | None = None  # that a row may take
+    stays: bool = False  # a row whose start fools every domain, if that is certain
 
     def most(self, problem: AbstractProblem) -> float:
         """What a row may have spent before another iterate, which may have to be confirmed, is too much."""
@@ -75,10 +76,12 @@ def in_batches(
     Raises:
         KeyboardInterrupt: After Ctrl-C, with what is done; rows that were not attacked to the end are marked.
     """
+    unsure = start is not None or problem.random or setup.precisions.low
     start = problem.zeros() if start is None else torch.as_tensor(start).detach().to(problem.lower)
     done, fooled = 0, 0
     parts: list[AttackResult] = []
-    asked = Asked(problem, region, setup.rule, setup.steps, setup.targeted, setup.restarts)
+    how = (setup.rule, setup.steps, setup.targeted, setup.restarts, setup.stays and not unsure)
+    asked = Asked(problem, region, *how)
 
     problem, ball = _restricted(problem, region), region.ball
 

@@ -68,6 +68,7 @@ class Asked(Brief):
         steps: Updates per restart.
         targeted: Whether the labels were classes to reach.
         restarts: How often it began.
+        from_zero: Whether every row was asked at delta = 0 first, and is still there if that fools all domains.
 
     Example:
         >>> import saddlepoint as sp
@@ -83,6 +84,7 @@ class Asked(Brief):
     steps: int
     targeted: bool
     restarts: int = 1
+    from_zero: bool = False
 
 
 @final
@@ -135,8 +137,9 @@ class AttackResult:
         left = int((~self.completed).sum())
         stopped = f", stopped with {left} rows to do" if left else ""
         whom = "the domain" if domains == 1 else f"all {domains} domains"
+        free = "" if self._free is None else f", {self._free} without any perturbation"
         return (
-            f"AttackResult({every} of {rows} rows fool {whom}, {self._free} without any perturbation, "
+            f"AttackResult({every} of {rows} rows fool {whom}{free}, "
             f"{spent:.1f} evaluations per row{stopped})"
         )
 
@@ -152,8 +155,10 @@ class AttackResult:
         # The place of an image in a group means nothing.
         grouped = self.adversarial.dim() > self.delta.dim()
         hard = None if grouped else hardest([-count for count in hits])
-        note = f"all at once without any perturbation: {self._free} of {rows}"
-        note += "" if hard is None else f"; hardest: {names[hard]}"
+        free = "" if self._free is None else f"{self._free} of {rows}"
+        told = {"all at once without any perturbation": free}
+        told["hardest"] = "" if hard is None else names[hard]
+        note = "; ".join(f"{name}: {value}" for name, value in told.items() if value)
         return html_table(("domain", "fooled", "mean weight"), lines, note)
 
     def plot(self, axes: Sequence[Any] | None = None) -> Any:
@@ -195,8 +200,10 @@ class AttackResult:
         return self.fooled.all(dim=1)
 
     @property
-    def _free(self) -> int:
-        """Rows that fool every domain as they are: an attack that is given no start leaves them alone."""
+    def _free(self) -> int | None:
+        """Rows that fool every domain as they are; None where a perturbation says nothing about that."""
+        if self.asked is None or not self.asked.from_zero or self.interrupted:
+            return None
         return int((self.success & ~self.delta.flatten(1).any(dim=1)).sum())
 
     @property
