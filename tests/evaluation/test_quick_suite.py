@@ -50,13 +50,48 @@ def test_rows_whose_margin_does_not_halve_are_given_up() -> None:
 
 
 @pytest.mark.parametrize(
-    ("p", "entropy", "margin"), [(1, 4, 13), (2, 4, 13), (math.inf, 2, 3), (0, 2, 3)]
+    ("p", "entropy", "margin"), [(1, 4, 13), (2, 4, 13), (math.inf, 2, 1), (0, 2, 3)]
 )
 def test_restarts_of_l1_and_l2_go_round_the_sizes_of_balls(
     p: float, entropy: int, margin: int
 ) -> None:
     ours = [each for each in attacks_for("quick", p) if isinstance(each, OurAttack)]
     assert [each.restarts for each in ours] == [entropy, margin]
+
+
+def line_of_classes(classes: int) -> sp.Model:
+    """On images of one entry, label 0 at 0.5: the margin leads down, where none wins; class 2 wins above."""
+
+    def model(images: Tensor) -> Tensor:
+        value = images.flatten(1)[:, :1]
+        scores = [1.0 + 0 * value, 0.9 + 0.1 * (0.5 - value), 0.2 + 3 * (value - 0.5)]
+        return torch.cat([*scores, *(0 * value - 9.0 for _ in range(3, classes))][:classes], dim=1)
+
+    return model
+
+
+@pytest.mark.parametrize(
+    ("classes", "aimed", "broken"), [(4, 0, 0), (4, 1, 3), (3, 3, 3), (2, 3, 0)]
+)
+def test_aimed_restarts_find_the_class_that_the_margin_does_not_follow(
+    classes: int, aimed: int, broken: int
+) -> None:
+    x, y = torch.full((3, 1, 1, 1), 0.5), torch.zeros(3, dtype=torch.long)
+    attack, model = {math.inf: [OurAttack(steps=20, aimed=aimed)]}, line_of_classes(classes)
+    result = robust_accuracy(model, x, y, {"linf": sp.linf(0.3)}, attack)
+    assert int((~result.still_right("linf")).sum()) == broken
+    if broken:
+        assert (result.nearest["linf"] > 0.26).all()
+
+
+def test_aimed_restarts_lose_nothing_and_do_not_depend_on_the_batch() -> None:
+    x, y = sp.data.sample("mnist", 48)
+    model, threat = sp.models.load("mnist-eat"), {"linf": sp.linf(0.3)}
+    few, more = ({math.inf: [OurAttack(steps=10, aimed=number)]} for number in (0, 3))
+    without, aimed = (robust_accuracy(model, x, y, threat, each) for each in (few, more))
+    assert (without.still_right("linf") | ~aimed.still_right("linf")).all()
+    parts = robust_accuracy(model, x, y, threat, more, batch_size=5)
+    assert torch.equal(parts.still_right("linf"), aimed.still_right("linf"))
 
 
 @NETWORK

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import final
 
+import torch
 from torch import Tensor
 
 from saddlepoint.display import Brief
 from saddlepoint.evaluation.attacks import AbstractAttack, Target
 from saddlepoint.losses import Loss, cw_margin
 from saddlepoint.problems import Ensemble
-from saddlepoint.solver import attack_unchecked
+from saddlepoint.solver import AttackResult, attack_unchecked
 from saddlepoint.solver.search import random_search
 
 __all__ = ["OurAttack", "RandomSearch"]
@@ -29,6 +31,8 @@ class OurAttack(Brief, AbstractAttack):
         loss: Small = fooled.
         steps: Per restart.
         restarts: The first from zero, the others from random points, for images that are not fooled yet.
+        aimed: Then so many restarts from zero, each aimed at one class: the second most likely of the wrong
+            ones, the third, and so on. The margin follows the most likely one, and others may be nearer.
 
     Example:
         >>> OurAttack("attack", steps=20).restarts
@@ -39,22 +43,43 @@ class OurAttack(Brief, AbstractAttack):
     loss: Loss = cw_margin
     steps: int = 50
     restarts: int = 1
+    aimed: int = 0
 
     def run(self, target: Target) -> Tensor:
         """The best iterates."""
-        problem = Ensemble([target.model], target.x, target.y)
-        problem.rows = target.rows.to(target.x.device)
-        result = attack_unchecked(
+        left = torch.arange(len(target.x), device=target.x.device)
+        result = self._attack(target, left, target.y, self.restarts)
+        found, left = result.adversarial, left[~result.success]
+        if not self.aimed or not len(left):
+            return found
+        with torch.no_grad():
+            scores = target.model(target.x[left]).scatter(1, target.y[left].unsqueeze(1), -math.inf)
+        wrong = scores.argsort(dim=1, descending=True, stable=True)[:, :-1]  # the last is the label
+        for rank in range(1, min(1 + self.aimed, wrong.shape[1])):
+            result = self._attack(target, left, wrong[:, rank], 1, targeted=True)
+            found[left[result.success]] = result.adversarial[result.success]
+            left, wrong = left[~result.success], wrong[~result.success]
+            if not len(left):
+                break
+        return found
+
+    def _attack(
+        self, target: Target, rows: Tensor, labels: Tensor, restarts: int, *, targeted: bool = False
+    ) -> AttackResult:
+        """Some of the images, (n,), away from their labels, (n,), or towards them."""
+        problem = Ensemble([target.model], target.x[rows], labels)
+        problem.rows = target.rows.to(target.x.device)[rows]
+        return attack_unchecked(
             problem,
             target.ball,
             loss=self.loss,
             steps=self.steps,
-            restarts=self.restarts,
-            batch_size=len(target.x),
+            restarts=restarts,
+            batch_size=len(rows),
             seed=target.seed,
+            targeted=targeted,
             precisions=target.precisions,
         )
-        return result.adversarial
 
 
 @final
