@@ -5,6 +5,9 @@ from __future__ import annotations
 import json
 import shutil
 import signal
+import subprocess
+import sys
+import threading
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -15,7 +18,7 @@ import torch
 from children import Nursery, Started
 from saddlepoint.evaluation import Page
 from saddlepoint.runs.counting import summarise
-from saddlepoint.runs.execute import Execution, RunInterrupted, in_pages, opened
+from saddlepoint.runs.execute import Execution, RunInterrupted, in_pages, opened, saved_text
 from saddlepoint.runs.hashing import hash_settings
 from saddlepoint.runs.reading import read_results
 from saddlepoint.runs.record import RECORD, SCHEMA_VERSION, TENSORS, Hashes, Run, _digest
@@ -330,6 +333,51 @@ def test_a_second_signal_does_not_interrupt_the_writing_of_the_record(
     assert Run.read(tmp_path).status == "interrupted"
 
 
+def test_two_signals_at_once_stop_once_and_without_a_word(monkeypatch: pytest.MonkeyPatch) -> None:
+    complaints: list[object] = []
+    monkeypatch.setattr(sys, "unraisablehook", complaints.append)
+    both = (signal.SIGTERM, signal.SIGHUP)
+    before = [signal.signal(number, signal.SIG_DFL) for number in both]  # as nohup may not have it
+    try:
+        with stop_on_signals():
+            signal.pthread_sigmask(signal.SIG_BLOCK, both)
+            for number in both:
+                signal.pthread_kill(threading.get_ident(), number)
+            with pytest.raises(KeyboardInterrupt, match="SIGHUP"):  # they arrive together
+                signal.pthread_sigmask(signal.SIG_UNBLOCK, both)
+            for number in both:
+                signal.raise_signal(number)
+            # Whoever is started now does not ignore what this process does.
+            assert subprocess.run(["sh", "-c", "kill -TERM $$"]).returncode == -signal.SIGTERM
+        assert [signal.getsignal(number) for number in both] == [signal.SIG_DFL] * 2
+    finally:
+        for number, handler in zip(both, before, strict=True):
+            signal.signal(number, handler)
+    assert not complaints
+
+
+def test_a_second_ctrl_c_while_pages_are_counted_loses_no_count(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    get, stopping = Store.get, False
+
+    def counted(self: Store, key: str) -> Page | None:
+        if stopping:
+            raise KeyboardInterrupt
+        return get(self, key)
+
+    class Stopped(Work):
+        def page(self, start: int, stop: int) -> Page:
+            nonlocal stopping
+            stopping = start == 8
+            return super().page(start, stop)
+
+    monkeypatch.setattr(Store, "get", counted)
+    with pytest.raises(RunInterrupted) as stop:
+        go(tmp_path, Stopped(stop_at=8))
+    assert (Run.read(tmp_path).done, stop.value.run.done) == (8, 8)
+
+
 @pytest.mark.parametrize("error", [KeyboardInterrupt, OSError])
 def test_a_run_whose_last_record_is_not_written_is_not_complete(
     error: type[BaseException], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -346,7 +394,8 @@ def test_a_run_whose_last_record_is_not_written_is_not_complete(
         go(tmp_path, Work())
     monkeypatch.undo()
     status = "interrupted" if error is KeyboardInterrupt else "failed"
-    assert Run.read(tmp_path).status == status
+    left = Run.read(tmp_path)
+    assert (left.status, left.done, saved_text(left, tmp_path)) == (status, 10, "10 of 10 images")
     if isinstance(caught.value, RunInterrupted):
         assert caught.value.run.status == status
     work = Work()

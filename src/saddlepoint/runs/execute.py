@@ -11,7 +11,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, final
@@ -33,7 +33,7 @@ from saddlepoint.runs.refusals import (
     check_same_answers,
     other_versions,
 )
-from saddlepoint.runs.signals import RunInterrupted, stop_on_signals
+from saddlepoint.runs.signals import RunInterrupted, stop_on_signals, unheard
 from saddlepoint.runs.store import Store, locked
 from saddlepoint.training.checkpoints import read_epochs
 from saddlepoint.training.distributed import World
@@ -202,16 +202,10 @@ def in_pages(
             store.put(keys[number], page)
         return page
 
-    try:
-        for number in store.share(len(spans)):
-            page = page_of(number)
-            if tell is not None:
-                tell(spans[number][1], page.tensors)
-    except BaseException:
-        # Rows are done when they are attacked, whatever is asked about them later.
-        done = sum(b - a for a, b in spans if store.get(_ROWS.format(a, b)) is not None)
-        execution.run = execution.run.but(done=done)
-        raise
+    for number in store.share(len(spans)):
+        page = page_of(number)
+        if tell is not None:
+            tell(spans[number][1], page.tensors)
     store.gather(None)
     # Read back: what was deleted or damaged since is computed again, so that no row can be missing.
     pages = [page_of(number) for number in range(len(spans))]
@@ -221,14 +215,18 @@ def in_pages(
 
 def saved_text(run: Run, folder: Path) -> str:
     """How much of a run is on disk, in words."""
-    store = Store(folder, run.hashes.fingerprint)
-    if run.kind == "train":
-        return f"{read_epochs(folder / CHECKPOINT)} of {run.rows} epochs"
     if run.kind == EVALUATE:
-        return f"{len(store)} finished batches"
-    spans = (re.fullmatch(_ROWS.format(r"(\d+)", r"(\d+)"), key) for key in store.names())
-    done = sum(int(found[2]) - int(found[1]) for found in spans if found)
-    return f"{done} of {run.rows} {ROW_NOUNS.get(run.kind, 'images')}"
+        return f"{len(Store(folder, run.hashes.fingerprint))} finished batches"
+    return f"{_done(run, folder)} of {run.rows} {ROW_NOUNS.get(run.kind, 'images')}"
+
+
+def _done(run: Run, folder: Path) -> int:
+    """How many rows, or epochs of a training, are on disk: rows that are attacked, whatever is asked later."""
+    if run.kind == "train":
+        return read_epochs(folder / CHECKPOINT)
+    names = Store(folder, run.hashes.fingerprint).names()
+    spans = (re.fullmatch(_ROWS.format(r"(\d+)", r"(\d+)"), name) for name in names)
+    return sum(int(found[2]) - int(found[1]) for found in spans if found)
 
 
 def _joined(parts: list[Mapping[str, Tensor]]) -> dict[str, Tensor]:
@@ -327,7 +325,7 @@ def _watched(execution: Execution) -> Iterator[None]:
         except KeyboardInterrupt as stop:
             if threading.current_thread() is threading.main_thread():
                 # A second Ctrl-C does not keep the record from being written; the handler is restored below.
-                signal.signal(signal.SIGINT, signal.SIG_IGN)
+                signal.signal(signal.SIGINT, unheard)
             if not execution.complete:
                 _leave(execution, "interrupted")
             raise RunInterrupted(execution.run, execution.folder) from stop
@@ -345,5 +343,7 @@ def _watched(execution: Execution) -> Iterator[None]:
 
 
 def _leave(execution: Execution, status: Status) -> None:
+    with suppress(ValueError):  # a checkpoint that is damaged does not say what is done
+        execution.run = execution.run.but(done=_done(execution.run, execution.folder))
     # The seconds first: they read all pages, of which there may be something to say.
     execution.update(status=status, seconds=execution.seconds(), warnings=execution.said())

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from saddlepoint.runs.record import Run
 
-__all__ = ["RunInterrupted", "stop_on_signals"]
+__all__ = ["RunInterrupted", "stop_on_signals", "unheard"]
 
 _active = False
 
@@ -26,6 +26,15 @@ class RunInterrupted(KeyboardInterrupt):
         super().__init__(f"stopped after {run.done} of {run.rows} rows")
         self.run = run
         self.folder = folder
+
+
+def unheard(number: int, frame: FrameType | None) -> None:
+    """Handles a signal by doing nothing.
+
+    Unlike SIG_IGN no process that is started meanwhile inherits it, and Python does not complain of a signal
+    that came just before it was set.
+    """
+    del number, frame
 
 
 @contextmanager
@@ -48,7 +57,7 @@ def stop_on_signals() -> Iterator[None]:
             return  # after Ctrl-C the work is being stopped already
         # A second one must not interrupt the writing of the record.
         for each in numbers:
-            signal.signal(each, signal.SIG_IGN)
+            signal.signal(each, unheard)
         raise KeyboardInterrupt(signal.Signals(number).name)
 
     before = {number: signal.getsignal(number) for number in (*numbers, signal.SIGINT)}

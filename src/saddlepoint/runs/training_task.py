@@ -41,10 +41,8 @@ from saddlepoint.runs.training_parts import (
 )
 from saddlepoint.training import Recipe, Threat, TrainingProgress
 from saddlepoint.training.attack_and_update import faster_precision
-from saddlepoint.training.checkpoints import read_epochs
 from saddlepoint.training.distributed import World
 from saddlepoint.training.methods import with_radii
-from saddlepoint.training.session import CHECKPOINT
 
 __all__ = ["TrainingTask"]
 
@@ -226,26 +224,21 @@ def _fit(
         shift=shift,
         numbered=not (flip or shift),
     )
-    try:
-        return training.train(
-            task.network,
-            loader,
-            task.threats or None,
-            method=settings.method,
-            recipe=recipe,
-            validation=task.held_out,
-            out=execution.folder,
-            resume=execution.resumed,
-            checkpoint_every=task.checkpoint_every,
-            seed=settings.seed,
-            precision=settings.precision,
-            callback=callback,
-            **options,
-        )
-    finally:
-        # What counts is on disk, wherever the training was stopped.
-        done = read_epochs(execution.folder / CHECKPOINT)
-        execution.run = execution.run.but(done=done)
+    return training.train(
+        task.network,
+        loader,
+        task.threats or None,
+        method=settings.method,
+        recipe=recipe,
+        validation=task.held_out,
+        out=execution.folder,
+        resume=execution.resumed,
+        checkpoint_every=task.checkpoint_every,
+        seed=settings.seed,
+        precision=settings.precision,
+        callback=callback,
+        **options,
+    )
 
 
 def _card(task: TrainingTask, command: str) -> models.Card:
