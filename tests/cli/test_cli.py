@@ -127,7 +127,7 @@ class TestSubcommands:
         assert metrics["asr_all"] > 85  # what was printed as the success of the attack
         rate = metrics["asr_all_among_correct"]
         flat = " ".join(out.split())
-        assert "of the 3 images that the model had right, one perturbation" in flat
+        assert "of the 3 images that the model had right, a perturbation of its own" in flat
         assert f"{rate:.1f} %, with 95 % confidence" in flat
         assert "21 of 24 images were misclassified before any attack" in flat
         assert f"ASR among correct {rate:.1f}" in flat

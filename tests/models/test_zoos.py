@@ -74,6 +74,16 @@ class TestTimm:
             again = load("timm:test_resnet", images)
         assert torch.equal(logits(again, images.x), by_hand)  # so that a run can be continued
 
+    def test_images_of_one_channel_take_the_mean_of_timms_numbers(self, timm):
+        x, y = data.sample("mnist", limit=6)
+        grey = materials.Images(x, y, data.class_names("mnist"), "mnist")
+        with pytest.warns(UserWarning, match="random parameters"):
+            model = load("timm:test_resnet", grey)
+        known = timm.get_pretrained_cfg("test_resnet")
+        assert model.mean.flatten().tolist() == pytest.approx([sum(known.mean) / 3])
+        assert model.std.flatten().tolist() == pytest.approx([sum(known.std) / 3])
+        assert logits(model, x).shape == (6, 10)
+
     def test_parameters_of_ones_own_and_a_network_of_a_fixed_size(self, timm, images, tmp_path):
         torch.manual_seed(5)
         network = timm.create_model("test_vit", num_classes=7).eval()

@@ -376,7 +376,7 @@ class TestWords:
         assert "of the 52 images that the model had right in both views" in text
         assert "12 of 64 images were misclassified in at least one view before any attack" in text
         text = self.said("ensemble", ("A",))
-        assert "of the 52 images that the model had right, one perturbation" in text
+        assert "of the 52 images that the model had right, a perturbation of its own" in text
         assert "12 of 64 images were misclassified before any attack" in text
         text = self.said("ensemble", ("A",), rows_correct=63)
         assert "1 of 64 images was misclassified before any attack" in text

@@ -70,7 +70,8 @@ def saved(what: str, images: "SavedImages", *, quiet: bool, remedy: str = "") ->
     note(told, quiet=quiet)
     if lost:
         out = int((images.outside & images.before.any(dim=1)).sum())
-        moved = f", {out} of them because rounding has moved them out of the ball" if out else ""
+        some = "all" if out == lost else str(out)
+        moved = f", {some} of them because rounding has moved them out of the ball" if out else ""
         told = f"8 bits undo {lost} of them{moved}{f'; {remedy}' if remedy else ''}"
         note(f"saddlepoint: warning: {told}", quiet=quiet)
 

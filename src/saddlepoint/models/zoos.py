@@ -11,6 +11,7 @@ import re
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from statistics import fmean
 from typing import Any, NamedTuple, final
 
 import torch
@@ -116,7 +117,11 @@ def _timm(name: str, wanted: Wanted, tensors: Tensors, *, pretrained: bool) -> F
             lambda: timm.create_model(name, num_classes=classes, in_chans=wanted.channels)
         )
     size = tuple(known["input_size"][1:]) if pretrained or known.get("fixed_input_size") else None
-    return Found(network, Normalisation(tuple(known["mean"]), tuple(known["std"])), size)
+    numbers = tuple(known["mean"]), tuple(known["std"])
+    if not pretrained and wanted.channels != len(numbers[0]):
+        # Of a network for images of other channels the library has no numbers: their mean, for every channel.
+        numbers = (fmean(numbers[0]),), (fmean(numbers[1]),)
+    return Found(network, Normalisation(*numbers), size)
 
 
 def _torchvision(name: str, wanted: Wanted, tensors: Tensors, *, pretrained: bool) -> Found:

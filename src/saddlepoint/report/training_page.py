@@ -56,6 +56,7 @@ def render_training(run: Run, folder: Path) -> str:
         held_out=bool(shown),
         kept=[_counted(name, held_out[best - 1][name]) for name in shown],
         rows=[_row(k, each, shown, weighted, held_out[k]) for k, each in enumerate(epochs)],
+        init=settings.init,
         network=str(folder / "model.safetensors"),
         evaluate=line_to_evaluate(settings, folder),
     )

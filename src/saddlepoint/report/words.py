@@ -196,8 +196,10 @@ def headline(run: Run, metrics: AttackMetrics) -> list[str]:
         return [f"{start} {every[0].upper()}{every[1:]}"]
     share, low, high = metrics.rate
     count, wrong = metrics.rows_correct, metrics.rows - metrics.rows_correct
+    # With one model there is one for every image in any case.
+    one = "a perturbation of its own" if len(run.domains) == 1 else "one perturbation"
     lines = [
-        f"For {round(share * count / 100)} of the {_count(count, nouns)} {_right(run)}, one perturbation "
+        f"For {round(share * count / 100)} of the {_count(count, nouns)} {_right(run)}, {one} "
         f"within {ball_text(settings.norm, settings.eps)} {_whole(run)}: {share:.1f} %, with 95 % confidence "
         f"between {low:.1f} and {high:.1f} %."
     ]
