@@ -77,10 +77,12 @@ def length(source: Any) -> int | None:
     if isinstance(source, DataLoader) and not isinstance(source.dataset, IterableDataset):
         batched = source.batch_sampler is not None
         return _in_batches(source.batch_sampler) if batched else _counted(source.sampler)
-    source = getattr(source, "dataset", source)
+    if isinstance(source, DataLoader):
+        source = source.dataset
     if isinstance(source, list | tuple):
         return sum(len(labels) for _, labels in pairs(source))
-    return _counted(source)
+    # What gives nothing by number, as a loader of somebody else, counts its batches.
+    return _counted(source) if hasattr(source, "__getitem__") else None
 
 
 def in_order(source: Any) -> bool:

@@ -360,6 +360,13 @@ class TestProgress:
         assert "shorter: a tenth with --limit 10, --epochs 1 or --steps 1. Ctrl-C" in line
 
 
+def test_images_of_one_class_are_refused_by_the_name_of_the_flag(tmp_path, capsys):
+    np.savez(tmp_path / "one.npz", images=np.zeros((8, 28, 28), np.uint8) + 9, labels=[0] * 8)
+    assert inside("train", "--data", "one.npz", "--model", "C", "--epochs", 1, "--out", "o") == 2
+    said = capsys.readouterr().err
+    assert "`--data` must have images of two classes or more, got 1 class." in said
+
+
 def test_models_is_another_word_for_model(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     line = ("train", "--data", "mnist-sample", "--print-config")

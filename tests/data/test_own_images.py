@@ -15,7 +15,7 @@ from PIL import Image
 
 import saddlepoint as sp
 from image_folders import digits
-from saddlepoint.data import own
+from saddlepoint.data import own, splits
 
 RAMP = np.arange(0, 256, 16, dtype=np.uint8).reshape(4, 4)
 """Sixteen grey levels, no two alike, so that nothing can be turned or scaled unnoticed."""
@@ -427,3 +427,16 @@ class TestNpz:
             with pytest.raises(ValueError, match=r"d\.npz.* must be an \.npz file"):
                 own.npz(tmp_path / "d.npz")
             gc.collect()
+
+
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.int32, torch.int16])
+def test_labels_of_any_whole_numbers_are_divided_alike(dtype):
+    labels = torch.tensor([0, 0, 0, 1, 1, 1, 1, 1])
+    for split in splits.SPLITS:
+        assert torch.equal(splits.rows_of(labels.to(dtype), split), splits.rows_of(labels, split))
+
+
+@pytest.mark.parametrize("label", [-1, 2**33])
+def test_labels_that_are_no_numbers_of_classes_are_not_divided(label):
+    with pytest.raises(ValueError, match=f"labels from 0 to 99,999, got {label}"):
+        splits.rows_of(torch.tensor([0, 0, label]), "train")

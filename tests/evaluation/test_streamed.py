@@ -16,6 +16,7 @@ from torch.utils.data import (
     IterableDataset,
     RandomSampler,
     Sampler,
+    Subset,
     SubsetRandomSampler,
     TensorDataset,
 )
@@ -193,6 +194,29 @@ def test_the_length_is_that_of_the_loader(images) -> None:
     assert length(DataLoader(data, batch_size=None)) == 20
     assert length(DataLoader(Endless(*images), batch_size=8)) is None
     assert length(DataLoader(data, batch_sampler=Odd())) is None
+    few = Subset(data, [0, 1, 2])
+    assert (length(few), length(Subset(few, [1])), length(DataLoader(few, batch_size=2))) == (
+        3,
+        1,
+        3,
+    )
+    assert length(Ahead(DataLoader(data, batch_size=8))) is None  # whose own length counts batches
+    assert (
+        repr(sp.Parts(lambda x, y: sp.Ensemble([nn.Flatten()], x, y), few)).count("3 images") == 1
+    )
+
+
+class Ahead:
+    """Gives what a loader gives; some fetch it ahead, and have the length and data set of the loader."""
+
+    def __init__(self, loader: DataLoader[tuple[Tensor, Tensor]]) -> None:
+        self.loader, self.dataset = loader, loader.dataset
+
+    def __iter__(self):
+        return iter(self.loader)
+
+    def __len__(self) -> int:
+        return len(self.loader)
 
 
 class Odd(Sampler[list[int]]):

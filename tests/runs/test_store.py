@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+import resource
 import threading
 import time
 from collections.abc import Iterator
@@ -292,6 +293,29 @@ def test_a_lock_that_is_a_link_or_a_file_of_others_is_refused_and_kept(tmp_path:
     ):
         pass
     assert thesis.read_text() == "mine"
+
+
+def test_what_keeps_the_lock_from_being_written_is_told_with_its_file(tmp_path: Path) -> None:
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    try:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (0, limits[1]))  # as on a full disk
+        with pytest.raises(OSError, match=r"run\.lock") as raised, locked(tmp_path / "run"):
+            pass
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert raised.value.filename == str(tmp_path / "run" / LOCK)
+    assert not (tmp_path / "run" / LOCK).exists()
+
+
+@pytest.mark.parametrize("out", ["link", "link/run"])
+def test_a_folder_that_is_a_link_to_nothing_is_refused(out: str, tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to("nowhere")
+    with (
+        pytest.raises(ValueError, match=r"link` must be a folder, got a link to nothing; choose"),
+        locked(tmp_path / out),
+    ):
+        pass
+    assert [path.name for path in tmp_path.iterdir()] == ["link"]
 
 
 def test_many_processes_that_want_the_lock_have_it_one_at_a_time(tmp_path: Path) -> None:

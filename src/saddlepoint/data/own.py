@@ -20,7 +20,7 @@ from .classes import CLASSES, Classes, listed, stored_names
 from .formats import check_npz
 from .image_files import chosen_files
 from .pixels import from_array, read_picture, resized, unit
-from .splits import rows_of
+from .splits import MOST_CLASSES, rows_of
 
 __all__ = [
     "CLASSES",
@@ -34,9 +34,6 @@ __all__ = [
     "npz",
     "warn_if_black",
 ]
-
-MOST_CLASSES = 100_000
-"""Larger labels are taken for a mistake; names are made for labels without one."""
 
 
 class LabelledImages(NamedTuple):

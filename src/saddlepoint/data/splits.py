@@ -5,9 +5,11 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-__all__ = ["SPLITS", "rows_of"]
+__all__ = ["MOST_CLASSES", "SPLITS", "rows_of"]
 
 SPLITS = ("test", "train")
+MOST_CLASSES = 100_000
+"""Larger labels are taken for a mistake; names are made for labels without one."""
 
 
 def rows_of(labels: Tensor, split: str | None, *, shuffle: bool = True) -> Tensor:
@@ -22,7 +24,7 @@ def rows_of(labels: Tensor, split: str | None, *, shuffle: bool = True) -> Tenso
         shuffle: Whether they are drawn; else "test" is the last fifth, whatever its classes.
 
     Raises:
-        ValueError: Another split, or too few images to divide.
+        ValueError: Another split, too few images to divide, or labels that are no numbers of classes.
 
     Example:
         >>> labels = torch.tensor([0, 0, 0, 1, 1])
@@ -38,11 +40,22 @@ def rows_of(labels: Tensor, split: str | None, *, shuffle: bool = True) -> Tenso
         raise ValueError(f"`data` must have images to train on and to test on, got {count}.")
     if shuffle:
         order = torch.randperm(count, generator=torch.Generator().manual_seed(0))
-        aside = _set_aside(labels.cpu()[order])
+        aside = _set_aside(_numbers(labels)[order])
     else:
         order = torch.arange(count)
         aside = order >= count * 4 // 5
     return order[aside if split == "test" else ~aside]
+
+
+def _numbers(labels: Tensor) -> Tensor:
+    """Labels as indices."""
+    numbers = labels.long().cpu()
+    wrong = numbers[(numbers < 0) | (numbers >= MOST_CLASSES)]
+    if len(wrong):
+        raise ValueError(
+            f"`data` must have labels from 0 to {MOST_CLASSES - 1:,}, got {int(wrong[0])}."
+        )
+    return numbers
 
 
 def _set_aside(labels: Tensor) -> Tensor:

@@ -234,18 +234,30 @@ def locked(
         >>> (folder / "run.lock").exists()
         False
     """
+    for link in (folder, *folder.parents):
+        if link.is_symlink() and not link.exists():
+            raise ValueError(
+                f"`{link}` must be a folder, got a link to nothing; choose another folder."
+            )
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / LOCK
     file = _acquire(path, wait, waiting)
     try:
-        file.seek(0)
-        file.truncate()
-        json.dump(_this_process(), file)
-        file.flush()
+        _write(file, path)
         yield
     finally:
         path.unlink(missing_ok=True)
         file.close()
+
+
+def _write(file: IO[str], path: Path) -> None:
+    """Write who holds the lock, past the buffer: nothing is left to write where the disk is full."""
+    try:
+        file.seek(0)
+        file.truncate()
+        os.write(file.fileno(), json.dumps(_this_process()).encode())
+    except OSError as error:  # which does not say which file there was no room for
+        raise OSError(error.errno, error.strerror, str(path)) from error
 
 
 def _acquire(path: Path, wait: float, waiting: Callable[[str], None] | None) -> IO[str]:

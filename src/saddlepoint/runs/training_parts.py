@@ -202,6 +202,8 @@ def _built(settings: TrainSettings, images: Images) -> nn.Module:
             f"`--size` must be given for network {settings.model}, which takes square images, got images of "
             f"{height} x {width}."
         )
+    if len(images.classes) < 2:
+        raise ValueError("`--data` must have images of two classes or more, got 1 class.")
     network = models.build(settings.model, channels, height, len(images.classes))
     return models.channels_last(network)
 
