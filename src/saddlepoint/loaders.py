@@ -181,7 +181,7 @@ def _tensor(name: str, value: Any) -> Tensor:
     except (TypeError, ValueError, RuntimeError):
         raise TypeError(
             f"`x` must give {name} as tensors or arrays, got {type(value).__name__}; convert them in the data "
-            "set, images to floats in [0, 1]."
+            "set, images to floats in [0, 1], labels to class numbers from 0."
         ) from None
 
 

@@ -232,6 +232,14 @@ def test_help_says_what_is_required(capsys: pytest.CaptureFixture[str]) -> None:
     assert text.count("[required]") == 2  # --data and --model
 
 
+@pytest.mark.parametrize("words", ["attack ensemble", "attack transform"])
+def test_help_names_all_kinds_of_models(words: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert inside(*words.split(), "--help") == 0
+    text = " ".join(capsys.readouterr().out.replace("│", " ").split())
+    for word in ("nets.py:factory", "program.pt2", "program.ts", "model.onnx", "timm:NAME"):
+        assert word in text
+
+
 def test_a_folder_that_is_not_there_is_told_and_its_neighbour_suggested(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -241,7 +249,9 @@ def test_a_folder_that_is_not_there_is_told_and_its_neighbour_suggested(
     for given, meant in (("imags/", "images"), ("images/fotos", str(Path("images", "photos")))):
         assert inside(*line, given) == 2
         said = capsys.readouterr().err
-        assert f"got {given!r}, which is not there; did you mean {meant}?" in said
+        assert said.endswith(f"got {given!r}, which is not there; did you mean {meant}?\n")
+    assert inside(*line, "image") == 2
+    assert capsys.readouterr().err.endswith("did you mean images?\n")
     assert inside(*line, "somewhere/else/") == 2
     assert capsys.readouterr().err.endswith("got 'somewhere/else/', which is not there.\n")
 

@@ -249,10 +249,17 @@ class TestOwnData:
         assert inside(*words, "--resume") == 2
         told = " ".join(capsys.readouterr().err.split())
         assert "must continue with the same data as the run in o, got images or labels" in told
+        assert "with another hash, or divided otherwise;" in told
         model = "o/model.safetensors"
         line = ["evaluate", model, "--data", "f", "--size", 8, "--split", "test", "--no-doctor"]
         assert inside(*line, "--threat", "linf:0.01", "--out", "e") == 0
-        assert "o was trained on" in " ".join(capsys.readouterr().err.split())
+        told = " ".join(capsys.readouterr().err.split())
+        assert "o was trained on" in told
+        assert "its training was divided otherwise, by an earlier version or" in told
+        assert "--split test" not in told  # which was just given
+        assert inside(*line[:6], "--no-doctor", "--threat", "linf:0.01", "--out", "all") == 0
+        told = " ".join(capsys.readouterr().err.split())
+        assert "--split test takes those that its training has set aside" in told
 
     def test_a_limit_counts_the_images_to_train_on(self, tmp_path):
         self.folder(tmp_path / "f")

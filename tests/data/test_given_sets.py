@@ -59,6 +59,10 @@ def test_channels_may_be_last_as_numpy_and_opencv_have_them(channels):
     assert x.shape == (1, channels, 6, 5)
 
 
+def test_channels_are_first_where_both_ends_could_be():
+    assert sp.data.from_dataset([(np.zeros((4, 6, 3), np.uint8), 0)]).images.shape == (1, 4, 6, 3)
+
+
 def test_only_as_many_images_are_read_as_are_wanted():
     def stream():
         yield from FORMS["bytes"][:2]

@@ -44,6 +44,22 @@ class TestConfig:
         settings = load("ensemble", {"steps": 9, "limit": None}, tmp_path / "c.yaml")
         assert (settings.eps, settings.steps, settings.limit) == (8 / 255, 9, None)
 
+    @pytest.mark.parametrize(
+        ("text", "found"),
+        [
+            ("", "nothing"),
+            ("- A\n- B\n", "a list"),
+            ("A", "text"),
+            ("3", "3 alone"),
+            ("3: A", "the name 3"),
+        ],
+    )
+    def test_a_file_without_settings_is_told_by_what_is_in_it(self, tmp_path, text, found):
+        (tmp_path / "c.yaml").write_text(text)
+        told = rf"`--config` '.*c.yaml' must hold settings as `name: value`, got {found}\.$"
+        with pytest.raises(ValueError, match=told):
+            load("ensemble", {}, tmp_path / "c.yaml")
+
     def printed(self, tmp_path, kind="ensemble", **flags):
         (tmp_path / "c.yaml").write_text(load(kind, flags, None).to_yaml())
         return tmp_path / "c.yaml"

@@ -123,6 +123,45 @@ def test_nothing_to_validate_on_is_said_before_the_training():
             trained(TensorDataset(X, Y), validation=empty, callback=pytest.fail)
 
 
+@pytest.mark.parametrize("given", ["pair", "data set", "loader", "shuffled"])
+@pytest.mark.parametrize(
+    ("x", "y", "kind", "told"),
+    [
+        ((X * 255).byte(), Y, TypeError, r"^`validation` must "),
+        (3 * X, Y, ValueError, r"^`validation` must "),
+        (
+            X,
+            Y + 20,
+            ValueError,
+            r"^the labels of `validation` must be in 0 \.\.\. 9, as the model has 10",
+        ),
+    ],
+)
+def test_a_wrong_validation_set_is_said_before_the_training(given, x, y, kind, told):
+    data = TensorDataset(x, y)
+    loader = DataLoader(data, batch_size=7, shuffle=given == "shuffled")
+    validation = {"pair": (x, y), "data set": data}.get(given, loader)
+    with pytest.raises(kind, match=told):
+        trained(TensorDataset(X, Y), validation=validation, callback=pytest.fail)
+
+
+def test_a_validation_set_without_labels_is_said_before_the_training():
+    with pytest.raises(TypeError, match=r"^`validation` must give pairs of images and labels, got"):
+        trained(TensorDataset(X, Y), validation=Noted(X), callback=pytest.fail)
+
+
+def test_the_first_look_at_the_validation_set_draws_nothing():
+    class Noisy(Noted):
+        def __getitem__(self, index):
+            torch.rand(3)
+            return self.data[index]
+
+    expected = trained(TensorDataset(X, Y), validation=HELD_OUT)
+    found = trained(TensorDataset(X, Y), validation=Noisy(TensorDataset(*HELD_OUT)))
+    assert_equal_bits(found[0], expected[0])
+    assert found[1][0].validation == expected[1][0].validation
+
+
 def test_a_stream_cannot_be_shuffled():
     class Stream(IterableDataset):
         def __iter__(self):

@@ -42,7 +42,7 @@ def doctor(
 
     Args:
         models: As in `attack`: A, mnist-a, nets.py:factory, parameters.pt:nets.py:factory, program.pt2,
-            model.onnx, timm:NAME ... Several are also tried against each other.
+            program.ts, model.onnx, timm:NAME ... Several are also tried against each other.
         data: As in `attack`.
         classes: As in `attack`.
         size: As in `attack`.

@@ -129,7 +129,7 @@ def with_suggestion(text: str) -> str:
         "`--data` must be one of mnist, cifar10, got 'minst'; did you mean mnist?"
     """
     found = _COMPLAINT.search(text)
-    if found is None:
+    if found is None or text.endswith("?"):  # which suggests something
         return text
     got = found["got"].strip("'").partition(":")[0]
     known = {name.lower(): name for name in re.findall(r"[A-Za-z][\w+-]*", found["known"])}

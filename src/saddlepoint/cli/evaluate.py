@@ -54,8 +54,8 @@ def evaluate(
 
     Args:
         model: A (network of the data set), mnist-a, nets.py:factory, package.module:factory,
-            parameters.safetensors:mnist_cnn, parameters.pt:nets.py:factory, program.pt2, model.onnx, timm:NAME,
-            torchvision:NAME or hf:FOLDER; guide: docs/models.md.
+            parameters.safetensors:mnist_cnn, parameters.pt:nets.py:factory, program.pt2, program.ts,
+            model.onnx, timm:NAME, torchvision:NAME or hf:FOLDER; guide: docs/models.md.
         settings: What decides the numbers.
         running: Where things go and how much is said.
     """

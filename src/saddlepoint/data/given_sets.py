@@ -40,7 +40,8 @@ def from_dataset(
     Args:
         source: A data set of torch, a DataLoader, other pairs of images and labels one by one or in batches, or
             one pair of arrays. Images are (C, H, W), (H, W, C) or (H, W), of floats in [0, 1] or with 8 or 16
-            bits, or pictures of PIL.
+            bits, or pictures of PIL. The channels are first where the first number is 1, 3 or 4, also where
+            the last one could be: give images of such few rows, as (4, 6, 3), with their channels first.
         size: Bring all images to size x size, as in `folder`.
         classes: Names of the labels, as in `folder`; else those the data set has as `classes`, or numbers.
         crop: With `size`, how much of the shorter side is kept, as in `folder`.

@@ -140,7 +140,8 @@ def npz(
     """Reads `images` and `labels` (or x, y, or x_test, y_test), and `classes` if it is there.
 
     Args:
-        path: A file that numpy's `savez` wrote. Nothing in it is unpickled.
+        path: A file that numpy's `savez` wrote. Nothing in it is unpickled. Channels may be first or last, as
+            in `from_dataset`.
         classes: Names of the labels, as in `folder`, in place of those in the file.
         limit: Keep the first so many images.
         split: As in `folder`.

@@ -197,7 +197,8 @@ class EvaluationTask(ImagesTask[EvaluateSettings]):
         """The record of an evaluation that begins, with what is odd about models, radii and images."""
         settings, (x, models) = self.settings, (self.ready.images.x, self.ready.models)
         radii = filter(None, (ball.doubt(x.shape[1:]) for ball in self.balls.values()))
-        notes = (*self._look.faults, *radii, *doubts(settings.models, list(models), x))
+        seen = doubts(settings.models, list(models), x, settings.split)
+        notes = (*self._look.faults, *radii, *seen)
         run = record_of(settings, self.problem, self.ready.images, models, self.line)
         return run.but(warnings=notes)
 

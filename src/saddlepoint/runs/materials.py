@@ -130,19 +130,19 @@ def check_data(spec: str) -> None:
     raise ValueError(
         f"`--data` must be one of {', '.join(datasets.NAMES)}, a folder with one folder per class, "
         "an .npz file, or a data set in code, file.py:dataset or package.module:dataset, got "
-        f"{spec!r}{_folder_meant(spec)}."
+        f"{spec!r}{_folder_meant(spec)}"
     )
 
 
 def _folder_meant(spec: str) -> str:
-    """That there is no such folder, where one is meant, and the folder beside it that has nearly that name."""
+    """The end of a sentence: that there is no such folder, where one is meant, and one of nearly that name."""
     path = Path(spec)
     beside = path.parent
     there = [each.name for each in beside.iterdir() if each.is_dir()] if beside.is_dir() else []
     near = difflib.get_close_matches(path.name, there, n=1)
     if near:
         return f", which is not there; did you mean {beside / near[0]}?"
-    return ", which is not there" if spec.endswith(("/", os.sep)) or path.parent.name else ""
+    return ", which is not there." if spec.endswith(("/", os.sep)) or path.parent.name else "."
 
 
 def _named(

@@ -22,8 +22,9 @@ __all__ = ["HELP", "ModelWord", "check_there", "default_data", "is_code", "parse
 HELP = (
     "A,B,C,D (networks of the data set), mnist-a, nets.py:factory or package.module:factory (your code), "
     "parameters.safetensors:A or parameters.pt:nets.py:factory (a state dict, and what it is for), "
-    "program.pt2, model.onnx, timm:NAME, torchvision:NAME (random parameters; NAME+pretrained downloads), "
-    "hf:FOLDER or hf:OWNER/NAME (which downloads), onnxruntime:model.onnx (scores without gradients), scores:A "
+    "program.pt2, program.ts (TorchScript, with --trust), model.onnx, timm:NAME, torchvision:NAME (random "
+    "parameters; NAME+pretrained downloads), hf:FOLDER or hf:OWNER/NAME (which downloads), "
+    "onnxruntime:model.onnx (scores without gradients), scores:A "
     "(any of these asked for scores only); guide: docs/models.md"
 )
 """What a model can be, for help texts."""

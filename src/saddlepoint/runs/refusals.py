@@ -76,6 +76,7 @@ def check_same(old: Run, new: Run, folder: Path) -> None:
         what, got = "configuration", "; ".join(told) or "other settings"
     elif old.hashes.data != new.hashes.data:
         what, got = "data", "images or labels with another hash"
+        got += ", or divided otherwise" if new.kind == "train" else ""
     elif unknown:
         what = "models"
         got = f"{', '.join(unknown)}, of which nobody can say whether it has changed"

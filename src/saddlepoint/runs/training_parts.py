@@ -242,14 +242,23 @@ def keep_seen(folder: Path, parts: Sequence[Tensor], answers: Tensor | None) -> 
     write_tensors(folder / SEEN, {"images": numbers, **said})
 
 
-def doubts(specs: Sequence[str], names: Sequence[str], images: Tensor) -> tuple[str, ...]:
+def doubts(
+    specs: Sequence[str], names: Sequence[str], images: Tensor, split: str | None = None
+) -> tuple[str, ...]:
     """What has to be said of models that were trained on some of the images they are tested on.
 
     Args:
         specs: The models as settings name them.
         names: What they are called.
         images: To be tested on, (N, C, H, W).
+        split: Which of all images they are, if that was said.
     """
+    remedy = "--split test takes those that its training has set aside"
+    if split == "test":
+        remedy = (
+            "its training was divided otherwise, by an earlier version or from other files: train again, or "
+            "test on other images"
+        )
     found = []
     for spec, name in zip(specs, names, strict=True):
         file = parse(spec).parameters
@@ -259,7 +268,7 @@ def doubts(specs: Sequence[str], names: Sequence[str], images: Tensor) -> tuple[
             if count:
                 found.append(
                     f"{name} was trained on {count} of these {len(images)} images, so that its numbers are too "
-                    "high; --split test takes those that its training has set aside."
+                    f"high; {remedy}."
                 )
     return tuple(found)
 

@@ -19,7 +19,7 @@ from saddlepoint.behind import keeping_random
 from saddlepoint.calls import without_autocast
 from saddlepoint.counts import check_seed
 from saddlepoint.directions import raw
-from saddlepoint.loaders import collected, in_order, length
+from saddlepoint.loaders import batches, collected, in_order, length
 from saddlepoint.losses import fooled
 from saddlepoint.precision import Precision
 from saddlepoint.solver.evaluate import gradients_enabled
@@ -30,6 +30,7 @@ from .attack_and_update import (
     check_batch,
     check_model,
     check_training_precision,
+    evaluating,
     faster_precision,
     precisions_of_step,
     step_on,
@@ -43,6 +44,8 @@ from .threats import Threat, ThreatLike, check_threats
 from .training_bar import training_bar
 
 __all__ = ["METHODS", "Batches", "Loader", "Step", "TrainingProgress", "clean_step", "train"]
+
+_LOOK = 250  # images of a batch of validation
 
 METHODS = (*ADVERSARIAL, "clean")
 """Names of methods for `train`."""
@@ -168,11 +171,11 @@ def train(
     recipe = recipe or Recipe("default", "adamw", 0.001, 10, weight_decay=0.01)
     recipe = replace(recipe, epochs=epochs) if epochs is not None else recipe
     loader = as_loader(loader, recipe.batch_size)
-    held_out = None if validation is None else _held_out(validation)
     method = ("ampgd" if threats else "clean") if method is None else method
     named = check_threats(threats) if threats else {}
     check_training_precision(precision)
     seed = _checked_seed(model, seed, loader, checkpoint_every)
+    held_out = None if validation is None else _held_out(validation, model)
     folder = Path(out) if out is not None else None
     path = folder / CHECKPOINT if folder is not None else None
     if precision == "auto":
@@ -206,8 +209,28 @@ def train(
     return tuple(session.history)
 
 
-def _held_out(validation: Any) -> tuple[Any, Tensor | None]:
-    """Images and labels, or what gives them, if it gives the same ones in every epoch."""
+def _held_out(validation: Any, model: nn.Module) -> tuple[Any, Tensor | None]:
+    """Images and labels, or what gives them, if it gives the same ones in every epoch.
+
+    Raises:
+        TypeError, ValueError: The model cannot be validated on them, by the look of the first batch.
+    """
+    try:
+        found = _images_and_labels(validation)
+        with keeping_random([model]), evaluating(model) as module, torch.no_grad():
+            x, y = check_batch(*(next(batches(found[0], _LOOK)) if found[1] is None else found))
+            device = next(model.parameters()).device
+            ask(module, x[:1].to(device), y.to(device))
+    except (TypeError, ValueError) as error:
+        if not str(error).startswith(("`x`", "`y`")):
+            raise
+        kind = TypeError if isinstance(error, TypeError) else ValueError
+        told = str(error).replace(", or give `y`", "").replace("`x`", "`validation`")
+        raise kind(told.replace("`y`", "the labels of `validation`")) from error
+    return found
+
+
+def _images_and_labels(validation: Any) -> tuple[Any, Tensor | None]:
     if in_order(validation) and length(validation) != 0:
         return validation, None
     x, y = validation if isinstance(validation, tuple) else collected(validation)

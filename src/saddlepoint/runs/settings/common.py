@@ -25,7 +25,7 @@ from pydantic import (
 from saddlepoint.runs import texts
 from saddlepoint.runs.model_words import default_data, is_code, parse
 from saddlepoint.runs.plain import quoted
-from saddlepoint.runs.settings.unique_keys import UniqueKeys, why_not_yaml
+from saddlepoint.runs.settings.unique_keys import UniqueKeys, settings_in, why_not_yaml
 
 __all__ = [
     "Classes",
@@ -252,12 +252,11 @@ class Settings(BaseModel):
             raise ValueError(f"`--config` must be a file that exists, got {str(file)!r}.")
         try:
             # Safe: the loader is SafeLoader, but for keys that come twice.
-            values = yaml.load(file.read_text(encoding="utf-8"), UniqueKeys)
+            found = yaml.load(file.read_text(encoding="utf-8"), UniqueKeys)
         except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
             why = why_not_yaml(error)
             raise ValueError(f"`--config` {str(file)!r} must be YAML, got {why}.") from error
-        if not isinstance(values, dict) or not all(isinstance(name, str) for name in values):
-            raise ValueError(f"`--config` must hold settings as `name: value`, got {str(file)!r}.")
+        values = settings_in(found, file)
         for name, value in values.items():
             if any(isinstance(each, dict | list) for each in _items(value)):
                 raise ValueError(
