@@ -89,7 +89,7 @@ class TestCommand:
         assert inside("evaluate", "A", *QUICK, "--out", "o", "--quiet") == 0
         assert capsys.readouterr() == ("", "")
         names = {path.name for path in (tmp_path / "o").iterdir()}
-        tables = {"table.md", "table.csv", "table.tex"}
+        tables = {"table.md", "table.csv", "table.tex", "drawn.json"}
         assert names == {"run.json", "tensors.safetensors", "report.html", *tables}
         before = (tmp_path / "o" / "report.html").read_text()
         for name in ("report.html", "table.csv"):
@@ -453,7 +453,9 @@ class TestResume:
         process.send_signal(signal.SIGINT)
         _, err = process.communicate(timeout=60)
         assert process.returncode == 130, err
-        assert "continue with: " in err
+        # The folder was not open yet: there is nothing to continue.
+        assert err.splitlines()[-1] == "saddlepoint: stopped"
+        assert "saved" not in err
         assert not (tmp_path / "o").exists()
 
     def test_the_doctor_is_not_asked_twice(self, tmp_path, monkeypatch):

@@ -118,7 +118,7 @@ setattr(room, name, stopping)
         (
             ("saddlepoint.doctor", "examine"),
             ("evaluate", "C", "--threat", "linf:0.1", "--limit", 2),
-            "--resume",
+            "saddlepoint: stopped",
         ),
         (
             ("saddlepoint.runs.preparing", "load_models"),

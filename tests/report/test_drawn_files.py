@@ -6,10 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from commands import inside
+from commands import after, inside
 from run_factory import make_evaluation, make_run
 from saddlepoint import report
-from saddlepoint.runs.drawn import write_drawn
+from saddlepoint.runs import drawn as room
+from saddlepoint.runs.drawn import DRAWN, not_drawn, write_drawn
 
 FILES = ("report.html", "table.md", "table.csv", "table.tex")
 
@@ -52,19 +53,58 @@ def test_a_foreign_file_is_refused_and_nothing_is_written(
 
 def test_what_an_earlier_version_has_drawn_is_replaced(evaluation: Path) -> None:
     drawn = {name: (evaluation / name).read_bytes() for name in FILES}
-    for name, content in drawn.items():
-        (evaluation / name).write_bytes(content[: 2 * len(content) // 3])  # as if it had said less
+    # As if it had said less.
+    write_drawn(evaluation, {name: text[: 2 * len(text) // 3] for name, text in drawn.items()})
     report.write_report(evaluation)
     assert {name: (evaluation / name).read_bytes() for name in FILES} == drawn
 
 
-def test_a_picture_that_is_not_the_one_drawn_is_refused(tmp_path: Path) -> None:
+def test_tables_are_known_wherever_the_drawing_was_stopped(
+    evaluation: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drawn = {name: (evaluation / name).read_bytes() for name in FILES}
+    for count in range(len(FILES) + 1):
+        files = {name: text + b"%d" % count for name, text in drawn.items()}
+        with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+            patch.setattr(room, "write_atomically", after(count, room.write_atomically))
+            write_drawn(evaluation, files)
+        assert not_drawn(evaluation, [DRAWN, *FILES]) == []
+        report.write_report(evaluation)
+    assert {name: (evaluation / name).read_bytes() for name in FILES} == drawn
+
+
+def test_a_picture_that_was_not_drawn_there_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "patch.png"
-    for _ in range(2):  # nothing is there, and then the same
-        write_drawn(tmp_path, {"patch.png": b"PNG\nours"})
+    for content in (b"ours", b"ours", b"of another version"):
+        write_drawn(tmp_path, {"patch.png": content})
+    path.write_bytes(b"mine")
     with pytest.raises(ValueError, match="must be free"):
-        write_drawn(tmp_path, {"patch.png": b"PNG\nother"})
-    assert path.read_bytes() == b"PNG\nours"
+        write_drawn(tmp_path, {"patch.png": b"ours"})
+    assert path.read_bytes() == b"mine"
+    (tmp_path / DRAWN).write_text("mine too")
+    with pytest.raises(ValueError, match=r"drawn\.json` must hold the digests"):
+        write_drawn(tmp_path, {"patch.png": b"ours"})
+    assert (tmp_path / DRAWN).read_text() == "mine too"
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_report_and_overwrite_agree_on_what_is_ours(
+    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ("evaluate", "mnist-a", "--threat", "linf:0.1", "--limit", 2, "--no-doctor", "--quiet")
+    words += ("--out", tmp_path / "ev")
+    path = tmp_path / "ev" / name
+    assert inside(*words) == 0
+    path.write_text("my notes")
+    for refused in (("report", tmp_path / "ev"), (*words, "--overwrite")):
+        assert inside(*refused) == 2
+        assert name in capsys.readouterr().err
+        assert path.read_text() == "my notes"
+    # What is missing makes nothing else foreign.
+    path.unlink()
+    assert inside(*words, "--overwrite") == 0
+    assert path.read_text() != "my notes"
+    assert inside("report", tmp_path / "ev") == 0
 
 
 def test_report_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -65,7 +65,7 @@ def write_report(folder: Path, *, max_bytes: int = MAX_BYTES) -> Path:
         if run.kind == "train"
         else render(run, tensors, max_bytes=max_bytes)
     )
-    files = {"report.html": html.encode()}  # first: where it is, the others are ours too
+    files = {"report.html": html.encode()}
     if run.kind == EVALUATE:
         files |= table_files(evaluation_table(run), "table")
     if run.kind == "patch":

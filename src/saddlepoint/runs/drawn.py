@@ -1,28 +1,30 @@
-"""What is drawn of runs, pages, tables and pictures: known again as ours, and written whole."""
+"""What is drawn of runs, pages, tables and pictures: known again as ours, and written whole.
+
+Pages are known by a mark. Tables and pictures are known by their digests, which `drawn.json` beside them keeps.
+"""
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
-from collections.abc import Callable, Mapping
-from functools import partial
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from saddlepoint.files import write_atomically
+from saddlepoint.runs.plain import read_json, read_plain
 
-__all__ = ["check_page", "is_page", "write_drawn"]
+__all__ = ["DRAWN", "check_page", "not_drawn", "write_drawn"]
+
+DRAWN = "drawn.json"
+"""The file with the digests of tables and pictures, by name."""
 
 _MARK = b"saddlepoint</title>"
-_HEADS = {
-    ".md": 1,
-    ".csv": 1,
-    ".tex": 3,
-}  # lines by which a table is known: to its title or columns
+_REMEDY = "move it elsewhere"
 
 
 def write_drawn(folder: Path, files: Mapping[str, bytes]) -> None:
     """Write what was drawn, each file whole; nothing where one of them would replace what is not ours.
-
-    Of what is there, pages have a mark, tables the same title or columns, and a picture must be the same.
 
     Args:
         folder: Where to; made if it is not there.
@@ -31,12 +33,20 @@ def write_drawn(folder: Path, files: Mapping[str, bytes]) -> None:
     Raises:
         ValueError: Something else has one of the names.
     """
-    for name, content in files.items():
-        path, head = folder / name, _HEADS.get(Path(name).suffix)
-        if path.suffix == ".html":
-            check_page(path)
-        else:
-            _check(path, partial(_alike, head, content))
+    for name in not_drawn(folder, files):
+        path = folder / name
+        # The same content was written by a process that did not come to its end, and nothing is lost.
+        if not _is_file(path) or path.read_bytes() != files[name]:
+            _refuse(path)
+    digests = {
+        # What is there stays known until the new file has taken its place.
+        name: sorted({_digest(each) for each in (content, _content(folder / name)) if each})
+        for name, content in files.items()
+        if Path(name).suffix != ".html"
+    }
+    if digests:  # first: whatever is there afterwards is known
+        text = json.dumps(digests, indent=2, sort_keys=True) + "\n"
+        write_atomically(folder / DRAWN, text.encode())
     for name, content in files.items():
         write_atomically(folder / name, content)
 
@@ -47,27 +57,54 @@ def check_page(path: Path) -> None:
     Raises:
         ValueError: There is something else at the path.
     """
-    _check(path, lambda content: _MARK in content[:4096])
+    if not_drawn(path.parent, [path.name]):
+        _refuse(path)
 
 
-def is_page(path: Path) -> bool:
-    """Whether a page of ours is there.
+def not_drawn(folder: Path, names: Iterable[str]) -> list[str]:
+    """Those of the names under which the folder holds something that was not drawn there; a link never was.
+
+    Raises:
+        ValueError: `drawn.json` in the folder is not ours.
 
     Example:
-        >>> is_page(Path("no such page.html"))
-        False
+        >>> not_drawn(Path("no such folder"), ["report.html", "table.csv"])
+        []
     """
-    return path.is_file() and not path.is_symlink() and _MARK in path.read_bytes()[:4096]
+    there = [name for name in names if os.path.lexists(folder / name)]
+    return [name for name in there if not (_is_file(folder / name) and _ours(folder, name))]
 
 
-def _alike(lines: int | None, one: bytes, other: bytes) -> bool:
-    return one.splitlines()[:lines] == other.splitlines()[:lines]
+def _ours(folder: Path, name: str) -> bool:
+    content = (folder / name).read_bytes()
+    if Path(name).suffix == ".html":
+        return _MARK in content[:4096]
+    known = _known(folder)
+    return name == DRAWN or _digest(content) in known.get(name, ())
 
 
-def _check(path: Path, ours: Callable[[bytes], bool]) -> None:
-    if os.path.lexists(path) and not (
-        path.is_file() and not path.is_symlink() and ours(path.read_bytes())
-    ):
-        raise ValueError(
-            f"`{path}` must be free, got something that saddlepoint did not write; move it elsewhere."
-        )
+def _known(folder: Path) -> dict[str, list[str]]:
+    """Digests by name, as `write_drawn` wrote them down."""
+    path = folder / DRAWN
+    if not _is_file(path):
+        return {}
+    must = f"`{path}` must hold the digests of tables and pictures that saddlepoint has drawn"
+    return read_plain(dict[str, list[str]], read_json(path, must, _REMEDY), must, _REMEDY)
+
+
+def _is_file(path: Path) -> bool:
+    return path.is_file() and not path.is_symlink()
+
+
+def _content(path: Path) -> bytes:
+    return path.read_bytes() if _is_file(path) else b""
+
+
+def _digest(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
+
+
+def _refuse(path: Path) -> None:
+    raise ValueError(
+        f"`{path}` must be free, got something that saddlepoint did not write; {_REMEDY}."
+    )

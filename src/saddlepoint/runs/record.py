@@ -20,6 +20,7 @@ import torch
 from pydantic import Field
 
 from saddlepoint.files import write_atomically
+from saddlepoint.runs.drawn import DRAWN
 from saddlepoint.runs.plain import quoted, read_plain
 
 __all__ = [
@@ -74,10 +75,10 @@ _RESULTS: dict[str, tuple[str, ...]] = {
     ),
     "measure": (),
 }
-_TABLES = ("table.md", "table.csv", "table.tex")
+_TABLES = (DRAWN, "table.md", "table.csv", "table.tex")  # the last ones are removed first
 _DRAWN: dict[str, tuple[str, ...]] = {
     "train": ("report.html",),
-    "patch": ("report.html", "patch.png", "patch-true-size.png"),
+    "patch": ("report.html", DRAWN, "patch.png", "patch-true-size.png"),
     "evaluate": ("report.html", *_TABLES),
     "measure": (),
 }

@@ -29,7 +29,6 @@ from saddlepoint.runs.refusals import answers
 from saddlepoint.runs.rows import Job, attack_rows
 from saddlepoint.runs.settings import AttackSettings, EvaluateSettings, TrainSettings
 from saddlepoint.runs.shown import files_of_rows
-from saddlepoint.runs.signals import RunInterrupted
 from saddlepoint.runs.targets import aimed, without
 from saddlepoint.runs.victims import victims_of
 
@@ -132,7 +131,8 @@ def carried_out(
         The complete record.
 
     Raises:
-        RunInterrupted: It was stopped; everything finished is on disk.
+        RunInterrupted: The work was stopped; everything finished is on disk. Before the folder is open there is
+            nothing to continue, and Ctrl-C is what it is elsewhere.
     """
     with watch.at("load") as progress:
         images = task.load(progress)
@@ -143,11 +143,8 @@ def carried_out(
         task.look()
     with watch.at("record"):
         run = task.record()
-    try:
-        with watch.at("examine"):
-            run = task.examined(run)
-    except KeyboardInterrupt as stop:
-        raise RunInterrupted(run, folder) from stop
+    with watch.at("examine"):
+        run = task.examined(run)
     how = {"resume": resume, "overwrite": overwrite}
     return worked(run, folder, task.work, watch, ask=task.ask, **how)
 
