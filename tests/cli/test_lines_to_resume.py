@@ -10,6 +10,7 @@ import pytest
 from children import Nursery
 from commands import after, inside
 from saddlepoint import runs, training
+from saddlepoint.evaluation import Page
 
 COMMANDS = {
     "attack": (
@@ -89,9 +90,44 @@ def test_a_part_of_an_experiment_is_continued_with_the_experiment(
         assert said.code == 2
         line = shlex.split(said.err.rpartition("continue it with: ")[2])
         assert line[-3:] == ["--out", out, "--resume"]
-    (again,) = nursery.run(*line[1:], "--only", "linf, eps 0.2", cwd=tmp_path)
+    assert line[line.index("--only") + 1] == "linf, eps 0.2"
+    (again,) = nursery.run(*line[1:], cwd=tmp_path)
     assert again.code == 0, again.err
     assert runs.finished(record.parent).done == 3
+
+
+@pytest.mark.parametrize("why", [KeyboardInterrupt(), OSError(28, "No space left on device")])
+def test_an_experiment_has_one_line_to_continue_whatever_stops_a_row(
+    why: BaseException,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    words = ("reproduce", "ensemble-mnist", "--only", "linf, eps 0.2", "--limit", 3)
+    words += ("--method", "both", "--out", "my runs")
+    put, left = runs.Store.put, [2]
+
+    def failing(self: runs.Store, key: str, page: Page) -> None:
+        left[0] -= 1
+        if left[0] < 0:
+            raise why
+        put(self, key, page)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(runs.Store, "put", failing)
+        failed = isinstance(why, OSError)
+        assert inside(*words) == (1 if failed else 130)
+    said = capsys.readouterr().err
+    line = said.partition("stopped; continue with: ")[2].splitlines()[0]
+    assert ("no space left on device" in said.lower()) == failed
+    # That of the records, of which there are some, is the same.
+    folders = [path.parent for path in Path("my runs").rglob(runs.RECORD)]
+    assert {runs.Run.read(folder).line_to_resume(folder) for folder in folders} == {line}
+    assert inside(*shlex.split(line)[1:], "--quiet") == 0
+    folders = [path.parent for path in Path("my runs").rglob(runs.RECORD)]
+    assert {folder.parent.name for folder in folders} == {"linf-0.2"}
+    assert {runs.finished(folder).done for folder in folders} == {3}
 
 
 STOPPED = """

@@ -131,3 +131,35 @@ def test_help_says_what_is_required(capsys):
     eps = told[told.index("--eps ") :].partition(" --rule ")[0]
     assert "[required]" not in eps
     assert "required where it has none" in eps
+
+
+RAISING = """
+import saddlepoint as sp
+from torch import nn
+
+class Raising(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.network = sp.models.load("mnist-c")
+
+    def forward(self, x):
+        raise KIND("boom in my model")
+
+def net():
+    return Raising().eval()
+"""
+
+
+@pytest.mark.parametrize("labels", ["true", "predicted"])
+@pytest.mark.parametrize("kind", ["ValueError", "KeyError"])
+def test_what_a_model_raises_is_told_alike_wherever_it_is_asked_first(
+    labels: str, kind: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = f"raising_{labels}_{kind}.py"
+    Path(file).write_text(RAISING.replace("KIND", kind))
+    words = ("attack", "ensemble", "--models", f"A,{file}:net", "--eps", 0.1, "--limit", 2)
+    assert inside(*words, "--data", "mnist-sample", "--labels", labels, "--out", "r") == 1
+    said = capsys.readouterr().err.rstrip()
+    assert "boom in my model" in said
+    assert "raised by domain 1 (net), for images of shape (2, 1, 28, 28)" in said
+    assert said.endswith(f"({file}, line 11)")

@@ -65,9 +65,10 @@ def test_tables_are_known_wherever_the_drawing_was_stopped(
     drawn = {name: (evaluation / name).read_bytes() for name in FILES}
     for count in range(len(FILES) + 1):
         files = {name: text + b"%d" % count for name, text in drawn.items()}
-        with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        with monkeypatch.context() as patch:
             patch.setattr(room, "write_atomically", after(count, room.write_atomically))
-            write_drawn(evaluation, files)
+            with pytest.raises(KeyboardInterrupt):
+                write_drawn(evaluation, files)
         assert not_drawn(evaluation, [DRAWN, *FILES]) == []
         report.write_report(evaluation)
     assert {name: (evaluation / name).read_bytes() for name in FILES} == drawn

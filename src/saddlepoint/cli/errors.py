@@ -4,7 +4,7 @@ import difflib
 import os
 import re
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 
 from cyclopts import UnknownOptionError, UnusedCliTokensError
 
@@ -17,6 +17,7 @@ __all__ = [
     "one_line",
     "usage",
     "usage_text",
+    "usage_unless_models_raise",
     "wants_traceback",
     "with_suggestion",
 ]
@@ -84,6 +85,17 @@ def library() -> Iterator[None]:
         from saddlepoint.models.own_code import place_of
 
         raise LibraryError(one_line(error) + place_of(error)) from error
+
+
+@contextmanager
+def usage_unless_models_raise() -> Iterator[None]:
+    """Settings are checked here, for the user to mend, and models may be asked; what they raise has a note."""
+    with usage():
+        try:
+            yield
+        except Exception as error:
+            with library() if getattr(error, "__notes__", ()) else nullcontext():
+                raise
 
 
 def one_line(error: BaseException) -> str:

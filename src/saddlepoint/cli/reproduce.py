@@ -1,6 +1,8 @@
 """`saddlepoint reproduce`: an experiment of the paper, with our numbers beside the paper's."""
 
+import shlex
 import sys
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -9,11 +11,13 @@ from typing import TYPE_CHECKING, Annotated, Literal, final
 from cyclopts import Parameter
 
 from .cluster import joined, processes, together
-from .errors import UsageError, usage
+from .errors import LibraryError, UsageError, library, usage
 from .flags import Flag
 
 if TYPE_CHECKING:
     from saddlepoint.experiments import Experiment, Labels, Method, Setup
+    from saddlepoint.runs import Execution
+    from saddlepoint.runs.tasks import Station
 
 __all__ = ["Wanted", "reproduce"]
 
@@ -71,17 +75,23 @@ class Wanted:
         if self.jobs < 1:
             raise UsageError(f"`--jobs` must be at least 1, got {self.jobs}.")
 
-    def line(self, name: str, *, resume: bool = False) -> str:
-        """The command again."""
+    def command(self, name: str) -> str:
+        """The line that repeats an experiment, as its records have it."""
         from saddlepoint.experiments.places import line_of
 
+        asked = self.method, self.labels, self.limit, self.seed, self.parameters
+        return line_of(name, *asked, self.precision, full=self.full, only=self.only)
+
+    def line(self, name: str, *, resume: bool = False) -> str:
+        """The command again, which goes on in its folder and says as much."""
+        from saddlepoint.runs import texts
+
         out = Path("runs") if name == "all" else Path("runs") / name
-        more: dict[str, object] = {"full": self.full, "only": self.only, "out": self.out or out}
+        more: dict[str, object] = {"out": self.out or out}
         more |= {"jobs": self.jobs if self.jobs > 1 else None, "quiet": self.quiet}
         more |= {"figures": self.figures, "store": self.store}
         more["resume"] = resume or self.resume
-        asked = self.method, self.labels, self.limit, self.seed, self.parameters
-        return line_of(name, *asked, self.precision, **more)
+        return texts.line(shlex.split(self.command(name))[1:], more)
 
 
 def reproduce(
@@ -117,10 +127,12 @@ def reproduce(
         for each, folder in places:
             try:
                 _one(each, folder, wanted, rank, part_of_all=name == "all")
-            except KeyboardInterrupt:
+            except (KeyboardInterrupt, LibraryError) as stop:
                 if not rank:
                     again = wanted.line(name, resume=True)
                     print(f"stopped; continue with: {again}", file=sys.stderr)
+                if isinstance(stop, LibraryError):
+                    raise
                 return 130
     return 0
 
@@ -179,7 +191,15 @@ def _one(name: str, folder: Path, wanted: Wanted, rank: int, *, part_of_all: boo
         return
     limit = room.FULL if wanted.full else wanted.limit
     setups = [
-        room.Setup(method, labels, limit, wanted.seed, wanted.parameters, wanted.precision)
+        room.Setup(
+            method,
+            labels,
+            limit,
+            wanted.seed,
+            wanted.parameters,
+            wanted.precision,
+            command=wanted.command(name),
+        )
         for method, labels in sources
     ]
     if not wanted.quiet and rank == 0:
@@ -267,7 +287,24 @@ def _run(
     title = f"{experiment.name} {room.Source(setup.method, setup.labels).name}"
     with progress.reproducing(title, quiet=quiet) as (tell, download):
         setup = replace(setup, download=download)
-        room.reproduce(experiment, folder, setup, resume=resume, callback=tell)
+        room.reproduce(experiment, folder, setup, resume=resume, callback=tell, watch=_Rows())
+
+
+@final
+class _Rows:
+    """Says what an error in a row means; what there is to see is told by the bar."""
+
+    def at(self, station: "Station") -> AbstractContextManager[None]:
+        return library() if station == "work" else usage()
+
+    def assembled(self, images: int) -> None:
+        pass
+
+    def opened(self, execution: "Execution") -> None:
+        pass
+
+    def failed(self, execution: "Execution") -> None:
+        pass
 
 
 def _list(name: str | None, parameters: Path | None, limit: int | None) -> int:

@@ -11,7 +11,7 @@ from saddlepoint.runs.settings import TrainSettings
 
 from . import progress, show
 from .cluster import joined, processes
-from .errors import UsageError, data_taken, library, usage
+from .errors import UsageError, data_taken, library, usage, usage_unless_models_raise
 from .flags import ImagesRunning, Running
 
 if TYPE_CHECKING:
@@ -92,16 +92,17 @@ class _Shown:
     @contextmanager
     def at(self, station: "Station") -> Iterator[Any]:
         # Files, settings and folders are for the user to mend; what models do is the work itself.
-        mendable = station in ("load", "assemble", "record", "open")
+        meant: Callable[[], AbstractContextManager[None]] = (
+            usage if station in ("load", "record", "open") else library
+        )
+        if station == "assemble":
+            meant = usage_unless_models_raise
+        elif station == "work" and isinstance(self.asked, TrainSettings):
+            meant = nullcontext  # a training checks its settings itself; `main` tells what is wrong with them
         given = self.named or station in ("record", "open", "work")
         taken = data_taken(self.asked.data, given=given)
         shown = self.progress.get(station, nullcontext)
-        meant: AbstractContextManager[None] = usage() if mendable else library()
-        if station == "work" and isinstance(self.asked, TrainSettings):
-            meant = (
-                nullcontext()
-            )  # a training checks its settings itself; `main` tells what they are
-        with taken, meant, shown() as told:
+        with taken, meant(), shown() as told:
             yield told
 
     def assembled(self, images: int) -> None:

@@ -38,7 +38,7 @@ from saddlepoint.problems import AbstractProblem
 from saddlepoint.runs import build, texts
 from saddlepoint.runs.materials import Images
 from saddlepoint.runs.settings import AttackSettings
-from saddlepoint.runs.tasks import worked
+from saddlepoint.runs.tasks import Watch, worked
 from saddlepoint.solver.inspection import Look
 from saddlepoint.training.distributed import World
 
@@ -62,6 +62,7 @@ class Setup:
             measurements are in float32.
         reports: Whether every row gets its HTML page.
         download: Progress of downloads, as in `saddlepoint.data.load`.
+        command: The line that records say repeats it; that of this setup and all settings if None.
     """
 
     method: Method = "apgda"
@@ -72,6 +73,7 @@ class Setup:
     precision: Computing = "float32"
     reports: bool = True
     download: Callable[[str, int, int], None] | None = None
+    command: str | None = None
 
     def __post_init__(self) -> None:
         if self.method not in METHODS:
@@ -108,6 +110,7 @@ def reproduce(
     *,
     resume: bool = False,
     callback: Callable[[Step], None] | None = None,
+    watch: Watch | None = None,
 ) -> None:
     """Run every row and measurement that is not in the folder yet.
 
@@ -119,6 +122,7 @@ def reproduce(
         setup: How to run; the paper's method on the default number of images if None.
         resume: Continue what is there. Without it the folder must hold no results of the method and labels.
         callback: Called as rows advance.
+        watch: Told how each row and measurement goes on, from the opening of its folder.
 
     Raises:
         ValueError: No block can run, the folder holds results, or those to continue are of other settings.
@@ -145,7 +149,8 @@ def reproduce(
     target = folder / setup.labels / setup.method
     # Before any process writes there.
     World.current().agree(lambda: check_place(experiment, folder, target, resume=resume))
-    _Runner(experiment, folder, setup, callback or (lambda _: None)).run(blocks, measurements)
+    runner = _Runner(experiment, folder, setup, callback or (lambda _: None), watch)
+    runner.run(blocks, measurements)
 
 
 def skipped(experiment: Experiment, parameters: Path | None = None) -> dict[str, str]:
@@ -176,6 +181,7 @@ class _Runner:
     folder: Path
     setup: Setup
     callback: Callable[[Step], None]
+    watch: Watch | None
     done: int = 0
     total: int = 0
     _networks: dict[str, nn.Module] = field(default_factory=dict)
@@ -235,7 +241,7 @@ class _Runner:
                 job, execution, callback=lambda state: self._tell(label, state.fraction)
             )
 
-        worked(record, folder, work, resume=True)
+        worked(record, folder, work, self.watch, resume=True)
         if self.setup.reports and self.first and not (folder / "report.html").is_file():
             report.write_report(folder)
         self.done += 1
@@ -276,7 +282,7 @@ class _Runner:
                 )
             execution.finish(found, seconds=time.monotonic() - began)
 
-        worked(record, self.target / measurement.key, work, resume=True)
+        worked(record, self.target / measurement.key, work, self.watch, resume=True)
         self.done += 1
         self._tell(measurement.label, 0.0)
 
@@ -295,7 +301,7 @@ class _Runner:
             problem,
             images,
             named,
-            line_of(self.experiment.name, *asked),
+            s.command or line_of(self.experiment.name, *asked),
             values=values,
             known=self._hashed,
         )

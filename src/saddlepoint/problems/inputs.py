@@ -29,6 +29,7 @@ __all__ = [
     "model_names",
     "plain",
     "predictions",
+    "say_whose",
     "snapped",
     "take_rows",
 ]
@@ -78,8 +79,24 @@ def predictions(problem: AbstractProblem) -> Tensor:
     with torch.inference_mode(False), torch.no_grad():
         for rows in torch.arange(len(problem), device=problem.lower.device).split(_ROWS):
             part = problem.take(rows)
-            answers.append(part.logits(part.zeros()).argmax(dim=-1))
+            try:
+                answers.append(part.logits(part.zeros()).argmax(dim=-1))
+            except Exception as error:  # the user's model may raise anything
+                say_whose(part, error)
+                raise
     return torch.cat(answers)
+
+
+def say_whose(problem: AbstractProblem, error: Exception) -> None:
+    """Add a note about the domain that raises, if it is one."""
+    shape = tuple(problem.images(problem.zeros()).shape)
+    for k, name in enumerate(problem.names):
+        try:
+            with torch.no_grad():
+                problem.domain_logits(problem.zeros(), k)
+        except Exception:  # the user's model may raise anything
+            error.add_note(f"raised by domain {k} ({name}), for images of shape {shape}")
+            return
 
 
 def check_targets(problem: AbstractProblem, targeted: bool) -> None:

@@ -50,7 +50,7 @@ P = TypeVar("P", AttackSettings, EvaluateSettings)
 
 
 class Watch(Protocol):
-    """Who is told how a run goes on, and says what an error means; as it is here, nobody."""
+    """Who is told how a run goes on, and says what an error means; what it does not define does nothing."""
 
     def at(self, station: Station) -> AbstractContextManager[Any]:
         """Around a station; gives what is told of the progress of downloads or of the work, or None."""
@@ -100,7 +100,7 @@ class AbstractTask(ABC, Generic[S]):
 
     @abstractmethod
     def assemble(self, folder: Path, *, resume: bool) -> None:
-        """Make of it what the run needs, as far as no model has to be asked."""
+        """Make of it what the run needs; models are asked only for predicted labels and precision "auto"."""
 
     def look(self) -> None:
         """Ask the models."""
@@ -123,9 +123,21 @@ class AbstractTask(ABC, Generic[S]):
 
 
 def carried_out(
-    task: AbstractTask[Any], folder: Path, watch: Watch, *, resume: bool, overwrite: bool
+    task: AbstractTask[Any],
+    folder: Path,
+    watch: Watch | None = None,
+    *,
+    resume: bool = False,
+    overwrite: bool = False,
 ) -> Run:
     """Bring a task to its end in a folder. All processes that share the work call this together.
+
+    Args:
+        task: What to do.
+        folder: Where it goes.
+        watch: Told how it goes on.
+        resume: As in `opened`.
+        overwrite: As in `opened`.
 
     Returns:
         The complete record.
@@ -134,6 +146,7 @@ def carried_out(
         RunInterrupted: The work was stopped; everything finished is on disk. Before the folder is open there is
             nothing to continue, and Ctrl-C is what it is elsewhere.
     """
+    watch = watch or _Nobody()
     with watch.at("load") as progress:
         images = task.load(progress)
     with watch.at("assemble"):
@@ -213,7 +226,7 @@ class AttackTask(ImagesTask[AttackSettings]):
     job: Job = field(init=False)
 
     def assemble(self, folder: Path, *, resume: bool) -> None:
-        """Make the problem; what only models can be blamed for is left to the look, which asks them."""
+        """Make the problem, for which models are asked if labels are predicted; the look at them comes next."""
         settings, ready = self.settings, self.ready
         classes, models = ready.images.classes, ready.models
         x, y = without(settings, ready.x, ready.y, classes)

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from saddlepoint.calls import full_precision
 from saddlepoint.losses import Loss, cw_margin, finite
 from saddlepoint.problems import AbstractProblem, check_eval_mode
+from saddlepoint.problems.inputs import say_whose
 from saddlepoint.solver.evaluate import Evaluation, evaluate, gradients_enabled, typed_loss
 from saddlepoint.solver.watch import Watch, check_answers
 
@@ -156,7 +157,7 @@ def first_answers(
         logits = _answers(few)
     except Exception as error:  # the user's model may raise anything
         _refuse_one_batch_size(problem, few, error)
-        _say_whose(few, error)
+        say_whose(few, error)
         raise
     if logits.dim() != 3 or logits.shape[:2] != few.labels.shape:
         raise ValueError(
@@ -179,18 +180,6 @@ def _answers(problem: AbstractProblem) -> Tensor:
     """Logits without perturbation, (n, K, C), without a graph."""
     with torch.no_grad():
         return problem.logits(problem.zeros())
-
-
-def _say_whose(problem: AbstractProblem, error: Exception) -> None:
-    """Add a note about the domain that raises, if it is one."""
-    shape = tuple(problem.images(problem.zeros()).shape)
-    for k, name in enumerate(problem.names):
-        try:
-            with torch.no_grad():
-                problem.domain_logits(problem.zeros(), k)
-        except Exception:  # the user's model may raise anything
-            error.add_note(f"raised by domain {k} ({name}), for images of shape {shape}")
-            return
 
 
 def _refuse_one_batch_size(
