@@ -105,7 +105,7 @@ def test_an_experiment_has_one_line_to_continue_whatever_stops_a_row(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     words = ("reproduce", "ensemble-mnist", "--only", "linf, eps 0.2", "--limit", 3)
-    words += ("--method", "both", "--out", "my runs")
+    words += ("--out", "my runs")
     put, left = runs.Store.put, [2]
 
     def failing(self: runs.Store, key: str, page: Page) -> None:
