@@ -266,7 +266,8 @@ def test_what_public_things_take_return_and_hold_is_public() -> None:
     assert hidden == set()
 
 
-# Who writes files besides `runs`, and what; none of it is a record, a page of tensors or a lock of a run.
+# Who writes files or makes folders besides `runs`, and what; none of it is a record, a page of tensors or a
+# lock of a run. What `report` draws goes through `runs.drawn`, which knows what is ours.
 WRITERS = {
     "files": "whole files, for all",
     "data/sources": "the user's cache of data sets",
@@ -274,12 +275,27 @@ WRITERS = {
     "evaluation/saved_images": "what is told of them",
     "training/checkpoints": "checkpoints, which `sp.train(out=)` has too",
     "training/session": "the history beside them",
+    "training/board": "scalars, for `runs.training_task` and whoever calls `sp.train`",
+    "report/page": "page, tables and pictures of a complete run",
+    "report/compare": "the page that compares runs",
+    "report/doctor_page": "the page of the doctor",
+    "report/result_page": "the page of a result in Python",
     "experiments/drawing": "tables and figures",
     "experiments/places": "the list of tables and figures",
     "experiments/stored": "summaries",
     "cli/reproduce": "documents with tables",
 }
 _WRITING = {"write_atomically", "write_tensors", "write_text", "write_bytes", "save_file", "unlink"}
+_WRITING |= {
+    "write_drawn",
+    "TensorBoard",
+    "SummaryWriter",
+    "mkdir",
+    "rmdir",
+    "rmtree",
+    "touch",
+    "rename",
+}
 
 
 def test_run_folders_are_written_by_runs_alone() -> None:

@@ -90,24 +90,13 @@ def train(*, settings: Any = None, running: TrainRunning | None = None) -> int:
 def _shown(
     task: "TrainingTask", folder: Path, quiet: bool
 ) -> "Iterator[Callable[[TrainingProgress], None]]":
-    """Progress on the terminal, and for adversarial training in TensorBoard where it is installed."""
-    from saddlepoint.runs.record import BOARD
-    from saddlepoint.training import TensorBoard
-    from saddlepoint.training.distributed import World
-
+    """Progress on the terminal."""
+    del folder
     settings = task.settings
     words = [settings.data, settings.model, str(settings.method)]
     title = " ".join(words if settings.method != "clean" else words[:2])
     with progress.training(title, quiet=quiet, shorter=_shorter(task)) as bar:
-        shown: list[Callable[[TrainingProgress], None]] = [bar]
-        if World.current().rank == 0 and settings.threat and TensorBoard.available():
-            shown.append(TensorBoard(folder / BOARD))
-
-        def callback(state: "TrainingProgress") -> None:
-            for show in shown:
-                show(state)
-
-        yield callback
+        yield bar
 
 
 def _shorter(task: "TrainingTask") -> str:

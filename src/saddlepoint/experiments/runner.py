@@ -38,7 +38,7 @@ from saddlepoint.problems import AbstractProblem
 from saddlepoint.runs import build, texts
 from saddlepoint.runs.materials import Images
 from saddlepoint.runs.settings import AttackSettings
-from saddlepoint.runs.tasks import Watch, worked
+from saddlepoint.runs.tasks import Onlooker, worked
 from saddlepoint.solver.inspection import Look
 from saddlepoint.training.distributed import World
 
@@ -110,7 +110,7 @@ def reproduce(
     *,
     resume: bool = False,
     callback: Callable[[Step], None] | None = None,
-    watch: Watch | None = None,
+    watch: Onlooker | None = None,
 ) -> None:
     """Run every row and measurement that is not in the folder yet.
 
@@ -181,7 +181,7 @@ class _Runner:
     folder: Path
     setup: Setup
     callback: Callable[[Step], None]
-    watch: Watch | None
+    watch: Onlooker | None
     done: int = 0
     total: int = 0
     _networks: dict[str, nn.Module] = field(default_factory=dict)

@@ -3,8 +3,8 @@
 `settings` are what decides the numbers, and `build` makes objects of them. A run folder holds `run.json` (a
 `Run`), `tensors.safetensors` and what is drawn from them; while the run is under way, `pages/` holds what is
 done so far, and `run.lock` says who is at work. Under that lock `training` writes its checkpoints, as
-`sp.train(out=)` does without a run. What `report` draws of complete runs is written by `drawn`, and nothing
-reads it again.
+`sp.train(out=)` does without a run, and its scalars. What `report` draws of complete runs is written by
+`drawn`, which knows by `drawn.json` what is ours to replace; no number is read from it again.
 """
 
 from importlib import import_module

@@ -45,7 +45,7 @@ __all__ = [
     "unfit",
 ]
 
-Findings = Mapping[str, tuple[Finding, ...]]
+FoundByModel = Mapping[str, tuple[Finding, ...]]
 
 Tell = Callable[[str, tuple[Finding, ...] | None], None]
 _EXAMINED = 32  # images the doctor looks at
@@ -73,7 +73,7 @@ def examine_models(
     family: str,
     balls: Mapping[str, LpBall],
     tell: Tell,
-) -> Findings:
+) -> FoundByModel:
     """What the doctor finds on a few images of all classes, at the linf radius of the threats if there is one.
 
     Args:
@@ -104,7 +104,7 @@ def _spread(labels: Tensor, limit: int) -> list[int]:
     return sorted(row for _, row in sorted(turns)[:limit])
 
 
-def unfit(findings: Findings) -> str:
+def unfit(findings: FoundByModel) -> str:
     """Why models are not evaluated, empty if all are: a wrong number is worse than none.
 
     Example:
@@ -164,7 +164,7 @@ class EvaluationTask(ImagesTask[EvaluateSettings]):
     balls: Mapping[str, LpBall] = field(init=False)
     _precisions: Precisions = field(init=False)
     _look: Look = field(init=False)
-    _earlier: Findings = field(default_factory=dict)  # of the run that is continued
+    _earlier: FoundByModel = field(default_factory=dict)  # of the run that is continued
 
     def load(self, progress: Download | None) -> int:
         """Find images and models, unless the suite has no attacks for a threat."""

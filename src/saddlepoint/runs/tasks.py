@@ -37,8 +37,8 @@ __all__ = [
     "AttackTask",
     "Download",
     "ImagesTask",
+    "Onlooker",
     "Station",
-    "Watch",
     "carried_out",
     "worked",
 ]
@@ -49,7 +49,7 @@ S = TypeVar("S", AttackSettings, EvaluateSettings, TrainSettings)
 P = TypeVar("P", AttackSettings, EvaluateSettings)
 
 
-class Watch(Protocol):
+class Onlooker(Protocol):
     """Who is told how a run goes on, and says what an error means; what it does not define does nothing."""
 
     def at(self, station: Station) -> AbstractContextManager[Any]:
@@ -71,7 +71,7 @@ class Watch(Protocol):
 
 
 @final
-class _Nobody(Watch):
+class _Nobody(Onlooker):
     """Says nothing, and lets errors be what they are."""
 
 
@@ -125,7 +125,7 @@ class AbstractTask(ABC, Generic[S]):
 def carried_out(
     task: AbstractTask[Any],
     folder: Path,
-    watch: Watch | None = None,
+    watch: Onlooker | None = None,
     *,
     resume: bool = False,
     overwrite: bool = False,
@@ -166,7 +166,7 @@ def worked(
     run: Run,
     folder: Path,
     work: Callable[[Execution, Any], object],
-    watch: Watch | None = None,
+    watch: Onlooker | None = None,
     *,
     resume: bool,
     overwrite: bool = False,

@@ -25,7 +25,7 @@ from saddlepoint.runs.execute import Execution
 from saddlepoint.runs.materials import Images
 from saddlepoint.runs.metrics import Epoch, TrainingMetrics
 from saddlepoint.runs.preparing import begun_with
-from saddlepoint.runs.record import Run
+from saddlepoint.runs.record import BOARD, Run
 from saddlepoint.runs.refusals import ASKED, answers
 from saddlepoint.runs.settings import TrainSettings
 from saddlepoint.runs.sizes import with_size
@@ -46,7 +46,8 @@ from saddlepoint.training.methods import with_radii
 
 __all__ = ["TrainingTask"]
 
-Pair = tuple[Tensor, Tensor]
+Labelled = tuple[Tensor, Tensor]  # images and their labels
+Told = Callable[[TrainingProgress], None]
 
 
 def _recipe_of(settings: TrainSettings) -> Recipe:
@@ -94,9 +95,9 @@ class TrainingTask(AbstractTask[TrainSettings]):
     threats: Mapping[str, Threat] = field(init=False)
     images: tuple[Images, Images] = field(init=False)
     network: nn.Module = field(init=False)
-    train: Pair = field(init=False)
-    held_out: Pair | None = field(init=False)
-    test: Pair = field(init=False)
+    train: Labelled = field(init=False)
+    held_out: Labelled | None = field(init=False)
+    test: Labelled = field(init=False)
 
     def load(self, progress: Download | None) -> int:
         """Find the images; process 0 downloads for all.
@@ -161,7 +162,7 @@ class TrainingTask(AbstractTask[TrainSettings]):
         with keeping_random([self.network]), kept[0], kept[1]:
             return answers(Ensemble([self.network], x, y))
 
-    def work(self, execution: Execution, callback: Callable[[TrainingProgress], None]) -> None:
+    def work(self, execution: Execution, callback: Told | None) -> None:
         """Train, attack the result, write network and card, and finish the run."""
         settings = self.settings
         history = _fit(self, execution, callback)
@@ -196,12 +197,26 @@ class TrainingTask(AbstractTask[TrainSettings]):
         execution.finish(metrics, seconds=execution.seconds())
 
 
-def _pair(images: Images) -> Pair:
+def _pair(images: Images) -> Labelled:
     return images.x, images.y
 
 
+def _with_board(task: TrainingTask, execution: Execution, callback: Told | None) -> Told | None:
+    """Who is told of the progress: of adversarial training TensorBoard too, where it is installed."""
+    if execution.world.rank or not task.threats or not training.TensorBoard.available():
+        return callback
+    board = training.TensorBoard(execution.folder / BOARD)
+
+    def both(state: TrainingProgress) -> None:
+        if callback is not None:
+            callback(state)
+        board(state)
+
+    return both
+
+
 def _fit(
-    task: TrainingTask, execution: Execution, callback: Callable[[TrainingProgress], None]
+    task: TrainingTask, execution: Execution, callback: Told | None
 ) -> tuple[TrainingProgress, ...]:
     settings, recipe = task.settings, task.recipe
     options: Any = {}
@@ -236,7 +251,7 @@ def _fit(
         checkpoint_every=task.checkpoint_every,
         seed=settings.seed,
         precision=settings.precision,
-        callback=callback,
+        callback=_with_board(task, execution, callback),
         **options,
     )
 
