@@ -106,7 +106,7 @@ def test_an_experiment_has_one_line_to_continue_whatever_stops_a_row(
     monkeypatch.chdir(tmp_path)
     words = ("reproduce", "ensemble-mnist", "--only", "linf, eps 0.2", "--limit", 3)
     words += ("--out", "my runs")
-    put, left = runs.Store.put, [2]
+    put, left = runs.Store.put, [1]  # one page of every row
 
     def failing(self: runs.Store, key: str, page: Page) -> None:
         left[0] -= 1

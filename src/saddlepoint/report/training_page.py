@@ -15,6 +15,7 @@ from saddlepoint.report.svg import ceiling, coloured
 from saddlepoint.report.template import render_template
 from saddlepoint.runs import Epoch, Run, TrainingMetrics, settings_of
 from saddlepoint.runs.metrics import Share
+from saddlepoint.runs.model_words import NETWORK
 from saddlepoint.runs.settings import TrainSettings
 from saddlepoint.runs.training_parts import line_to_evaluate
 
@@ -57,7 +58,7 @@ def render_training(run: Run, folder: Path) -> str:
         kept=[_counted(name, held_out[best - 1][name]) for name in shown],
         rows=[_row(k, each, shown, weighted, held_out[k]) for k, each in enumerate(epochs)],
         init=settings.init,
-        network=str(folder / "model.safetensors"),
+        network=str(folder / NETWORK),
         evaluate=line_to_evaluate(settings, folder),
     )
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from saddlepoint.runs.comparable import Entry
     from saddlepoint.runs.counting import lift, summarise
     from saddlepoint.runs.evaluation_task import finish_evaluation
-    from saddlepoint.runs.execute import Execution, RunInterrupted, in_pages, opened
+    from saddlepoint.runs.execute import Execution, RunInterrupted, opened
     from saddlepoint.runs.hashing import hash_model, hash_settings, hash_tensors
     from saddlepoint.runs.metric_parts import HeldOut
     from saddlepoint.runs.metrics import (
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
         TrainingMetrics,
         examined,
     )
-    from saddlepoint.runs.ranking import Board, Pair, Place, Ranking, rank_runs
+    from saddlepoint.runs.ranking import Board, Pair, Ranking, rank_runs
     from saddlepoint.runs.reading import finished, metrics_of, read_results, settings_of
     from saddlepoint.runs.record import EVALUATE, RECORD, SCHEMA_VERSION, TENSORS, Hashes, Kind, Run
     from saddlepoint.runs.rows import Job, RunProgress, attack_rows
@@ -57,7 +57,6 @@ __all__ = [
     "Kind",
     "Metrics",
     "Pair",
-    "Place",
     "Ranking",
     "Rates",
     "Run",
@@ -72,7 +71,6 @@ __all__ = [
     "hash_model",
     "hash_settings",
     "hash_tensors",
-    "in_pages",
     "lift",
     "locked",
     "metrics_of",

@@ -17,7 +17,18 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal, final
 
-__all__ = ["HELP", "ModelWord", "check_there", "default_data", "is_code", "parse"]
+__all__ = [
+    "CARD",
+    "HELP",
+    "NETWORK",
+    "PARAMETERS",
+    "PROGRAMS",
+    "ModelWord",
+    "check_there",
+    "default_data",
+    "is_code",
+    "parse",
+]
 
 HELP = (
     "A,B,C,D (networks of the data set), mnist-a, nets.py:factory or package.module:factory (your code), "
@@ -29,10 +40,19 @@ HELP = (
 )
 """What a model can be, for help texts."""
 
-_PARAMETERS = (".safetensors", ".pt", ".pth")
+NETWORK = "model.safetensors"
+"""The parameters that every training leaves."""
+
+CARD = "model.json"
+"""What is said about them."""
+
+PARAMETERS = (".safetensors", ".pt", ".pth")
+"""Suffixes of files with parameters."""
+
 _TORCHSCRIPT = (".ts", ".torchscript")
-_PROGRAMS = (".pt2", ".onnx", *_TORCHSCRIPT)
-_TRAINED = "model.safetensors"  # as every training calls what it leaves
+PROGRAMS = (".pt2", ".onnx", *_TORCHSCRIPT)
+"""Suffixes of files that hold a network and its parameters."""
+
 _ZOOS = ("timm", "torchvision", "hf")
 
 Kind = Literal[
@@ -80,7 +100,7 @@ class ModelWord:
         """
         if self.parameters:
             path = Path(self.parameters)
-            return path.parent.name if path.name == _TRAINED and path.parent.name else path.stem
+            return path.parent.name if path.name == NETWORK and path.parent.name else path.stem
         if self.kind in ("program", "onnxruntime"):
             return Path(self.name).stem
         return Path(self.name).name if self.kind == "hf" else self.name
@@ -118,7 +138,7 @@ def parse(text: str) -> ModelWord:
     if prefix in ("scores", "onnxruntime"):
         raise ValueError(_refusal(text))
     parameters, word = "", text
-    if Path(text.partition(":")[0]).suffix in _PARAMETERS:
+    if Path(text.partition(":")[0]).suffix in PARAMETERS:
         parameters, _, word = text.partition(":")
     head, _, rest = word.partition(":")
     module, _, factory = word.rpartition(":")
@@ -130,7 +150,7 @@ def parse(text: str) -> ModelWord:
             raise ValueError(_refusal(text))
         zoo: Kind = head  # type: ignore[assignment]
         return ModelWord(zoo, name, parameters=parameters, pretrained=bool(plus))
-    if Path(word).suffix in _PROGRAMS and not parameters:
+    if Path(word).suffix in PROGRAMS and not parameters:
         return ModelWord("program", word)
     if is_code(word):
         return ModelWord("code", factory, module, parameters)

@@ -21,6 +21,7 @@ from saddlepoint.files import write_atomically
 from saddlepoint.models.loading import fill
 from saddlepoint.models.packed import pack, unpack
 from saddlepoint.runs.materials import load_images
+from saddlepoint.runs.model_words import CARD, NETWORK
 from saddlepoint.runs.record import RECORD
 
 __all__ = ["PackedNetwork", "images_of_card", "pack_network"]
@@ -69,9 +70,9 @@ def pack_network(
         ValueError: The folder is not that of a training on known data, files are in the way, or the name or the
             limit is none. Nothing has been written then.
     """
-    old = folder / "model.safetensors"
+    old = folder / NETWORK
     if not old.is_file() or not old.with_suffix(".json").is_file():
-        raise ValueError(f"`RUN` must hold model.safetensors and model.json, got {str(folder)!r}.")
+        raise ValueError(f"`RUN` must hold {NETWORK} and {CARD}, got {str(folder)!r}.")
     if re.fullmatch(r"[\w+-][\w.+-]*", name) is None:
         raise ValueError(f"`NAME` must be of letters, digits, and . _ + -, got {name!r}.")
     new = out / f"{name}.safetensors"

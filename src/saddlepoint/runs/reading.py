@@ -32,6 +32,7 @@ from saddlepoint.runs.settings import (
     Settings,
     TrainSettings,
 )
+from saddlepoint.training.session import BEST
 
 __all__ = ["digest_of", "finished", "metrics_of", "read_results", "settings_of"]
 
@@ -49,7 +50,7 @@ _SETTINGS: Mapping[str, type[Settings]] = {
     EVALUATE: EvaluateSettings,
     "train": TrainSettings,
 }
-_OPTIONAL = frozenset({"best.safetensors"})  # written only where there are images to validate on
+_OPTIONAL = frozenset({BEST})  # written only where there are images to validate on
 
 Fact = tuple[str, object, object]  # what it is about, what there is, what there must be
 

@@ -21,7 +21,9 @@ from pydantic import Field
 
 from saddlepoint.files import write_atomically
 from saddlepoint.runs.drawn import DRAWN
+from saddlepoint.runs.model_words import CARD, NETWORK
 from saddlepoint.runs.plain import quoted, read_plain
+from saddlepoint.training.session import BEST, CHECKPOINT, HISTORY
 
 __all__ = [
     "BOARD",
@@ -65,14 +67,7 @@ ROW_NOUNS = {"universal": "groups", "patch": "patches", "train": "epochs"}
 
 # What runs of a kind write besides their record: results, and what is drawn of them; attacks are the default.
 _RESULTS: dict[str, tuple[str, ...]] = {
-    "train": (
-        "checkpoint.safetensors",
-        "best.safetensors",
-        "history.jsonl",
-        "model.safetensors",
-        "model.json",
-        SEEN,
-    ),
+    "train": (CHECKPOINT, BEST, HISTORY, NETWORK, CARD, SEEN),
     "measure": (),
 }
 _TABLES = (DRAWN, "table.md", "table.csv", "table.tex")  # the last ones are removed first

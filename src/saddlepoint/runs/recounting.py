@@ -25,6 +25,7 @@ from saddlepoint.runs.metrics import (
     Metrics,
     TrainingMetrics,
 )
+from saddlepoint.runs.model_words import CARD
 from saddlepoint.runs.patching import held_out_rates
 from saddlepoint.runs.plain import quoted
 from saddlepoint.runs.record import RECORD, TENSORS, Run
@@ -32,7 +33,6 @@ from saddlepoint.training.session import HISTORY
 
 __all__ = ["check_counts"]
 
-_CARD = "model.json"
 # What no table holds: words, times, and what the doctor saw.
 _UNCOUNTED = frozenset(
     {"notes", "failures", "because", "doctor", "seconds", "queries", "status", "minimal"}
@@ -67,7 +67,7 @@ def check_counts(run: Run, metrics: Metrics, tensors: Mapping[str, Tensor], fold
     if isinstance(metrics, TrainingMetrics):
         said = {name: said.get(name, counted[name]) for name in counted}
     for where, told, found in _differing(said, counted):
-        file = HISTORY if where.startswith("history") else _CARD
+        file = HISTORY if where.startswith("history") else CARD
         raise ValueError(
             f"`{folder}` must say in {RECORD} what its rows come to, got {where} {quoted(told)} there and "
             f"{quoted(found)} by {TENSORS if tensors else file}: one of them was changed; repeat the run."
@@ -141,7 +141,7 @@ def _history(folder: Path) -> list[dict[str, Any]]:
 
 def _card(folder: Path) -> dict[str, Any]:
     """What the training measured on its test images, as the card of the network has it."""
-    card = Card.from_json((folder / _CARD).read_text("utf-8"), _CARD)
+    card = Card.from_json((folder / CARD).read_text("utf-8"), CARD)
     return {
         "rows": card.test_images,
         "accuracy": card.accuracy,

@@ -23,7 +23,7 @@ from saddlepoint.models.loading import fill, parameters
 from saddlepoint.models.wrapping import Wrapped
 from saddlepoint.runs.fitting import check_classes
 from saddlepoint.runs.materials import Images, has_splits, load_images, load_models
-from saddlepoint.runs.model_words import parse
+from saddlepoint.runs.model_words import CARD, NETWORK, PARAMETERS, PROGRAMS, parse
 from saddlepoint.runs.normalising import told_by_card
 from saddlepoint.runs.preparing import device_of
 from saddlepoint.runs.record import SEEN
@@ -41,9 +41,6 @@ __all__ = [
     "training_images",
     "unwrapped",
 ]
-
-_PARAMETERS = (".safetensors", ".pt", ".pth")
-_PROGRAMS = (".pt2", ".ts", ".torchscript", ".onnx")
 
 
 def training_images(
@@ -106,7 +103,7 @@ def architecture_of(model: str) -> str:
     if model in models.shipped():
         return models.card(model).architecture
     file, _, rest = model.partition(":")
-    if Path(file).suffix in _PARAMETERS:
+    if Path(file).suffix in PARAMETERS:
         beside = Path(file).with_suffix(".json")
         return rest or models.Card.from_json(beside.read_text()).architecture
     return model
@@ -124,8 +121,8 @@ def line_to_evaluate(settings: TrainSettings, folder: Path) -> str:
 
     Nothing of the user's is run or looked for: reports have this line too.
     """
-    model = str(folder / "model.safetensors")
-    network = models.Card.from_json((folder / "model.json").read_text()).architecture
+    model = str(folder / NETWORK)
+    network = models.Card.from_json((folder / CARD).read_text()).architecture
     # Code that takes `split` takes this one by itself.
     divided = settings.test_data is None and settings.data not in DATASETS
     given = EvaluateSettings(
@@ -157,9 +154,9 @@ def unwrapped(network: nn.Module) -> nn.Module:
 def _begin_with(init: str, network: nn.Module, name: str) -> None:
     """Give a network, or what it wraps, the parameters of a file or of a shipped network."""
     path, shipped = Path(init), init in models.shipped()
-    if not shipped and (path.suffix not in _PARAMETERS or not path.is_file()):
+    if not shipped and (path.suffix not in PARAMETERS or not path.is_file()):
         raise ValueError(
-            f"`--init` must be a file of parameters that exists, {', '.join(_PARAMETERS)}, or one of "
+            f"`--init` must be a file of parameters that exists, {', '.join(PARAMETERS)}, or one of "
             f"{', '.join(models.shipped())}, got {init!r}."
         )
     tensors = models.load(init).state_dict() if shipped else parameters(path)
@@ -210,7 +207,7 @@ def _built(settings: TrainSettings, images: Images) -> nn.Module:
 
 def _own(settings: TrainSettings, images: Images) -> nn.Module:
     spec = settings.model
-    if Path(spec).suffix in _PROGRAMS:
+    if Path(spec).suffix in PROGRAMS:
         raise ValueError(
             f"`--model` must be a network that can be trained, got the program {spec}, which is fixed; give "
             "its code as nets.py:factory and its parameters with --init."

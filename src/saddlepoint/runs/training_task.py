@@ -24,6 +24,7 @@ from saddlepoint.runs.build import begun, hashes_of
 from saddlepoint.runs.execute import Execution
 from saddlepoint.runs.materials import Images
 from saddlepoint.runs.metrics import Epoch, TrainingMetrics
+from saddlepoint.runs.model_words import CARD, NETWORK
 from saddlepoint.runs.preparing import begun_with
 from saddlepoint.runs.record import BOARD, Run
 from saddlepoint.runs.refusals import ASKED, answers
@@ -179,9 +180,9 @@ class TrainingTask(AbstractTask[TrainSettings]):
             # Of a network that is wrapped, the parameters are those of its own code.
             state = unwrapped(self.network).state_dict()
             content = save({key: value.contiguous() for key, value in state.items()})
-            write_atomically(execution.folder / "model.safetensors", content)
+            write_atomically(execution.folder / NETWORK, content)
             card = replace(card, sha256=hashlib.sha256(content).hexdigest())
-            write_atomically(execution.folder / "model.json", card.to_json().encode())
+            write_atomically(execution.folder / CARD, card.to_json().encode())
         metrics = TrainingMetrics(
             rows=card.test_images,
             rows_attacked=min(settings.test_images, card.test_images) if robust else 0,
