@@ -122,6 +122,35 @@ def test_rows_of_one_number_would_overwrite_each_other(nets, images, tmp_path: P
         sp.save_images(twice, tmp_path)
 
 
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"models": [1, 0]}, "the same models, got others; make them once"),
+        ({"models": [0]}, "the same domains, got model 1, model 2, then model 1"),
+        ({"ball": sp.l2(3.0)}, "the same norm, got inf, then 2"),
+        ({"ball": sp.linf(0.2)}, "the same radius, got 0.12, then 0.2"),
+        ({"targeted": True}, "the same `targeted`, got False, then True"),
+    ],
+)
+def test_results_of_different_problems_are_not_joined(
+    nets, images, tmp_path: Path, change, message
+) -> None:
+    def result(first: int, models=(0, 1), ball=BALL, targeted=False) -> sp.AttackResult:
+        problem = sp.Ensemble([nets[k] for k in models], *(each[: first + 2] for each in images))
+        rows = torch.arange(first, first + 2)
+        return sp.attack(problem.take(rows), ball, steps=1, targeted=targeted, quantize=256)
+
+    both = [result(0), result(2, **change)]
+    with pytest.raises(ValueError, match=f"`problem` must give results .* {message}"):
+        sp.success_rates(both)
+    with pytest.raises(ValueError, match=f"`result` must give results .* {message}"):
+        sp.save_images(both, tmp_path)
+    assert list(tmp_path.iterdir()) == []
+    own = sp.linf(torch.tensor([0.1, 0.2]))
+    joined = sp.success_rates([result(0, ball=own), result(2, ball=own)])
+    assert joined.count == 4  # rows with a radius each
+
+
 @pytest.mark.parametrize("new", [True, False])
 def test_nothing_stays_of_images_that_were_not_all_saved(parts, tmp_path: Path, new: bool) -> None:
     folder = tmp_path / "images" if new else tmp_path

@@ -20,7 +20,7 @@ from saddlepoint.losses import fooled as is_fooled
 from saddlepoint.problems import AbstractProblem, check_targets
 from saddlepoint.problems.inputs import Array
 from saddlepoint.solver.inspection import first_answers
-from saddlepoint.solver.result import AttackResult, asked_of
+from saddlepoint.solver.result import Asked, AttackResult, asked_of
 from saddlepoint.solver.watch import Watch
 from saddlepoint.streams import JUDGE
 
@@ -170,8 +170,8 @@ def success_rates(
 
     Raises:
         ValueError: The models do not answer for themselves, or not in numbers, at delta = 0; see `attack`. Or
-            results have different domains or rows of the same number, do not know what was asked, or there is
-            none.
+            results have different domains, models, norms, radii or goals, or rows of the same number, do not
+            know what was asked, or there is none.
 
     Example:
         >>> from saddlepoint.problems import Ensemble
@@ -244,14 +244,22 @@ def _rates_of(
 def numbered_results(
     name: str, given: AttackResult | Iterable[AttackResult]
 ) -> Iterator[AttackResult]:
-    """The result of an attack, or results one after the other, none of whose rows comes twice.
+    """The result of an attack, or results one after the other of the same one, none of whose rows comes twice.
 
     Raises:
         TypeError: There is something else among them.
-        ValueError: A result does not know what was asked, or rows have the same number.
+        ValueError: A result does not know what was asked, rows have the same number, or attacks differ.
     """
     seen: set[int] = set()
+    first: dict[str, Any] = {}
     for result in one_by_one(name, given, AttackResult, "results of attacks"):
+        first = first or _facts(asked_of(result))
+        for fact, value in _facts(asked_of(result)).items():
+            if value != first[fact] and None not in (value, first[fact]):
+                got = f"{first[fact]}, then {value}"
+                if fact == "models":
+                    got = "others; make them once, before the problems"
+                raise ValueError(f"`{name}` must give results with the same {fact}, got {got}.")
         numbers = asked_of(result).problem.rows.tolist()
         for number in numbers:
             if number in seen:
@@ -262,6 +270,18 @@ def numbered_results(
             seen.add(number)
         yield result
         del result  # as large as the images
+
+
+def _facts(asked: Asked) -> dict[str, Any]:
+    """What results have in common that are counted together; None where each row has its own."""
+    problem, ball, eps = asked.problem, asked.ball.ball, torch.as_tensor(asked.ball.ball.eps)
+    return {
+        "domains": ", ".join(problem.names),
+        "models": tuple(problem.models),
+        "`targeted`": asked.targeted,
+        "norm": f"{ball.p:g}" + (" of pixels" if ball.unit == "pixel" else ""),
+        "radius": None if eps.dim() else float(f"{float(eps):.7g}"),
+    }
 
 
 def one_by_one(name: str, given: T | Iterable[T], kind: type[T], what: str) -> Iterator[T]:
@@ -285,16 +305,10 @@ def one_by_one(name: str, given: T | Iterable[T], kind: type[T], what: str) -> I
 def _joined(parts: Sequence[SuccessRates]) -> SuccessRates:
     if not parts:
         raise ValueError("`problem` must give at least one result, got none.")
-    names = list(dict.fromkeys(part.names for part in parts))
-    if len(names) > 1:
-        one, other = (", ".join(each) for each in names[:2])
-        raise ValueError(
-            f"`problem` must give results with the same domains, got {one}, then {other}."
-        )
     fooled, correct = (
         torch.cat([getattr(part, table) for part in parts]) for table in ("fooled", "correct")
     )
-    return SuccessRates(fooled, correct, names[0], parts[0].grouped)
+    return SuccessRates(fooled, correct, parts[0].names, parts[0].grouped)
 
 
 def wilson(successes: int, count: int, level: float = 0.95) -> tuple[float, float]:

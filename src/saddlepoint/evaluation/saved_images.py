@@ -119,7 +119,7 @@ def save_images(
 
     Raises:
         ValueError: The folder holds something, these are no images, the result does not know what was asked,
-            there is none, or two have rows of the same number.
+            there is none, two have rows of the same number, or are of different models, norms, radii or goals.
         TypeError: There is something else than results of attacks.
         ImportError: pillow is not installed.
 
