@@ -802,7 +802,7 @@ def test_the_command_runs_both_methods_into_one_table(
     assert inside(*words, "--resume", "--quiet") == 0
     assert capsys.readouterr().out == ""
     record = runs.Run.read(out / "true" / "attack" / "linf-0.2" / AVERAGE.key)
-    assert record.command == "saddlepoint reproduce ensemble-mnist --method attack --limit 4"
+    assert record.command == "saddlepoint reproduce ensemble-mnist --method both --limit 4"
 
 
 def test_pictures_of_others_are_not_written_over_wherever_ours_go(
