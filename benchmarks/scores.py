@@ -21,7 +21,7 @@ import torch
 from torch import Tensor, nn
 
 import saddlepoint as sp
-from saddlepoint.evaluation.libraries import library
+from saddlepoint.evaluation.other_libraries import library
 
 from .peers import machine
 from .peers.cells import Store

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 import saddlepoint as sp
 from saddlepoint.calls import call
 from saddlepoint.precision import How, Precisions, how_of
-from saddlepoint.solver.evaluate import evaluate
+from saddlepoint.solver.domain_losses import evaluate
 
 
 class _Knife(nn.Module):

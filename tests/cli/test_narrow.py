@@ -14,7 +14,7 @@ from rich.console import Console
 from commands import inside
 from run_factory import make_evaluation, make_run
 from saddlepoint.bars import bar
-from saddlepoint.cli import show
+from saddlepoint.cli import printing
 from saddlepoint.runs import Run, rank_runs
 
 WIDTHS = (20, 30, 40, 50, 80)
@@ -43,7 +43,7 @@ def printed(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str])
 
 @pytest.mark.parametrize("name", ["attack", "one", "several", "board"])
 def test_tables_fit_and_no_figure_is_cut(name: str, runs: Path, printed) -> None:
-    shown = {"attack": show.summary, "board": show.board}.get(name, show.evaluation)
+    shown = {"attack": printing.summary, "board": printing.board}.get(name, printing.evaluation)
     what = rank_runs([runs]) if name == "board" else Run.read(runs / name)
     wide = printed(300, shown, what)
     figures = Counter(re.findall(r"\d+\.\d+", " ".join(wide)))
@@ -87,12 +87,12 @@ def test_columns_is_heard_in_a_pipe(
 ) -> None:
     run = Run.read(runs / "attack")
     monkeypatch.setenv("COLUMNS", "40")
-    show.summary(run)
+    printing.summary(run)
     narrow = capsys.readouterr().out.splitlines()
     assert max(map(len, narrow)) <= 40
     for nonsense in ("", "wide", "0", "1", "19", "1001", "5000000", "-5", "²"):
         monkeypatch.setenv("COLUMNS", nonsense)
-        show.summary(run)
+        printing.summary(run)
         assert 40 < max(map(len, capsys.readouterr().out.splitlines())) <= 100
 
 

@@ -31,7 +31,7 @@ from saddlepoint.evaluation import (
 from saddlepoint.evaluation.attacks import Watched
 from saddlepoint.evaluation.autoattacks import APGD, FAB, Square, TargetedAPGD
 from saddlepoint.evaluation.foolbox_attacks import FoolboxAttack, Seen
-from saddlepoint.evaluation.libraries import Isolated, MissingLibraryError, library, seed_of
+from saddlepoint.evaluation.other_libraries import Isolated, MissingLibraryError, library, seed_of
 from saddlepoint.evaluation.suites import attacks_for
 
 foolbox = library("foolbox")

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 import saddlepoint as sp
 from saddlepoint.data.pixels import read_picture, unit
 from saddlepoint.report.pictures import encode_png
-from saddlepoint.solver.evaluate import evaluate
+from saddlepoint.solver.domain_losses import evaluate
 from saddlepoint.streams import JUDGE
 
 B, N = 3, 4

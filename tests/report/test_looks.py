@@ -14,7 +14,7 @@ from saddlepoint import runs
 from saddlepoint.report import pictures, weight_charts
 from saddlepoint.report.evaluation_page import evaluation_headline
 from saddlepoint.report.patch_page import hardest_views
-from saddlepoint.report.words import ball_text
+from saddlepoint.report.sentences import ball_text
 from saddlepoint.runs.metric_parts import HeldOut, ViewSuccess
 
 STYLE = (resources.files("saddlepoint.report") / "assets" / "report.css").read_text()

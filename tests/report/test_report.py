@@ -18,7 +18,7 @@ import saddlepoint as sp
 from elements import Elements
 from run_factory import HOSTILE, execute, make_run
 from saddlepoint import report, runs
-from saddlepoint.report import charts, compare, page, pictures, weight_charts, words
+from saddlepoint.report import charts, compare, page, pictures, sentences, weight_charts
 from saddlepoint.report.epoch_chart import epoch_chart
 from saddlepoint.runs import shown
 from saddlepoint.runs.comparable import read_entry
@@ -291,22 +291,22 @@ class TestWords:
     def test_headline_names_counts_interval_lift_and_the_hardest(self, ensemble):
         run, _ = ensemble
         metrics = runs.AttackMetrics.read(run.metrics)
-        lines = " ".join(words.headline(run, metrics))
+        lines = " ".join(sentences.headline(run, metrics))
         assert "of 20 images" in lines
         assert "95 % confidence" in lines
         assert "With average weights instead of min-max" in lines
         one = replace(metrics, accuracy=dict(zip(run.domains, (0.0, 12.5, 0.0), strict=True)))
-        told = " ".join(words.headline(run, one))
+        told = " ".join(sentences.headline(run, one))
         assert f"The hardest model is {run.domains[1]}: it still classifies 12.5 %" in told
         aimed = run.but(settings={**run.settings, "targeted": "next"})
         reached = {name: 75.0 if k else 25.0 for k, name in enumerate(run.domains)}
-        told = " ".join(words.headline(aimed, replace(metrics, reached=reached)))
+        told = " ".join(sentences.headline(aimed, replace(metrics, reached=reached)))
         assert (
             f"The hardest model is {run.domains[0]}: it answers the next class for only 25.0 %"
             in told
         )
         tied = replace(metrics, accuracy=dict.fromkeys(run.domains, 0.0))
-        assert "hardest" not in " ".join(words.headline(run, tied))
+        assert "hardest" not in " ".join(sentences.headline(run, tied))
 
     @staticmethod
     def rates(among: float | None, every: float, pair: tuple[float, float]) -> dict[str, Any]:
@@ -326,7 +326,7 @@ class TestWords:
         }
 
     def said(self, *about: Any, **changes: Any) -> str:
-        return " ".join(words.headline(*self.outcome(*about, **changes)))
+        return " ".join(sentences.headline(*self.outcome(*about, **changes)))
 
     def outcome(
         self,
@@ -350,12 +350,12 @@ class TestWords:
 
     def test_one_group_is_fooled_and_several_are(self):
         for count, verb in ((1, "is"), (2, "are")):
-            text = words.figure(*self.outcome("universal", rows_correct=count))
+            text = sentences.figure(*self.outcome("universal", rows_correct=count))
             assert text.endswith(f" {verb} fooled as a whole")
 
     def test_the_headline_is_about_images_that_were_right(self):
         text = self.said("ensemble")
-        ball = words.ball_text("linf", 0.2)
+        ball = sentences.ball_text("linf", 0.2)
         assert text.startswith(
             f"For 40 of the 52 images that both models had right, one perturbation within {ball} fools both "
             "models at once: 76.9 %, with 95 % confidence between 63.9 and 86.3 %. 12 of 64 images were "
@@ -480,7 +480,7 @@ class TestRightBefore:
         assert title == "There was no image that the model had right before the attack"
         assert "Nothing can be said about the attack: all " in text
         one = runs.summarise(run.domains, {k: v[:1] for k, v in tensors.items()}, baseline=False)
-        (told,) = words.headline(run, one)
+        (told,) = sentences.headline(run, one)
         assert told.startswith("Nothing can be said about the attack: 1 image was misclassified")
         alone = run.but(machine=replace(run.machine, threads=1), metrics=metrics.plain())
         assert "s, 1 thread<" in page.render(alone, tensors).replace("1 CPU,", "1 CPUs,")

@@ -9,7 +9,7 @@ import torch
 
 from run_factory import make_run
 from saddlepoint import runs
-from saddlepoint.cli import show
+from saddlepoint.cli import printing
 from saddlepoint.report import page, weight_charts
 
 
@@ -87,7 +87,7 @@ class TestPage:
 
     def test_the_console_has_totals_only(self, universal, capsys):
         run, _ = universal
-        show.summary(run)
+        printing.summary(run)
         told = capsys.readouterr().out
         assert not any(name in told for name in run.domains)
         assert "mean weight" not in told

@@ -50,6 +50,8 @@ JSON = {
     ("runs", "hashes_of"),
     ("runs", "hash_settings"),
     ("experiments", "describe"),
+    # What a file of settings says.
+    ("runs", "settings_in"),
     # What a stored summary says.
     ("experiments", "read_content"),
 }

@@ -18,7 +18,7 @@ from saddlepoint import directions
 from saddlepoint import transforms as T
 from saddlepoint.problems import AbstractProblem
 from saddlepoint.solver import apgda_unchecked, attack_unchecked
-from saddlepoint.solver.evaluate import evaluate
+from saddlepoint.solver.domain_losses import evaluate
 
 INF = math.inf
 BALLS = {"l0": (0, 2), "l1": (1, 0.7), "l2": (2, 0.4), "linf": (INF, 0.2)}

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 import saddlepoint as sp
 from saddlepoint import transforms as T
-from saddlepoint.solver.evaluate import Evaluation, evaluate
+from saddlepoint.solver.domain_losses import Evaluation, evaluate
 
 INF = math.inf
 BALLS = {"l0": (0, 1), "l1": (1, 0.35), "l2": (2, 0.2), "linf": (INF, 0.1)}

@@ -7,7 +7,7 @@ import torch
 
 import saddlepoint as sp
 from saddlepoint.solver.best import Best
-from saddlepoint.solver.evaluate import Evaluation, evaluate
+from saddlepoint.solver.domain_losses import Evaluation, evaluate
 from saddlepoint.solver.steps import linf_move, movable, step, tightened
 
 

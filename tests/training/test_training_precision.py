@@ -176,7 +176,8 @@ def test_training_validates_in_float32_and_remembers_what_it_measured(
             model, loader, THREATS, epochs=2, precision="auto", callback=_stop_after(2), **options
         )
     assert set(inside) == {torch.bfloat16}
-    assert attacked[:2] == [torch.bfloat16] * 2  # the inner attacks
+    assert attacked[0] == torch.float32  # a look at the validation set before the first step
+    assert attacked[1:3] == [torch.bfloat16] * 2  # the inner attacks
     assert attacked[-1] == torch.float32  # the verdict
     optimizer = torch.optim.AdamW(model.parameters())
     record = read_checkpoint(tmp_path / CHECKPOINT, model, optimizer).record

@@ -15,7 +15,7 @@ from saddlepoint.runs.settings import (
     UniversalSettings,
 )
 
-from . import progress, runs_shown, show
+from . import printing, progress, runs_shown
 from .errors import library
 from .flags import ImagesRunning, check_models, given, takes
 
@@ -90,7 +90,7 @@ def patch(*, settings: Any = None, running: ImagesRunning | None = None) -> int:
 def _go(kind: str, flags: Any, running: ImagesRunning | None) -> int:
     running = running or ImagesRunning()
     check_models(given(flags))
-    with show.warnings_as_notes(quiet=running.quiet):
+    with printing.warnings_as_notes(quiet=running.quiet):
         settings = ATTACKS[kind].load(given(flags), running.config, trust=running.trust)
     named = running.config is not None or given(flags).get("data") is not None
     return run_attack(settings, running, named=named)
@@ -124,13 +124,13 @@ def run_attack(
 
     def done(run: "Run", folder: Path) -> int:
         for line in run.warnings:
-            show.note(f"saddlepoint: warning: {line}", quiet=running.quiet)
+            printing.note(f"saddlepoint: warning: {line}", quiet=running.quiet)
         if running.save_images is not None:
             with library():
                 saved = task.save_images(folder, running.save_images)
             fine = "--quantize 256 finds images that 8 bits hold"
             remedy = fine if settings.quantize is None else ""
-            show.saved("", saved, quiet=running.quiet, remedy=remedy)
+            printing.saved("", saved, quiet=running.quiet, remedy=remedy)
         runs_shown.finish(run, folder, running)
         return 0
 

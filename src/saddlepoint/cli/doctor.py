@@ -67,16 +67,16 @@ def doctor(
     from saddlepoint.runs.preparing import placed
     from saddlepoint.runs.sizes import framed
 
-    from . import progress, show
+    from . import printing, progress
 
     _check(models, limit=limit, steps=steps)
     names, page = [part for each in models for part in texts.split(each)], _page(out)
-    with usage(**{"--models": "MODEL"}), show.warnings_as_notes():
+    with usage(**{"--models": "MODEL"}), printing.warnings_as_notes():
         check_there(names)
         given, data = data is not None, data or default_data(names)
         with progress.downloads() as downloading:
             framing = framed(names, data, classes, limit, size, crop)
-            show.size_used(size, *framing, quiet=json)
+            printing.size_used(size, *framing, quiet=json)
             how: Any = {"classes": classes, "size": framing[0], "crop": framing[1]}
             images = materials.load_images(data, None, limit, downloading, **how)
         radius = texts.number(default_radius(images.family) if eps is None else eps, "--eps")
@@ -85,7 +85,7 @@ def doctor(
         there = materials.load_models(names, images, mean=mean, std=std, trust=trust)
         x, y, loaded = placed(device, images, there)
         images = replace(images, x=x, y=y)
-    show.note(f"--data was not given, so {data} was taken", quiet=given or json)
+    printing.note(f"--data was not given, so {data} was taken", quiet=given or json)
     about = f"{len(images.x)} images of {data}, linf {radius_text(radius)}"
     how = {"eps": radius, "steps": steps, "seed": seed, "callback": None if json else _print}
     everything = _examine(loaded, images, about, how, quiet=json)
@@ -158,7 +158,7 @@ def _print(finding: "Finding") -> None:
 def _conclude(everything: "dict[str, list[Finding]]", page: Path | None, json: bool) -> int:
     from saddlepoint.doctor import worst
 
-    from . import show
+    from . import printing
 
     if json:
         print(text.dumps({n: [asdict(f) for f in fs] for n, fs in everything.items()}, indent=2))
@@ -166,7 +166,7 @@ def _conclude(everything: "dict[str, list[Finding]]", page: Path | None, json: b
         for name, findings in everything.items():
             print(f"{name}: {verdict(findings)}")
     if page is not None and json:
-        show.note(f"report: {page}", quiet=False)
+        printing.note(f"report: {page}", quiet=False)
     elif page is not None:
         print(f"report: {page}")
     return 1 if "fail" in map(worst, everything.values()) else 0
@@ -175,6 +175,6 @@ def _conclude(everything: "dict[str, list[Finding]]", page: Path | None, json: b
 def verdict(findings: "Sequence[Finding]") -> str:
     """All findings on a model in a few words."""
     from saddlepoint.doctor import worst
-    from saddlepoint.report.words import VERDICTS
+    from saddlepoint.report.sentences import VERDICTS
 
     return VERDICTS[worst(findings)]

@@ -11,7 +11,7 @@ from cyclopts import Parameter
 
 from saddlepoint.runs.settings import EvaluateSettings
 
-from . import runs_shown, show
+from . import printing, runs_shown
 from .cluster import first
 from .errors import LibraryError, UsageError, library, usage
 from .flags import ImagesRunning, check_models, given, takes
@@ -78,7 +78,7 @@ def evaluate(
             _save_images(task, running.save_images, quiet=running.quiet)
         metrics = EvaluationMetrics.of(run)
         for line in (*run.warnings, *metrics.notes):
-            show.note(f"saddlepoint: note: {line}", quiet=running.quiet)
+            printing.note(f"saddlepoint: note: {line}", quiet=running.quiet)
         runs_shown.finish(run, folder, running)
         return 1 if metrics.failures else 0  # numbers are upper bounds where an attack failed
 
@@ -110,9 +110,9 @@ def _save_images(task: "EvaluationTask", folder: Path, *, quiet: bool) -> None:
         saved = task.save_images(folder)
     for name in task.balls:
         if name in saved:
-            show.saved(f"{name}: ", saved[name], quiet=quiet)
+            printing.saved(f"{name}: ", saved[name], quiet=quiet)
         else:
-            show.note(f"{name}: no image was broken, none is saved", quiet=quiet)
+            printing.note(f"{name}: no image was broken, none is saved", quiet=quiet)
 
 
 def _settings(
@@ -141,9 +141,9 @@ def _tell_finding(name: str, findings: "tuple[Finding, ...] | None", *, quiet: b
     from . import doctor
 
     if findings is None:
-        show.note(f"doctor: examining {name} ...", quiet=quiet)
+        printing.note(f"doctor: examining {name} ...", quiet=quiet)
         return
-    show.note(f"doctor: {name}: {doctor.verdict(findings)}", quiet=quiet)
+    printing.note(f"doctor: {name}: {doctor.verdict(findings)}", quiet=quiet)
     for finding in findings:
         if finding.status != "ok":
-            show.note("\n".join(doctor.lines(finding)), quiet=quiet)
+            printing.note("\n".join(doctor.lines(finding)), quiet=quiet)

@@ -55,9 +55,9 @@ def report(
         path = room.write_comparison(board, out)
     if json:
         return _print(board.plain())
-    from . import show
+    from . import printing
 
-    show.board(board)
+    printing.board(board)
     print(f"report: {path}")
     return 0
 
@@ -72,9 +72,9 @@ def _one(folder: Path, max_bytes: int, *, as_json: bool) -> int:
         path = room.write_report(folder, max_bytes=max_bytes)
     if as_json:
         return _print({str(folder): store.metrics_of(run).plain()})
-    from . import show
+    from . import printing
 
-    show.outcome(run)
+    printing.outcome(run)
     print(f"report: {path}")
     return 0
 

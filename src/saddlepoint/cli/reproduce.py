@@ -171,7 +171,7 @@ def _one(name: str, folder: Path, wanted: Wanted, rank: int, *, part_of_all: boo
     """Run an experiment with every method and label that is wanted, and publish it."""
     from saddlepoint import experiments as room
 
-    from . import show
+    from . import printing
 
     with usage(only="--only"):
         experiment = room.find(name)
@@ -218,7 +218,7 @@ def _one(name: str, folder: Path, wanted: Wanted, rank: int, *, part_of_all: boo
         table, kept = tables[0], {block.label for block in part.blocks}
         if wanted.only and table.columns[0].name == "Setting":
             table = replace(table, lines=tuple(each for each in table.lines if each[0] in kept))
-        show.results_table(table)
+        printing.results_table(table)
         pages = (
             place / "compare.html"
             for each in part.blocks

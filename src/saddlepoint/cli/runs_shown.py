@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from saddlepoint.runs.settings import TrainSettings
 
-from . import progress, show
+from . import printing, progress
 from .cluster import joined, processes
 from .errors import UsageError, data_taken, library, usage, usage_unless_models_raise
 from .flags import ImagesRunning, Running
@@ -57,7 +57,7 @@ def carry_out(
         watch = _Shown(task, folder, said, bar, named=named)
         how = {"resume": running.resume, "overwrite": running.overwrite}
         try:
-            with show.warnings_as_notes(quiet=said.quiet):
+            with printing.warnings_as_notes(quiet=said.quiet):
                 run = carried_out(task, folder, watch, **how)
         except RunInterrupted as stop:
             _tell_way_on(stop.run, folder, running)
@@ -72,9 +72,9 @@ def finish(run: "Run", folder: Path, running: Running, *more: str) -> None:
     with library():
         path = report.write_report(folder)
     if running.json:
-        print(show.metrics_json(run))
+        print(printing.metrics_json(run))
     elif not running.quiet:
-        show.outcome(run)
+        printing.outcome(run)
         print(*more, f"\n{run.seconds:.1f} s; report: {path}", sep="\n")
 
 
@@ -107,8 +107,8 @@ class _Shown:
 
     def assembled(self, images: int) -> None:
         """Say what was taken where that was left open."""
-        asked, now, told = self.asked, self.task.settings, partial(show.note, quiet=self.quiet)
-        show.size_used(asked.size, now.size, now.crop, quiet=self.quiet)
+        asked, now, told = self.asked, self.task.settings, partial(printing.note, quiet=self.quiet)
+        printing.size_used(asked.size, now.size, now.crop, quiet=self.quiet)
         if asked.limit is not None and asked.limit > images:
             told(f"--limit {asked.limit}: there are {images} images; using all of them")
         if "auto" in _words(asked.precision).split(","):
@@ -120,14 +120,14 @@ class _Shown:
 
         folder, run = execution.folder, execution.run
         if execution.complete:
-            show.note(f"{folder} is complete already", quiet=self.quiet)
+            printing.note(f"{folder} is complete already", quiet=self.quiet)
             return
         if self.running.resume and not execution.resumed:
-            show.note(f"nothing to resume in {folder}: starting", quiet=self.quiet)
+            printing.note(f"nothing to resume in {folder}: starting", quiet=self.quiet)
         elif self.running.resume and not self.quiet:
-            show.note(f"continuing after {saved_text(run, folder)}", quiet=self.quiet)
+            printing.note(f"continuing after {saved_text(run, folder)}", quiet=self.quiet)
         if why := unhashed(run):
-            show.note(f"the run cannot be continued if it is stopped: {why}", quiet=self.quiet)
+            printing.note(f"the run cannot be continued if it is stopped: {why}", quiet=self.quiet)
 
     def failed(self, execution: "Execution") -> None:
         # As after Ctrl-C: a service that refused its answer may give it later.
@@ -144,8 +144,8 @@ def _tell_way_on(run: "Run", folder: Path, running: Running) -> None:
         more = [] if images is None else ["--save-images", str(images)]
         more += [f"--{name}" for name in ("quiet", "json") if getattr(running, name)]
         saved = f"{saved_text(run, folder)} are saved{running.lost(run)}"
-        show.say(f"stopped: {saved} in {folder}", error=True)
-        show.say(way_on(run, folder, *more), error=True)
+        printing.say(f"stopped: {saved} in {folder}", error=True)
+        printing.say(way_on(run, folder, *more), error=True)
 
 
 def _words(precision: str | list[str]) -> str:

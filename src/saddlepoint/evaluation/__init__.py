@@ -6,9 +6,9 @@ from saddlepoint.evaluation.domains import robust_domains
 from saddlepoint.evaluation.failures import AttackFailedError, Failure
 from saddlepoint.evaluation.given import HasBall
 from saddlepoint.evaluation.held_out import PatchRates, patch_rates
+from saddlepoint.evaluation.ledger import Ledger, Page, SharedLedger
 from saddlepoint.evaluation.origins import Origin
 from saddlepoint.evaluation.ours import OurAttack
-from saddlepoint.evaluation.pages import Ledger, Page, SharedLedger
 from saddlepoint.evaluation.radii import smallest_radius
 from saddlepoint.evaluation.rates import SuccessRates, success_rates, wilson
 from saddlepoint.evaluation.results import Outcome, RobustAccuracy

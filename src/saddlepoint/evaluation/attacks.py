@@ -20,7 +20,7 @@ from saddlepoint.display import Brief
 from saddlepoint.precision import FULL, Precisions
 from saddlepoint.problems import Model
 from saddlepoint.projections import LpBall
-from saddlepoint.solver.evaluate import gradients_enabled
+from saddlepoint.solver.domain_losses import gradients_enabled
 
 __all__ = ["AbstractAttack", "OutOfTimeError", "Target", "Watched", "sealed"]
 

@@ -17,7 +17,7 @@ from saddlepoint.evaluation.domain_results import DomainAccuracy
 from saddlepoint.evaluation.failures import AttackFailedError, OnFailure, check_on_failure
 from saddlepoint.evaluation.given import BallLike, as_balls, check_limits
 from saddlepoint.evaluation.joint import Found, Joint
-from saddlepoint.evaluation.pages import Ledger, gather_of, part_of
+from saddlepoint.evaluation.ledger import Ledger, gather_of, part_of
 from saddlepoint.evaluation.results import RobustAccuracy
 from saddlepoint.evaluation.robust import accuracy_unchecked, check_gradients, inspect_model
 from saddlepoint.evaluation.streamed import streaming_problems
@@ -35,7 +35,7 @@ from saddlepoint.problems import (
     check_targets,
 )
 from saddlepoint.projections import LpBall
-from saddlepoint.solver.evaluate import gradients_enabled
+from saddlepoint.solver.domain_losses import gradients_enabled
 from saddlepoint.solver.inspection import Look
 from saddlepoint.solver.lowering import choose_precisions
 from saddlepoint.transforms import Transform

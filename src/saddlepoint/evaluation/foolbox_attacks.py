@@ -23,7 +23,7 @@ import torch
 from torch import Tensor, nn
 
 from saddlepoint.evaluation.attacks import AbstractAttack, Target, sealed
-from saddlepoint.evaluation.libraries import Isolated, library, seed_of
+from saddlepoint.evaluation.other_libraries import Isolated, library, seed_of
 from saddlepoint.losses import fooled
 from saddlepoint.projections import LpBall
 

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from saddlepoint.evaluation.attacks import OutOfTimeError
 from saddlepoint.evaluation.failures import AttackFailedError, Failure, OnFailure, reason
-from saddlepoint.evaluation.pages import Batch, Ledger, Stage, batches_of, part_of
+from saddlepoint.evaluation.ledger import Batch, Ledger, Stage, batches_of, part_of
 from saddlepoint.evaluation.radii import radii_unchecked
 from saddlepoint.evaluation.results import SEARCH
 from saddlepoint.evaluation.suites import restarts_of

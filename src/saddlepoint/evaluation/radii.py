@@ -15,7 +15,7 @@ from saddlepoint.precision import FULL, Precisions
 from saddlepoint.problems import AbstractProblem
 from saddlepoint.projections import LpBall
 from saddlepoint.solver import attack_unchecked
-from saddlepoint.solver.evaluate import gradients_enabled
+from saddlepoint.solver.domain_losses import gradients_enabled
 from saddlepoint.solver.inspection import inspect
 from saddlepoint.solver.result import Callback
 

@@ -15,7 +15,7 @@ from torch import Tensor
 from saddlepoint.display import percent
 from saddlepoint.evaluation.failures import Failure
 from saddlepoint.evaluation.html_tables import threats_table, write_page
-from saddlepoint.evaluation.pages import Status
+from saddlepoint.evaluation.ledger import Status
 from saddlepoint.evaluation.rates import share, wilson
 from saddlepoint.plots import plot_survival
 from saddlepoint.problems import AbstractProblem

@@ -17,8 +17,8 @@ from saddlepoint.counts import check_seed
 from saddlepoint.evaluation.attacks import AbstractAttack, Target, Watched, sealed
 from saddlepoint.evaluation.failures import AttackFailedError, OnFailure, check_on_failure
 from saddlepoint.evaluation.given import BallLike, as_balls, check_limits
+from saddlepoint.evaluation.ledger import Batch, Ledger, Stage, Status, gather_of
 from saddlepoint.evaluation.ours import OurAttack
-from saddlepoint.evaluation.pages import Batch, Ledger, Stage, Status, gather_of
 from saddlepoint.evaluation.results import Outcome, RobustAccuracy
 from saddlepoint.evaluation.streamed import streaming
 from saddlepoint.evaluation.suites import Suite, attacks_for
@@ -28,7 +28,7 @@ from saddlepoint.precision import Precision, Precisions
 from saddlepoint.problems import AbstractProblem, Ensemble, Model, check_eval_mode
 from saddlepoint.problems.inputs import Data, Numbers, as_labels, images_and_labels, plain
 from saddlepoint.projections import LpBall
-from saddlepoint.solver.evaluate import gradients_enabled
+from saddlepoint.solver.domain_losses import gradients_enabled
 from saddlepoint.solver.inspection import Look, look
 from saddlepoint.solver.lowering import choose_precisions
 from saddlepoint.solver.watch import check_answers

@@ -16,7 +16,7 @@ import torch
 from saddlepoint.bars import telling
 from saddlepoint.evaluation.domain_results import DomainAccuracy
 from saddlepoint.evaluation.evaluation_bar import evaluation_bar
-from saddlepoint.evaluation.pages import Status, part_of
+from saddlepoint.evaluation.ledger import Status, part_of
 from saddlepoint.evaluation.results import Outcome, RobustAccuracy
 from saddlepoint.loaders import batches, length
 from saddlepoint.problems import AbstractProblem, Parts

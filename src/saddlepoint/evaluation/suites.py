@@ -9,7 +9,7 @@ from typing import Literal
 from saddlepoint.evaluation.attacks import AbstractAttack
 from saddlepoint.evaluation.autoattacks import APGD, FAB, Square, TargetedAPGD
 from saddlepoint.evaluation.foolbox_attacks import FoolboxAttack
-from saddlepoint.evaluation.libraries import library
+from saddlepoint.evaluation.other_libraries import library
 from saddlepoint.evaluation.ours import OurAttack, RandomSearch
 from saddlepoint.losses import neg_cross_entropy
 from saddlepoint.projections import norm_name

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from saddlepoint.evaluation.attacks import AbstractAttack
 from saddlepoint.evaluation.failures import Failure
-from saddlepoint.evaluation.pages import Page, Stage, batches_of
+from saddlepoint.evaluation.ledger import Page, Stage, batches_of
 
 __all__ = ["EvaluationProgress", "Nearest", "Work"]
 

@@ -14,8 +14,8 @@ import torch
 from torch import Tensor, nn
 
 from saddlepoint.evaluation import smallest_radius
-from saddlepoint.evaluation.libraries import MissingLibraryError, library
-from saddlepoint.evaluation.pages import batches_of
+from saddlepoint.evaluation.ledger import batches_of
+from saddlepoint.evaluation.other_libraries import MissingLibraryError, library
 from saddlepoint.evaluation.verdicts import is_right
 from saddlepoint.experiments.plan import Measurement, Method
 from saddlepoint.experiments.stationarity import log_log_slope, residuals

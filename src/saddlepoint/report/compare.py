@@ -11,7 +11,7 @@ from urllib.parse import quote
 import torch
 from markupsafe import Markup
 
-from saddlepoint.report import charts, words
+from saddlepoint.report import charts, sentences
 from saddlepoint.report.epoch_chart import epoch_chart
 from saddlepoint.report.evaluation_page import accuracy_text
 from saddlepoint.report.svg import coloured
@@ -86,13 +86,13 @@ def about(entry: Entry) -> str:
     run, metrics = entry.run, entry.metrics
     parts: list[str] = []
     if isinstance(metrics, AttackMetrics):
-        nouns, attack = words.NOUNS[run.kind], settings_of(run, AttackSettings)
-        parts = [nouns.title, attack.data, words.ball_text(attack.norm, attack.eps)]
+        nouns, attack = sentences.NOUNS[run.kind], settings_of(run, AttackSettings)
+        parts = [nouns.title, attack.data, sentences.ball_text(attack.norm, attack.eps)]
         parts.append(f"{metrics.rows} {nouns.rows}")
         if attack.labels == "predicted":
             parts.append("the models' own answers attacked")
     elif isinstance(metrics, EvaluationMetrics):
-        balls = [words.ball_text(norm, eps) for norm, eps in metrics.radii.items()]
+        balls = [sentences.ball_text(norm, eps) for norm, eps in metrics.radii.items()]
         evaluated = settings_of(run, EvaluateSettings)
         parts = ["Evaluation", evaluated.data, ", ".join(balls), f"{metrics.rows} images"]
         parts.append(f"suite {evaluated.suite}")
@@ -122,7 +122,7 @@ def ranking_about(ranking: Ranking) -> str:
         parts.append(f"models {', '.join(first.run.hashes.models)}")
     elif ranking.question.models is False:
         settings = settings_of(first.run, AttackSettings)
-        parts.append(f"{words.method_text(settings)}, {settings.steps} steps")
+        parts.append(f"{sentences.method_text(settings)}, {settings.steps} steps")
     return " · ".join(parts)
 
 
@@ -261,9 +261,9 @@ def _own(ranking: Ranking, entry: Entry, names: Sequence[str]) -> str:
     """What the runs of a ranking differ in."""
     run, base = entry.run, ", ".join(entry.run.hashes.models)
     if ranking.question.models:
-        base = words.method_text(settings_of(run, AttackSettings))
+        base = sentences.method_text(settings_of(run, AttackSettings))
     elif ranking.question.transfer:
-        base = f"{base}, {words.method_text(settings_of(run, AttackSettings))}"
+        base = f"{base}, {sentences.method_text(settings_of(run, AttackSettings))}"
     elif run.kind == "train":
         trained = settings_of(run, TrainSettings)
         base = f"{trained.method}, network {trained.model}"

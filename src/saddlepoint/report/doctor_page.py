@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from saddlepoint.doctor import Finding, worst
+from saddlepoint.report.sentences import VERDICTS
 from saddlepoint.report.template import render_template
-from saddlepoint.report.words import VERDICTS
 from saddlepoint.runs.drawn import write_drawn
 from saddlepoint.runs.record import versions
 

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from saddlepoint.display import distance_text, hardest
 from saddlepoint.doctor import worst
-from saddlepoint.report import charts, words
+from saddlepoint.report import charts, sentences
 from saddlepoint.report.pictures import picture, sign_picture
 from saddlepoint.report.template import render_template
 from saddlepoint.runs import Accuracies, DomainMetrics, EvaluationMetrics, Run, settings_of
@@ -54,7 +54,7 @@ def render_evaluation(run: Run, tensors: Mapping[str, Tensor], *, max_bytes: int
         balls={name: _ball(name, radius) for name, radius in metrics.radii.items()},
         lines=evaluation_headline(run, metrics),
         share=accuracy_text,
-        called=words.attack_text,
+        called=sentences.attack_text,
         untouched=untouched(metrics),
         failed=bool(metrics.failures),
         cut=any("cut short" in note for note in metrics.notes),
@@ -69,7 +69,7 @@ def render_evaluation(run: Run, tensors: Mapping[str, Tensor], *, max_bytes: int
             name: {
                 "findings": findings,
                 "state": worst(findings),
-                "verdict": words.VERDICTS[worst(findings)],
+                "verdict": sentences.VERDICTS[worst(findings)],
             }
             for name, findings in doctor.items()
         },
@@ -238,7 +238,7 @@ def _broke(part: DomainMetrics) -> dict[str, Any]:
             (
                 # All of them are fooled, and have its colour: shades tell attacks apart.
                 f"broke s{min(attacks.index(each.attack), 7)}",
-                f"broken by {words.attack_text(each.attack)}",
+                f"broken by {sentences.attack_text(each.attack)}",
                 each.first,
             )
             for each in part.attacks
@@ -280,7 +280,7 @@ def _card(run: Run, tensors: Mapping[str, Tensor], position: int) -> dict[str, A
     fooled = tensors["gallery.fooled"][position].tolist()
     return {
         "row": row,
-        "label": words.class_name(run, label),
+        "label": sentences.class_name(run, label),
         "distance": distance_text(
             float(tensors["gallery.distance"][position]),
             list(EvaluationMetrics.of(run).radii.values())[
@@ -294,7 +294,7 @@ def _card(run: Run, tensors: Mapping[str, Tensor], position: int) -> dict[str, A
         "domains": [
             {
                 "name": name,
-                "says": words.class_name(run, said) if said >= 0 else "not a number",
+                "says": sentences.class_name(run, said) if said >= 0 else "not a number",
                 "fooled": wrong,
             }
             for name, said, wrong in zip(run.domains, says, fooled, strict=True)
@@ -308,7 +308,7 @@ def _bound(part: Accuracies, name: str, threat: str = "") -> str:
 
 
 def _ball(threat: str, radius: float) -> str:
-    return words.ball_text(threat, radius)
+    return sentences.ball_text(threat, radius)
 
 
 def _all(run: Run) -> str:

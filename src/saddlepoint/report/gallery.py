@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from saddlepoint.report.pictures import picture, sign_picture
-from saddlepoint.report.words import class_name, spent_noun
+from saddlepoint.report.sentences import class_name, spent_noun
 from saddlepoint.runs.record import Run
 
 __all__ = [

@@ -9,7 +9,7 @@ from typing import Any
 from markupsafe import Markup
 from torch import Tensor
 
-from saddlepoint.report import charts, weight_charts, words
+from saddlepoint.report import charts, sentences, weight_charts
 from saddlepoint.report.evaluation_page import render_evaluation
 from saddlepoint.report.gallery import picture_row, scales
 from saddlepoint.report.patch_page import patch_files, render_patch
@@ -88,7 +88,7 @@ def render(run: Run, tensors: Mapping[str, Tensor], *, max_bytes: int = MAX_BYTE
         return render_evaluation(run, tensors, max_bytes=max_bytes)
     if run.kind == "patch":
         return render_patch(run, tensors)
-    nouns, metrics = words.NOUNS[run.kind], AttackMetrics.of(run)
+    nouns, metrics = sentences.NOUNS[run.kind], AttackMetrics.of(run)
     settings = settings_of(run, AttackSettings)
     # Pictures of hard and easy images of groups have a share of their own.
     share = max_bytes // 4 if run.kind == "universal" else 0
@@ -98,17 +98,17 @@ def render(run: Run, tensors: Mapping[str, Tensor], *, max_bytes: int = MAX_BYTE
         run=run,
         metrics=metrics,
         nouns=nouns,
-        spent=words.spent_noun(run),
-        lines=words.headline(run, metrics),
+        spent=sentences.spent_noun(run),
+        lines=sentences.headline(run, metrics),
         transfer=transfer_part(run, metrics),
-        figure=words.figure(run, metrics),
+        figure=sentences.figure(run, metrics),
         title=f"{nouns.title} on {settings.data}",
-        ball=words.ball_text(settings.norm, settings.eps),
-        rule=words.method_name(settings),
+        ball=sentences.ball_text(settings.norm, settings.eps),
+        rule=sentences.method_name(settings),
         weighted=weighted(settings.gradient),
-        baseline=words.rule_name(settings.baseline),
-        hardest=words.hardest_name(run, metrics),
-        target=words.target_text(run),
+        baseline=sentences.rule_name(settings.baseline),
+        hardest=sentences.hardest_name(run, metrics),
+        target=sentences.target_text(run),
         bars=_bars(run, metrics),
         table=_table(run, metrics),
         spread=spread_of(metrics, tensors, rows, share) if run.kind == "universal" else None,
@@ -138,9 +138,9 @@ def _rows(run: Run, tensors: Mapping[str, Tensor], max_bytes: int) -> list[dict[
 
 def _bars(run: Run, metrics: AttackMetrics) -> Markup | None:
     settings = settings_of(run, AttackSettings)
-    shown = [(words.method_name(settings), metrics.rate)]
+    shown = [(sentences.method_name(settings), metrics.rate)]
     if metrics.baseline is not None:
-        shown.append((words.rule_name(settings.baseline), metrics.baseline.rate))
+        shown.append((sentences.rule_name(settings.baseline), metrics.baseline.rate))
     rows = [(name, *rate) for name, rate in shown if rate is not None]
     return charts.interval_bars(rows, ["", "other"][: len(rows)]) if rows else None
 

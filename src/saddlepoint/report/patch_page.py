@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from saddlepoint.report import words
+from saddlepoint.report import sentences
 from saddlepoint.report.pictures import data_uri, encode_png, picture
 from saddlepoint.report.template import render_template
 from saddlepoint.report.weight_charts import weights_moved
@@ -96,7 +96,7 @@ def patch_headline(run: Run, metrics: AttackMetrics) -> list[str]:
     ]
     if metrics.baseline is not None:
         other = _held_out(metrics.baseline)
-        name = words.rule_name(settings.baseline)
+        name = sentences.rule_name(settings.baseline)
         low, high = other.worst_interval
         lines.append(
             f"With {name} weights it is {other.worst:.1f} % ({low:.1f} to {high:.1f}) in the hardest view, and "
@@ -114,10 +114,10 @@ def view_table(run: Run, metrics: AttackMetrics) -> tuple[list[str], list[list[s
     """Headings and one line per view, then the mean: success in percent."""
     held_out = _held_out(metrics)
     settings = settings_of(run, PatchSettings)
-    headings = ["view", "plain grey", words.method_name(settings), "95 %"]
+    headings = ["view", "plain grey", sentences.method_name(settings), "95 %"]
     other = metrics.baseline and metrics.baseline.held_out
     if other:
-        headings.insert(2, words.rule_name(settings.baseline))
+        headings.insert(2, sentences.rule_name(settings.baseline))
     alone = next(iter(held_out.views.values())).models
     headings += [f"{name} alone" for name in alone] if len(alone) > 1 else []
     told = weighted(settings.gradient)
@@ -161,9 +161,9 @@ def _examples(
             pictures.append(
                 {
                     "picture": picture(tensors["examples.seen"][v, e]),
-                    "label": words.class_name(run, label),
+                    "label": sentences.class_name(run, label),
                     "says": [
-                        (name, words.class_name(run, said), bool(fooled[m, v, e]))
+                        (name, sentences.class_name(run, said), bool(fooled[m, v, e]))
                         for m, (name, said) in enumerate(zip(names, says, strict=True))
                     ],
                 }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from saddlepoint.report import charts, words
+from saddlepoint.report import charts, sentences
 from saddlepoint.report.tables import Cell, Column, Table
 from saddlepoint.runs import AttackMetrics, Rates, Run, settings_of
 from saddlepoint.runs.metric_parts import Interval, Transfer
@@ -43,7 +43,7 @@ def transfer_part(run: Run, metrics: AttackMetrics) -> dict[str, Any] | None:
         if victim.asr_among_correct is not None and victim.interval is not None
     ]
     return {
-        "lines": words.transfer_lines(run, metrics),
+        "lines": sentences.transfer_lines(run, metrics),
         "table": table,
         "bars": charts.interval_bars(bars) if bars else None,
     }
@@ -54,10 +54,10 @@ def attack_table(run: Run) -> Table:
     metrics = AttackMetrics.of(run)
     assert metrics.transfer is not None  # only such runs have a table
     settings = settings_of(run, AttackSettings)
-    ours = words.method_name(settings)
+    ours = sentences.method_name(settings)
     parts: list[tuple[str, Rates, Transfer]] = [(ours, metrics, metrics.transfer)]
     if metrics.baseline is not None and metrics.baseline.transfer is not None:
-        other = words.rule_name(settings.baseline)
+        other = sentences.rule_name(settings.baseline)
         parts.append((other, metrics.baseline, metrics.baseline.transfer))
     lines: list[tuple[Cell, ...]] = []
     for rule, rates, found in parts:
@@ -70,9 +70,9 @@ def attack_table(run: Run) -> Table:
         if len(found.victims) > 1:
             every = (found.asr_all_among_correct, found.interval)
             lines.append(("transfer", "all at once", rule, None, found.rows_correct, *every))
-    nouns = words.NOUNS[run.kind]
+    nouns = sentences.NOUNS[run.kind]
     return Table(
-        f"{nouns.title} on {settings.data}, {words.ball_text(settings.norm, settings.eps)}",
+        f"{nouns.title} on {settings.data}, {sentences.ball_text(settings.norm, settings.eps)}",
         (
             *(Column("question"), Column("models"), Column("weights"), Column("clean, %", 1)),
             *(Column(f"{nouns.rows} that were right"), Column("success, %", 1), Column("95 %", 1)),

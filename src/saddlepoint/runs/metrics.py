@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Self, final
 
 from saddlepoint.doctor import Finding
 from saddlepoint.evaluation import Failure
-from saddlepoint.evaluation.pages import Status
+from saddlepoint.evaluation.ledger import Status
 from saddlepoint.runs.metric_parts import (
     Epoch,
     Evaluations,

@@ -22,7 +22,7 @@ from saddlepoint.solver.attack_bar import attack_bar
 from saddlepoint.solver.batching import Plan, Report, in_batches
 from saddlepoint.solver.best import Best, may_be_kept
 from saddlepoint.solver.checks import check_arguments, check_differentiable
-from saddlepoint.solver.evaluate import Evaluation, evaluate, gradients_enabled
+from saddlepoint.solver.domain_losses import Evaluation, evaluate, gradients_enabled
 from saddlepoint.solver.inspection import inspect
 from saddlepoint.solver.lowering import choose_precisions
 from saddlepoint.solver.result import AttackResult, Callback, History, keep_partial

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from saddlepoint.losses import Loss, finite, fooled
 from saddlepoint.problems import AbstractProblem
-from saddlepoint.solver.evaluate import typed_loss
+from saddlepoint.solver.domain_losses import typed_loss
 
 __all__ = ["Answers", "ask"]
 

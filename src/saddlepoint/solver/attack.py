@@ -21,7 +21,7 @@ from saddlepoint.solver.attack_bar import attack_bar
 from saddlepoint.solver.batching import Plan, Report, in_batches
 from saddlepoint.solver.best import Best
 from saddlepoint.solver.checks import check_arguments, check_budget
-from saddlepoint.solver.evaluate import gradients_enabled
+from saddlepoint.solver.domain_losses import gradients_enabled
 from saddlepoint.solver.gradients import Gradient, check_gradient, exact_phases, phases_of
 from saddlepoint.solver.grid import Grid
 from saddlepoint.solver.inspection import inspect

@@ -17,7 +17,7 @@ from saddlepoint.precision import Precisions
 from saddlepoint.problems import AbstractProblem
 from saddlepoint.projections import AbstractSet, LpBall
 from saddlepoint.rules import AbstractWeightRule
-from saddlepoint.solver.evaluate import typed_loss
+from saddlepoint.solver.domain_losses import typed_loss
 from saddlepoint.solver.result import (
     Asked,
     AttackResult,

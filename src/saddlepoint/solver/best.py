@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from saddlepoint.problems import AbstractProblem
-from saddlepoint.solver.evaluate import Evaluation
+from saddlepoint.solver.domain_losses import Evaluation
 from saddlepoint.solver.result import AttackResult, History
 
 __all__ = ["Best", "Mark", "improves", "may_be_kept"]

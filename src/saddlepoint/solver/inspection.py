@@ -15,7 +15,7 @@ from saddlepoint.calls import full_precision
 from saddlepoint.losses import Loss, cw_margin, finite
 from saddlepoint.problems import AbstractProblem, check_eval_mode
 from saddlepoint.problems.inputs import say_whose
-from saddlepoint.solver.evaluate import Evaluation, evaluate, gradients_enabled, typed_loss
+from saddlepoint.solver.domain_losses import Evaluation, evaluate, gradients_enabled, typed_loss
 from saddlepoint.solver.watch import Watch, check_answers
 
 __all__ = ["Look", "first_answers", "inspect", "look"]

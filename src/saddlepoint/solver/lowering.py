@@ -14,7 +14,7 @@ from saddlepoint.behind import modules_behind
 from saddlepoint.calls import dtypes_of, full_precision, home
 from saddlepoint.precision import Precision, Precisions, check_precision, is_native
 from saddlepoint.problems import AbstractProblem
-from saddlepoint.solver.evaluate import gradients_enabled
+from saddlepoint.solver.domain_losses import gradients_enabled
 
 __all__ = ["choose_precisions"]
 

@@ -15,8 +15,8 @@ from saddlepoint.projections import LpBall
 from saddlepoint.rules import AbstractWeightRule
 from saddlepoint.solver.batching import Plan, Report
 from saddlepoint.solver.best import Best, may_be_kept
+from saddlepoint.solver.domain_losses import Evaluation, evaluate
 from saddlepoint.solver.estimates import Estimator, Probes
-from saddlepoint.solver.evaluate import Evaluation, evaluate
 from saddlepoint.solver.gradients import Estimated, Gradient, Phase, Searched
 from saddlepoint.solver.grid import Grid
 from saddlepoint.solver.schedule import Schedule

@@ -15,7 +15,7 @@ from saddlepoint.behind import modules_behind
 from saddlepoint.losses import Loss
 from saddlepoint.precision import FULL, Precisions
 from saddlepoint.problems import AbstractProblem, Model
-from saddlepoint.solver.evaluate import Evaluation, broken_gradients
+from saddlepoint.solver.domain_losses import Evaluation, broken_gradients
 
 __all__ = ["TWICE", "Watch", "alone_tolerance", "check_again", "check_answers", "moved", "spread"]
 

@@ -35,7 +35,7 @@ from torch import Tensor, nn
 from saddlepoint.calls import without_autocast
 from saddlepoint.precision import Precision
 from saddlepoint.rules import AbstractWeightRule, Average, MinMax, WorstCase
-from saddlepoint.solver.evaluate import gradients_enabled
+from saddlepoint.solver.domain_losses import gradients_enabled
 from saddlepoint.solver.schedule import Schedule
 
 from .attack_and_update import (

@@ -22,7 +22,7 @@ from saddlepoint.directions import raw
 from saddlepoint.loaders import batches, collected, in_order, length
 from saddlepoint.losses import fooled
 from saddlepoint.precision import Precision
-from saddlepoint.solver.evaluate import gradients_enabled
+from saddlepoint.solver.domain_losses import gradients_enabled
 
 from .abstract_method import AbstractMethod, Plain, Step
 from .attack_and_update import (

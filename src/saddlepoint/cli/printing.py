@@ -104,9 +104,9 @@ def warnings_as_notes(*, quiet: bool = False) -> Iterator[None]:
 def outcome(run: "Run") -> None:
     """What came out of a run of any kind, on stdout."""
     if run.kind == "train":
-        from saddlepoint.report import words
+        from saddlepoint.report import sentences
 
-        say("\n".join(words.training_lines(run)))
+        say("\n".join(sentences.training_lines(run)))
     elif run.kind == "evaluate":
         evaluation(run)
     else:
@@ -118,7 +118,7 @@ def summary(run: "Run") -> None:
     if run.kind == "patch":
         _patch_summary(run)
         return
-    from saddlepoint.report import words
+    from saddlepoint.report import sentences
     from saddlepoint.runs import AttackMetrics, settings_of
     from saddlepoint.runs.attack_words import weighted
     from saddlepoint.runs.settings import AttackSettings
@@ -126,17 +126,17 @@ def summary(run: "Run") -> None:
     console = console_of(100)
     metrics = AttackMetrics.of(run)
     settings = settings_of(run, AttackSettings)
-    names = [words.method_name(settings)]
+    names = [sentences.method_name(settings)]
     shown: list[Rates] = [metrics]
     if metrics.baseline is not None:
-        names.insert(0, words.rule_name(settings.baseline))
+        names.insert(0, sentences.rule_name(settings.baseline))
         shown.insert(0, metrics.baseline)
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     grouped = run.kind == "universal"  # the place of an image in its group means nothing
-    reached = [f"answers {words.target_text(run)}"] if metrics.reached else []
+    reached = [f"answers {sentences.target_text(run)}"] if metrics.reached else []
     told = len(run.domains) > 1 and not grouped and weighted(settings.gradient)
     ends = [*reached, *(["mean weight"] if told else [])]
-    for heading in ("" if grouped else words.NOUNS[run.kind].domain, "clean", *names, *ends):
+    for heading in ("" if grouped else sentences.NOUNS[run.kind].domain, "clean", *names, *ends):
         table.add_column(_shown(heading), justify="left" if not table.columns else "right")
     tables = [metrics.clean_accuracy, *(part.accuracy for part in shown)]
     tables += [metrics.reached] if reached else []
@@ -152,7 +152,7 @@ def summary(run: "Run") -> None:
         ("ASR_all", [part.asr_all for part in shown]),
         ("ASR_mean", [part.asr_mean for part in shown]),
         (
-            words.spent_noun(run),
+            sentences.spent_noun(run),
             [part.evaluations.per_row for part in shown],
         ),
     ):
@@ -161,7 +161,7 @@ def summary(run: "Run") -> None:
     console.print(
         "Accuracy under attack and success rates (ASR), percent:", fitted(console, table), sep="\n"
     )
-    for line in words.headline(run, metrics):
+    for line in sentences.headline(run, metrics):
         console.print(_shown(line))
     if metrics.transfer is not None:
         _victims(run, metrics, names, shown, console)
@@ -175,7 +175,7 @@ def _victims(
     console: Console,
 ) -> None:
     """Models that the attack never asked, in a table of their own."""
-    from saddlepoint.report import words
+    from saddlepoint.report import sentences
 
     tables = [part.transfer for part in shown if part.transfer is not None]
     assert metrics.transfer is not None
@@ -196,7 +196,7 @@ def _victims(
         fitted(console, table),
         sep="\n",
     )
-    for line in words.transfer_lines(run, metrics):
+    for line in sentences.transfer_lines(run, metrics):
         console.print(_shown(line))
 
 
@@ -227,7 +227,7 @@ def _patch_summary(run: "Run") -> None:
 
 def evaluation(run: "Run") -> None:
     """What is still right, as a table and in words, on stdout."""
-    from saddlepoint.report import words
+    from saddlepoint.report import sentences
     from saddlepoint.report.evaluation_page import accuracy_text, attack_table, evaluation_headline
     from saddlepoint.runs import EvaluationMetrics
 
@@ -239,7 +239,7 @@ def evaluation(run: "Run") -> None:
     if several:
         table.add_column("clean", justify="right")
     for name, radius in metrics.radii.items():
-        table.add_column(words.ball_text(name, radius), justify="right")
+        table.add_column(sentences.ball_text(name, radius), justify="right")
     table.add_column("union", justify="right")
 
     def shares(part: "Accuracies") -> list[str]:
@@ -267,7 +267,7 @@ def evaluation(run: "Run") -> None:
         found = attack_table(only)
         for attack in found["attacks"]:
             cells = [_cell(cell) for cell in found["cells"][attack].values()]
-            table.add_row(_shown(words.attack_text(attack)), *cells, "")
+            table.add_row(_shown(sentences.attack_text(attack)), *cells, "")
         table.add_section()
         table.add_row("accuracy", *shares(metrics))
         intervals = (*metrics.intervals.robust.values(), metrics.intervals.union)
