@@ -277,7 +277,7 @@ def _text(file: int) -> str:
 def _import_all() -> None:
     import importlib
 
-    for name in ("attack", "demo", "evaluate", "reproduce", "train", "runs_shown", "show"):
+    for name in ("attack", "demo", "evaluate", "reproduce", "train", "runs_shown", "printing"):
         importlib.import_module(f"saddlepoint.cli.{name}")
     for name in ("data", "doctor", "experiments", "models", "report", "runs", "training"):
         importlib.import_module(f"saddlepoint.{name}")
