@@ -16,7 +16,6 @@ from .flags import Flag
 
 if TYPE_CHECKING:
     from saddlepoint.experiments import Experiment, Labels, Method, Setup
-    from saddlepoint.runs import Execution
     from saddlepoint.runs.tasks import Station
 
 __all__ = ["Wanted", "reproduce"]
@@ -281,30 +280,20 @@ def _run(
     experiment: "Experiment", folder: Path, setup: "Setup", *, resume: bool, quiet: bool
 ) -> None:
     from saddlepoint import experiments as room
+    from saddlepoint.runs.tasks import Onlooker
 
     from . import progress
+
+    class Rows(Onlooker):
+        """Says what an error in a row means; what there is to see is told by the bar."""
+
+        def at(self, station: "Station") -> AbstractContextManager[None]:
+            return library() if station == "work" else usage()
 
     title = f"{experiment.name} {room.Source(setup.method, setup.labels).name}"
     with progress.reproducing(title, quiet=quiet) as (tell, download):
         setup = replace(setup, download=download)
-        room.reproduce(experiment, folder, setup, resume=resume, callback=tell, watch=_Rows())
-
-
-@final
-class _Rows:
-    """Says what an error in a row means; what there is to see is told by the bar."""
-
-    def at(self, station: "Station") -> AbstractContextManager[None]:
-        return library() if station == "work" else usage()
-
-    def assembled(self, images: int) -> None:
-        pass
-
-    def opened(self, execution: "Execution") -> None:
-        pass
-
-    def failed(self, execution: "Execution") -> None:
-        pass
+        room.reproduce(experiment, folder, setup, resume=resume, callback=tell, watch=Rows())
 
 
 def _list(name: str | None, parameters: Path | None, limit: int | None) -> int:
