@@ -98,17 +98,23 @@ def test_another_number_of_processes_continues(
 
 # The second process cannot attack the image number 3, which is in its share.
 FAILS = """
-import os
+import os, time
+from pathlib import Path
 from saddlepoint import evaluation
 from saddlepoint.runs import rows
+def opened():  # by process 0, which has then something to continue
+    while not any(Path().glob("*/run.json")):
+        time.sleep(0.001)
 if os.environ.get("RANK", ONLY) == ONLY:
     run, page = evaluation.OurAttack.run, rows._page
     def failing_run(attack, target):
         if attack.name == NAME and 3 in target.rows.tolist():
+            opened()
             raise RuntimeError("no more memory")
         return run(attack, target)
     def failing_page(job, positions, *rest):
         if 3 in positions.tolist():
+            opened()
             raise RuntimeError("no more memory")
         return page(job, positions, *rest)
     evaluation.OurAttack.run, rows._page = failing_run, failing_page
@@ -143,6 +149,39 @@ def test_a_process_that_fails_ends_the_others_and_resuming_finishes(
     assert runs.Run.read(tmp_path / "part").status in ("interrupted", "failed")
     assert [each.code for each in nursery.run(*words, *out, "--resume", **two)] == [0, 0]
     assert_same_folders(whole(name)[0], tmp_path / "part")
+
+
+# A process whose peer has failed is told to end while it records and tells that it lost contact.
+TOLD = """
+import importlib, signal
+where = importlib.import_module("saddlepoint.{module}")
+does = where.{name}
+def told(*words, **more):
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.raise_signal(number)
+    return does(*words, **more)
+where.{name} = told
+"""
+
+
+@pytest.mark.parametrize(
+    ("module", "name"),
+    [
+        ("runs.execute", "_leave"),
+        ("cli.runs_shown", "_tell_way_on"),
+        ("cli", "_fail"),
+    ],
+)
+def test_a_signal_while_a_failure_is_told_takes_nothing_from_it(
+    nursery: Nursery, tmp_path: Path, module: str, name: str
+) -> None:
+    words = (*COMMANDS["attack"], "--out", "part")
+    told = TOLD.format(module=module, name=name)
+    (child,) = nursery.run(*words, cwd=tmp_path, patch=failing() + told)
+    assert child.code == 1
+    assert "--resume" in child.err
+    assert "no more memory" in child.err.splitlines()[-1]
+    assert runs.Run.read(tmp_path / "part").status == "failed"
 
 
 @pytest.mark.parametrize("name", ["evaluate", "evaluate several"])

@@ -7,8 +7,6 @@ settings, models or data, and nothing is deleted that we did not write.
 from __future__ import annotations
 
 import re
-import signal
-import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
@@ -33,7 +31,7 @@ from saddlepoint.runs.refusals import (
     check_same_answers,
     other_versions,
 )
-from saddlepoint.runs.signals import RunInterrupted, stop_on_signals, unheard
+from saddlepoint.runs.signals import RunInterrupted, end_undisturbed, stop_on_signals
 from saddlepoint.runs.store import Store, locked
 from saddlepoint.training.checkpoints import read_epochs
 from saddlepoint.training.distributed import World
@@ -323,13 +321,12 @@ def _watched(execution: Execution) -> Iterator[None]:
             execution.store.keep_answers(execution.answers)
             yield
         except KeyboardInterrupt as stop:
-            if threading.current_thread() is threading.main_thread():
-                # A second Ctrl-C does not keep the record from being written; the handler is restored below.
-                signal.signal(signal.SIGINT, unheard)
+            end_undisturbed()
             if not execution.complete:
                 _leave(execution, "interrupted")
             raise RunInterrupted(execution.run, execution.folder) from stop
         except BaseException:
+            end_undisturbed()
             # What is complete on disk stays so, whatever happens while its pages are removed.
             if execution.world.rank or execution.complete:
                 raise

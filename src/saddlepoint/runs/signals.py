@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from saddlepoint.runs.record import Run
 
-__all__ = ["RunInterrupted", "stop_on_signals", "unheard"]
+__all__ = ["RunInterrupted", "end_undisturbed", "stop_on_signals"]
 
-_active = False
+_heard: tuple[int, ...] = ()  # by the outermost block of `stop_on_signals`
 
 
 class RunInterrupted(KeyboardInterrupt):
@@ -28,13 +28,23 @@ class RunInterrupted(KeyboardInterrupt):
         self.folder = folder
 
 
-def unheard(number: int, frame: FrameType | None) -> None:
+def _unheard(number: int, frame: FrameType | None) -> None:
     """Handles a signal by doing nothing.
 
     Unlike SIG_IGN no process that is started meanwhile inherits it, and Python does not complain of a signal
     that came just before it was set.
     """
     del number, frame
+
+
+def end_undisturbed() -> None:
+    """The work has been stopped, or has failed: no signal takes from what is left to write and to say of it.
+
+    Until the outermost block of `stop_on_signals` has been left, which restores what was.
+    """
+    if threading.current_thread() is threading.main_thread():
+        for number in _heard:
+            signal.signal(number, _unheard)
 
 
 @contextmanager
@@ -44,8 +54,8 @@ def stop_on_signals() -> Iterator[None]:
     A signal that the process was started to ignore, as SIGHUP under nohup, stays ignored.
     Once is enough: further ones are ignored until the outermost of these blocks has been left.
     """
-    global _active
-    if _active or threading.current_thread() is not threading.main_thread():
+    global _heard
+    if _heard or threading.current_thread() is not threading.main_thread():
         yield
         return
     known = [getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)]
@@ -57,16 +67,16 @@ def stop_on_signals() -> Iterator[None]:
             return  # after Ctrl-C the work is being stopped already
         # A second one must not interrupt the writing of the record.
         for each in numbers:
-            signal.signal(each, unheard)
+            signal.signal(each, _unheard)
         raise KeyboardInterrupt(signal.Signals(number).name)
 
     before = {number: signal.getsignal(number) for number in (*numbers, signal.SIGINT)}
     for number in numbers:
         signal.signal(number, stop)
-    _active = True
+    _heard = tuple(before)
     try:
         yield
     finally:
-        _active = False
+        _heard = ()
         for number, handler in before.items():
             signal.signal(number, handler)
