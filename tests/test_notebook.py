@@ -135,6 +135,59 @@ def test_lines_that_follow_each_other_are_one_piece_on_the_page(
     assert "```text\n1\n2\n```" in notebooks.markdown({"cells": [cell]}, tmp_path / "x.md")
 
 
+PLOTS = """
+import torch
+import matplotlib.pyplot as plt
+import saddlepoint as sp
+models = [torch.nn.Linear(4, 3).eval() for _ in range(2)]
+problem = sp.Ensemble(models, torch.rand(5, 4), torch.zeros(5).long())
+result = sp.attack(problem, sp.linf(0.3), steps=5)
+###
+result.plot()
+###
+figure = result.plot()
+###
+result.plot()
+print("more")
+###
+figure, axes = plt.subplots(1, 2)
+result.plot(axes)
+###
+figure
+###
+print(len(plt.get_fignums()))
+"""
+
+
+def test_a_plot_is_shown_once_in_a_cell_wherever_it_stands(tmp_path: Path) -> None:
+    for needed in ("nbclient", "ipykernel", "matplotlib"):
+        if find_spec(needed) is None:
+            pytest.skip("needs nbclient and ipykernel, which are in the extra [dev]")
+    code = """
+import json, sys
+import nbclient, nbformat
+cells = [nbformat.v4.new_code_cell(each.strip()) for each in sys.stdin.read().split("###")]
+book = nbformat.v4.new_notebook(cells=cells)
+nbclient.NotebookClient(book, timeout=600, kernel_name="python3").execute()
+print(json.dumps([[output.get("data", output.get("text")) for output in cell.outputs] for cell in cells]))
+"""
+    env = {**os.environ, "PYTHONPATH": str(Path(sp.__file__).parents[1])}
+    env.pop("MPLBACKEND", None)
+    told = subprocess.run(
+        [sys.executable, "-c", code],
+        input=PLOTS,
+        text=True,
+        check=True,
+        env=env,
+        cwd=tmp_path,
+        stdout=subprocess.PIPE,
+    ).stdout
+    _, *shown, left = json.loads(told.splitlines()[-1])
+    pictures = [sum("image/png" in output for output in cell) for cell in shown]
+    assert pictures == [1] * 5
+    assert left == ["0\n"]  # none is kept by pyplot, which warns of more than twenty
+
+
 def test_jupyter_executes_a_notebook_and_the_site_shows_it(tmp_path: Path) -> None:
     for needed in ("nbclient", "ipykernel"):
         if find_spec(needed) is None:

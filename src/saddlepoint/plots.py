@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -117,4 +118,18 @@ def _with_legend(panels: Sequence[Any], *, own: bool) -> Any:
         figure.legend(lines, names, loc="outside right upper", fontsize="small")
     else:
         panels[-1].legend(fontsize="small")
+    figure._ipython_display_ = partial(_shown_once, figure)
     return figure
+
+
+def _shown_once(figure: Any) -> None:
+    """Of a figure that a notebook is about to show: take it from those that it shows at the end of a cell.
+
+    Jupyter asks a value for this method first, and shows it as it usually does if that declines. Without it the
+    last line of a cell, `result.plot()`, is shown as a value and once more as a figure that is open.
+    """
+    from matplotlib import get_backend
+
+    if "inline" in get_backend():
+        pyplot().close(figure)
+    raise NotImplementedError

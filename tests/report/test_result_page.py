@@ -97,6 +97,8 @@ def test_a_plot_shows_mean_weights_and_losses_over_the_steps(
     plt = pytest.importorskip("matplotlib.pyplot")
     figure = result.plot()
     assert figure.legends
+    assert plt.fignum_exists(figure.number)  # so that a script's `plt.show()` shows it
+    assert len(pickle.loads(pickle.dumps(figure)).axes) == 2
     figure.savefig(tmp_path / "weights.png")
     weights, losses = figure.axes
     try:

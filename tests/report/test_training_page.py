@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from itertools import pairwise
 
 import torch
@@ -10,6 +11,8 @@ import torch
 from run_factory import make_training
 from saddlepoint.evaluation import wilson
 from saddlepoint.report.epoch_chart import epoch_chart
+from saddlepoint.report.training_page import _tests
+from saddlepoint.runs import TrainingMetrics
 
 
 def plain(html: str) -> str:
@@ -44,6 +47,17 @@ class TestNumbers:
             assert [float(each[4]), float(each[5])] == [
                 round(100 * e, 1) for e in wilson(right, count)
             ]
+
+    def test_every_test_has_a_name_of_its_own(self, tmp_path):
+        run = make_training(tmp_path)
+        few = TrainingMetrics.of(run)
+        every = replace(few, rows=40, accuracy=85.0, fgsm_accuracy=60.0)
+        threats = ["linf", "l2", "union"]
+        assert [each["name"] for each in _tests(few)] == [
+            *("clean", "FGSM", "clean, of these 40"),
+            *threats,
+        ]
+        assert [each["name"] for each in _tests(every)] == ["clean", "FGSM", *threats]
 
     def test_epochs_are_counted_and_the_kept_one_is_marked(self, tmp_path):
         make_training(

@@ -17,7 +17,7 @@ from saddlepoint import runs
 from saddlepoint.report.compare import outcome
 from saddlepoint.runs import comparable
 from saddlepoint.runs.comparable import QUESTIONS, Entry, facts, read_entry
-from saddlepoint.runs.ranking import mcnemar
+from saddlepoint.runs.ranking import Place, mcnemar
 
 ATTACK = "attack ensemble --limit 24 --steps 5 --quiet --data mnist-sample"
 EVALUATE = "evaluate --limit 12 --threat linf:0.1 --no-doctor --quiet --data mnist-sample"
@@ -144,6 +144,17 @@ def test_the_command_says_the_same_on_console_and_page(folder, capsys):
     assert "2 left out" in page
     assert "notes.txt" not in page + out + err
     assert str(folder / "leaderboard.html") in "".join(out.split())
+
+
+def test_the_headline_can_be_read_whatever_runs_are_called(board):
+    ranking = next(r for r in board.rankings if r.entries[0].run.kind == "evaluate")
+    entries = zip(ranking.entries, ("after", "before"), strict=True)
+    first, second = (replace(entry, name=name) for entry, name in entries)
+    decided = replace(ranking, places=(Place(first, 1, 1), Place(second, 2, 2)), pairs=())
+    assert outcome(decided).startswith("Run “after” comes first: ")
+    assert " points more than “before”; without attack it has " in outcome(decided)
+    tied = replace(ranking, places=(Place(first, 1, 2), Place(second, 1, 2)), pairs=())
+    assert outcome(tied) == "Not separable: “after” and “before” may each be first."
 
 
 def test_incomparable_runs_by_name_have_no_winner_either(folder, capsys):
@@ -397,7 +408,7 @@ def test_the_nearest_run_is_the_one_that_differs_in_nothing_else_either(tmp_path
     (alone,) = board.alone
     assert alone.entry.name == "wide"
     assert (
-        "The nearest is minmax, from which it differs by: radius 0.2 instead of 0.1."
+        "The nearest is “minmax”, from which it differs by: radius 0.2 instead of 0.1."
         in alone.reason
     )
 
@@ -407,9 +418,9 @@ def test_of_two_runs_that_are_nearest_to_each_other_one_says_why(tmp_path):
         make_run(tmp_path / name, rows=4, eps=eps)
     first, second = runs.rank_runs([tmp_path]).alone
     assert first.reason.endswith(
-        "nearest is b, from which it differs by: radius 0.1 instead of 0.2."
+        "nearest is “b”, from which it differs by: radius 0.1 instead of 0.2."
     )
-    assert second.reason == "Not comparable with a, as is said there."
+    assert second.reason == "Not comparable with “a”, as is said there."
 
 
 def test_runs_that_agree_on_the_rows_that_count_for_both_are_not_called_the_same(tmp_path):
@@ -421,9 +432,9 @@ def test_runs_that_agree_on_the_rows_that_count_for_both_are_not_called_the_same
         execute(tmp_path / name, "ensemble", sp.Ensemble([model], x, (right + wrong) % 4))
     folders = [tmp_path / name for name in "abc"]
     (ranking,) = runs.rank_runs(folders[1:]).rankings
-    assert outcome(ranking).startswith("Same result: b and c agree on every row, ")
+    assert outcome(ranking).startswith("Same result: “b” and “c” agree on every row, ")
     (ranking,) = runs.rank_runs(folders[:2]).rankings
-    names = " and ".join(entry.name for entry in ranking.entries)
+    names = " and ".join(f"“{entry.name}”" for entry in ranking.entries)
     assert outcome(ranking) == f"Not separable: {names} agree on the 4 rows that count for both."
     (ranking,) = runs.rank_runs(folders).rankings
     assert outcome(ranking).startswith("Not separable: ")

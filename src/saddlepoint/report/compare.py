@@ -27,6 +27,7 @@ from saddlepoint.runs import (
 )
 from saddlepoint.runs.comparable import differing
 from saddlepoint.runs.drawn import write_drawn
+from saddlepoint.runs.ranking import quoted
 from saddlepoint.runs.record import EVALUATE
 from saddlepoint.runs.settings import AttackSettings, EvaluateSettings, TrainSettings
 
@@ -139,9 +140,9 @@ def outcome(ranking: Ranking) -> str:
     """Who comes first, by how much and at what cost, or that nobody does."""
     names = [entry.name for entry in ranking.first]
     if len(names) == 1:
-        first, second = ranking.entries[:2]
-        return f"{names[0]} comes first: {score_text(first)}{_ahead(ranking, first, second)}."
-    listed = f"{', '.join(names[:-1])} and {names[-1]}"
+        first, ahead = ranking.entries[0], _ahead(ranking, *ranking.entries[:2])
+        return f"Run {quoted(first.name)} comes first: {score_text(first)}{ahead}."
+    listed = f"{', '.join(map(quoted, names[:-1]))} and {quoted(names[-1])}"
     tied = [pair for pair in ranking.pairs if {pair.first.name, pair.second.name} <= set(names)]
     rows = [pair.rows for pair in tied if pair.rows is not None and not any(pair.rows[1:3])]
     if tied and len(rows) == len(tied):
@@ -159,7 +160,7 @@ def _ahead(ranking: Ranking, first: Entry, second: Entry) -> str:
         return ""
     points = abs(first.score[0] - second.score[0])
     which = "more" if ranking.question.higher else "less"
-    told = f", {points:.1f} points {which} than {second.name}"
+    told = f", {points:.1f} points {which} than {quoted(second.name)}"
     clean, other = (_clean(each) for each in (first, second))
     if clean is None or other is None:
         return told

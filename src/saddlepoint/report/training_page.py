@@ -98,8 +98,13 @@ def _tests(metrics: TrainingMetrics) -> list[dict[str, Any]]:
         {"what": every, **_counted("clean", metrics.clean)},
         {"what": every, **_counted(fgsm, metrics.fgsm)},
     ]
-    few = f"the first {metrics.rows_attacked}, longer attacks"
-    return lines + [{"what": few, **_counted(n, share)} for n, share in metrics.attacked.items()]
+    few = metrics.rows_attacked
+    for name, share in metrics.attacked.items():
+        if name != "clean":
+            lines.append({"what": f"the first {few}, longer attacks", **_counted(name, share)})
+        elif few < metrics.rows:  # else it stands above
+            lines.append({"what": f"the first {few}", **_counted(f"clean, of these {few}", share)})
+    return lines
 
 
 def _counted(name: str, share: Share) -> dict[str, Any]:

@@ -20,7 +20,17 @@ from saddlepoint.runs.comparable import (
     read_entry,
 )
 
-__all__ = ["Alone", "Board", "LeftOut", "Pair", "Place", "Ranking", "mcnemar", "rank_runs"]
+__all__ = [
+    "Alone",
+    "Board",
+    "LeftOut",
+    "Pair",
+    "Place",
+    "Ranking",
+    "mcnemar",
+    "quoted",
+    "rank_runs",
+]
 
 LEVEL = 0.05
 """The chance that any pair of a ranking is called separable though it is not, at most."""
@@ -186,6 +196,16 @@ def mcnemar(one: int, other: int) -> float:
     return min(1.0, 2 * tail / (1 << count))
 
 
+def quoted(name: str) -> str:
+    """The name of a run in a sentence, which it may not disturb: runs are called "before" and "after".
+
+    Example:
+        >>> print(f"{quoted('after')} comes before {quoted('before')}")
+        “after” comes before “before”
+    """
+    return f"“{name}”"
+
+
 def _rankings(question: Question, entries: Sequence[Entry]) -> list[Ranking]:
     """One for every set of two or more runs that the question can be asked of."""
     groups: dict[tuple[tuple[str, str], ...], list[Entry]] = {}
@@ -273,13 +293,11 @@ def _alone(lonely: Sequence[Entry], entries: Sequence[Entry]) -> list[Alone]:
         elif near is None:
             reason = f"There is no other run of this kind ({entry.run.kind}) that can be ranked."
         elif near.folder in nearest and nearest[near.folder].folder == entry.folder:
-            reason = f"Not comparable with {near.name}, as is said there."
+            reason = f"Not comparable with {quoted(near.name)}, as is said there."
         else:
             nearest[entry.folder] = near
             apart = "; ".join(differences(entry, near) or ())
-            reason = (
-                f"Not comparable. The nearest is {near.name}, from which it differs by: {apart}."
-            )
+            reason = f"Not comparable. The nearest is {quoted(near.name)}, from which it differs by: {apart}."
         found.append(Alone(entry, reason))
     return found
 
