@@ -14,6 +14,7 @@ from saddlepoint.runs.settings import (
     TransformSettings,
     UniversalSettings,
 )
+from saddlepoint.runs.settings.one_domain import as_begun
 
 from . import printing, progress, runs_shown
 from .errors import library
@@ -88,11 +89,13 @@ def patch(*, settings: Any = None, running: ImagesRunning | None = None) -> int:
 
 
 def _go(kind: str, flags: Any, running: ImagesRunning | None) -> int:
-    running = running or ImagesRunning()
-    check_models(given(flags))
+    running, told = running or ImagesRunning(), given(flags)
+    check_models(told)
+    named = running.config is not None or told.get("data") is not None
+    if running.resume and running.out is not None and running.config is None:
+        told = as_begun(told, running.out)
     with printing.warnings_as_notes(quiet=running.quiet):
-        settings = ATTACKS[kind].load(given(flags), running.config, trust=running.trust)
-    named = running.config is not None or given(flags).get("data") is not None
+        settings = ATTACKS[kind].load(told, running.config, trust=running.trust)
     return run_attack(settings, running, named=named)
 
 

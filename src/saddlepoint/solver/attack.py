@@ -12,7 +12,7 @@ from saddlepoint.bars import telling
 from saddlepoint.behind import keeping_buffers
 from saddlepoint.calls import full_precision
 from saddlepoint.counts import check_count, check_seed
-from saddlepoint.losses import Loss, cw_margin, soft_margin
+from saddlepoint.losses import Loss, cw_margin
 from saddlepoint.precision import Precision, Precisions
 from saddlepoint.problems import AbstractProblem
 from saddlepoint.projections import AbstractSet, LpBall
@@ -28,7 +28,7 @@ from saddlepoint.solver.inspection import inspect
 from saddlepoint.solver.lowering import choose_precisions
 from saddlepoint.solver.restart import Restart
 from saddlepoint.solver.result import AttackResult, Callback, keep_partial
-from saddlepoint.solver.schedule import divided, restart_length
+from saddlepoint.solver.schedule import ALONE, SEVERAL, divided, restart_length
 from saddlepoint.solver.steps import random_point, tightened
 from saddlepoint.solver.watch import Watch
 
@@ -129,10 +129,10 @@ def attack(
     check_gradient(gradient, problem, given, precision, rule)
     rule, seed = MinMax() if rule is None else rule, check_seed(seed)
     check_count("restarts", 1 if restarts is None else restarts, 1)
-    asked = (50 if steps is None else steps, start, targeted, batch_size)
+    asked = (SEVERAL.steps if steps is None else steps, start, targeted, batch_size)
     check_arguments(problem, ball, rule, cw_margin if loss is None else loss, *asked)
     single = gradient is None and problem.num_domains == 1 and not problem.random
-    loss = (soft_margin if single else cw_margin) if loss is None else loss
+    loss = (ALONE if single else SEVERAL).loss if loss is None else loss
     steps, restarts = _defaults(steps, restarts, short=single and not keep_going)
     if quantize is not None:
         Grid(quantize).check(problem.unperturbed())
@@ -167,8 +167,9 @@ def attack(
 def _defaults(steps: int | None, restarts: int | None, *, short: bool) -> tuple[int, int]:
     """Fifty steps once, or, where restarts are short and nothing else is asked for, half as many twice."""
     if short and steps is None and restarts is None:
-        return 25, 2
-    return 50 if steps is None else steps, 1 if restarts is None else restarts
+        return ALONE.steps, ALONE.restarts
+    own = SEVERAL.steps if steps is None else steps
+    return own, SEVERAL.restarts if restarts is None else restarts
 
 
 def attack_unchecked(

@@ -8,10 +8,11 @@ from typing import final
 
 from torch import Tensor
 
+from saddlepoint.losses import Loss, cw_margin, soft_margin
 from saddlepoint.problems import AbstractProblem
 from saddlepoint.projections import LpBall
 
-__all__ = ["SIZES", "Schedule", "divided", "restart_length"]
+__all__ = ["ALONE", "SEVERAL", "SIZES", "Schedule", "Usual", "divided", "restart_length"]
 
 # For p = 1 and 2 every restart but the first begins in a ball that is larger than the true one by this factor.
 # It shrinks to the true one over two thirds of the steps: an attack that begins where the loss is flat does not
@@ -29,6 +30,25 @@ _RESTART = 50
 # margin on any network and norm that was measured, and won most for l1 and l2, where the second begins in a
 # larger ball. Two on the margin fool a few more on three of twelve (docs/CEILING.md).
 _ALONE = 25
+
+
+@final
+@dataclass(frozen=True)
+class Usual:
+    """What `attack`, in Python and on the command line, takes where nothing is said.
+
+    Steps and restarts are those of an attack that is told neither; told one, it takes the other from `SEVERAL`.
+    """
+
+    loss: Loss
+    steps: int
+    restarts: int
+
+
+SEVERAL = Usual(cw_margin, _RESTART, 1)
+"""With several domains, and with random transforms and models without gradients."""
+ALONE = Usual(soft_margin, _ALONE, 2)
+"""With one domain; with `keep_going` the steps and restarts are those of several."""
 
 
 def restart_length(problem: AbstractProblem) -> int:

@@ -11,13 +11,13 @@ from collections.abc import Mapping
 from saddlepoint.runs.settings.attack_settings import (
     AttackSettings,
     EnsembleSettings,
-    TransformSettings,
     UniversalSettings,
 )
 from saddlepoint.runs.settings.common import Settings
 from saddlepoint.runs.settings.evaluate_settings import EvaluateSettings
 from saddlepoint.runs.settings.patch_settings import PatchSettings
 from saddlepoint.runs.settings.train_settings import TrainSettings
+from saddlepoint.runs.settings.transform_settings import TransformSettings
 
 __all__ = [
     "ATTACKS",

@@ -8,7 +8,13 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import BeforeValidator, Field, field_validator, model_validator
+from pydantic import (
+    BeforeValidator,
+    Field,
+    ModelWrapValidatorHandler,
+    field_validator,
+    model_validator,
+)
 
 from saddlepoint import paper
 from saddlepoint.runs import texts
@@ -33,6 +39,14 @@ from saddlepoint.runs.settings.common import (
     check_weights,
     with_data,
 )
+from saddlepoint.runs.settings.one_domain import (
+    LOSSES,
+    Restarts,
+    Steps,
+    not_said,
+    said,
+    with_usual,
+)
 from saddlepoint.runs.settings.paper_numbers import (
     check_radius_given,
     check_radius_of_file,
@@ -45,17 +59,12 @@ from saddlepoint.runs.settings.paper_numbers import (
 __all__ = [
     "AttackSettings",
     "EnsembleSettings",
-    "Steps",
-    "TransformSettings",
     "UniversalSettings",
 ]
 
 
 def _lower(value: object) -> object:
     return value.lower() if isinstance(value, str) else value
-
-
-Steps = Annotated[int, Field(ge=1, description="Updates in every restart.")]
 
 
 class AttackSettings(Settings):
@@ -101,9 +110,7 @@ class AttackSettings(Settings):
     )
     loss: str = Field(
         default="cw",
-        description="cw, cross-entropy, soft-margin (which goes the same way and is never flat), dlr, or "
-        "clipped:THRESHOLD, the C&W margin by which a domain is fooled enough and stops pulling: clipped:0 or "
-        "clipped:-10.",
+        description=f"{LOSSES} [default: cw; with one model, image or view alone soft-margin]",
     )
     labels: Literal["true", "predicted"] = Field(
         default="true",
@@ -120,11 +127,7 @@ class AttackSettings(Settings):
         default="attack",
         description="attack (strong and fast) or apgda (the paper's algorithm to the letter).",
     )
-    restarts: int = Field(
-        default=1,
-        ge=1,
-        description="Of rows that are not fooled yet, with --method attack; 1 attacks every row once.",
-    )
+    restarts: Restarts = 1
     evaluations: int | None = Field(
         default=None,
         ge=1,
@@ -181,6 +184,14 @@ class AttackSettings(Settings):
         if eps is not None:
             given.setdefault("eps", eps)
         return given
+
+    @model_validator(mode="wrap")
+    @classmethod
+    def _alone(cls, values: Any, handler: ModelWrapValidatorHandler[Self]) -> Self:
+        """Loss, steps and restarts of one domain, which differ from those of several."""
+        settings = handler(values)
+        more = with_usual(settings, values) if isinstance(values, dict) else {}
+        return handler({**values, **more}) if more else settings
 
     @field_validator("rule", "baseline")
     @classmethod
@@ -253,6 +264,7 @@ class AttackSettings(Settings):
 
     def _line(self) -> tuple[list[str], dict[str, object]]:
         words, flags = super()._line()
+        flags |= said(self)
         return words, flags if weighted(self.gradient) else {**flags, "rule": None}
 
     @classmethod
@@ -263,7 +275,8 @@ class AttackSettings(Settings):
         """
         defaults = {name: field.default for name, field in cls.model_fields.items()}
         before = {**defaults, **read, "kind": cls.words[-1]}
-        kept = dict(read)
+        open_ = not_said(cls, read, given)
+        kept = {name: value for name, value in read.items() if name not in open_}
         check_radius_of_file(before, {**before, **given}, given, file)
         found = parameters(before)
         if found is not None and read.get("step_size") == found.alpha:
@@ -321,30 +334,4 @@ class UniversalSettings(AttackSettings):
     def _one_model(cls, value: list[str]) -> list[str]:
         if len(value) != 1:
             raise ValueError(f"`models` must name one model for universal, got {len(value)}.")
-        return value
-
-
-class TransformSettings(AttackSettings):
-    """One image seen through transformations, by one model or several."""
-
-    words: ClassVar[tuple[str, ...]] = ("attack", "transform")
-    kind: Literal["transform"] = "transform"
-    steps: Steps = paper.STEPS["transform"]
-    transforms: Names = Field(
-        default=["paper"],
-        min_length=1,
-        description="paper, paper+rotation, paper-random, or names separated by commas: identity, hflip, "
-        "vflip, brightness:0.1, gamma:1.3, crop_resize:0.8, rotate:30.",
-    )
-    samples: int = Field(default=1, ge=1, description="Draws per step of random transformations.")
-
-    @property
-    def num_domains(self) -> int:
-        """Every model behind every transformation."""
-        return len(self.models) * len(texts.transforms(self.transforms))
-
-    @field_validator("transforms")
-    @classmethod
-    def _are_transforms(cls, value: list[str]) -> list[str]:
-        texts.transforms(value)
         return value

@@ -8,8 +8,9 @@ from typing import ClassVar, Literal
 from pydantic import Field, field_validator
 
 from saddlepoint.runs import attack_words
-from saddlepoint.runs.settings.attack_settings import AttackSettings, Steps
+from saddlepoint.runs.settings.attack_settings import AttackSettings
 from saddlepoint.runs.settings.common import Data, Names, Number
+from saddlepoint.runs.settings.one_domain import LOSSES
 
 __all__ = ["PatchSettings"]
 
@@ -49,10 +50,13 @@ class PatchSettings(AttackSettings):
     # Photographs that are fooled by enough stop pulling. Measured on the sample of CIFAR-10, 8 x 8, A and C,
     # held-out images, equal weights: cut off at -1 it fools 23 %, at -5 28 % (2 patches of 50 images, 40 steps
     # and 88 trials per view); the margin alone 18 % (patches of 40 images, 30 or 100 steps).
-    loss: str = Field(
-        default="clipped:-5", description=str(AttackSettings.model_fields["loss"].description)
+    loss: str = Field(default="clipped:-5", description=LOSSES)
+    steps: int = Field(default=60, ge=1, description="Updates in every restart.")
+    restarts: int = Field(
+        default=1,
+        ge=1,
+        description="Of patches that do not fool everything yet, with --method attack.",
     )
-    steps: Steps = 60
     batch_size: int = Field(default=1, ge=1, description="Patches between two saves.")
     patch: str = Field(
         default="8",
