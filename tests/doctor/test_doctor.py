@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import ast
+import inspect
+import operator
+import re
+
 import pytest
 import torch
 from torch import Tensor, nn
 
+import saddlepoint
 from saddlepoint import data, models
-from saddlepoint.doctor import Finding, Findings, examine, worst
+from saddlepoint.doctor import Finding, Findings, behaviour, examine, scalings, strength, worst
 from saddlepoint.doctor.behaviour import randomness
 from saddlepoint.doctor.scalings import normalisation
 from saddlepoint.doctor.subject import Subject
+from saddlepoint.runs.settings import ATTACKS
 
 
 @pytest.fixture(scope="module")
@@ -304,6 +311,42 @@ def test_a_wrong_mean_is_replaced_and_not_stacked_upon():
     assert normalisation(Subject(wrapped("imagenet"), x, y, 0.1, 1, 1, 0)).status == "ok"
     plain = normalisation(Subject(models.wrap(network, 0, 1 / 255), x, y, 0.1, 1, 1, 0))
     assert plain.do.startswith("take --mean 0 --std 1 (")
+
+
+def test_values_up_to_255_are_told_by_their_flags_also_where_another_is_as_good():
+    network, (x, y) = models.load("mnist-a"), data.sample("mnist", 64)
+
+    def either(images: Tensor) -> Tensor:
+        """Wants values 0 to 255, or those that are normalised with the numbers of MNIST."""
+        high = images.amax()
+        plain = torch.where(high > 100, images / 255, images * 0.3081 + 0.1307)
+        return network(plain if high > 1 else torch.zeros_like(images))
+
+    finding = normalisation(Subject(either, x, y, 0.1, 1, 1, 0))
+    assert finding.do.startswith(
+        "add --mean mnist (in Python sp.models.wrap(network, mean='mnist'))"
+    )
+    assert "--mean 0 --std 1/255 (values 0 to 255)" in finding.do
+
+
+def test_every_remedy_on_the_command_line_has_its_like_in_python():
+    known = {name.replace("_", "-") for kind in ATTACKS.values() for name in kind.model_fields}
+    seen = 0
+    for module in (behaviour, scalings, strength):
+        tree = ast.parse(inspect.getsource(module))
+        found = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
+        calls = [call for call in found if getattr(call.func, "id", "") == "Finding"]
+        for told in (ast.unparse(call.args[-1]) for call in calls if len(call.args) == 5):
+            text = told
+            for name in ("NORMALISE", "WITHOUT_GRADIENTS", "_DO"):
+                text = text.replace(name, getattr(module, name, ""))
+            flags = re.findall(r"--([a-z-]+)", text)
+            assert set(flags) <= known, text
+            assert not flags or "in Python" in text, text
+            for name in re.findall(r"sp\.([a-zA-Z_.]+[a-zA-Z_])", text):
+                assert operator.attrgetter(name)(saddlepoint)
+            seen += bool(flags)
+    assert seen > 10
 
 
 def test_the_place_in_the_users_own_code_is_named(images):

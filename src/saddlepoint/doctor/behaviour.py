@@ -11,7 +11,13 @@ from torch import Tensor, nn
 from saddlepoint.behind import parts_in_training
 from saddlepoint.calls import call
 from saddlepoint.doctor.scalings import normalisation
-from saddlepoint.doctor.subject import Finding, Subject, input_gradient
+from saddlepoint.doctor.subject import (
+    NORMALISE,
+    WITHOUT_GRADIENTS,
+    Finding,
+    Subject,
+    input_gradient,
+)
 from saddlepoint.evaluation.failures import reason
 from saddlepoint.losses import fooled
 from saddlepoint.models.own_code import place_of
@@ -37,7 +43,8 @@ def mode(model: Model) -> Finding:
         f"{len(loud)} of {len(modules)} modules are in training mode"
         + (f", among them {', '.join(special)}." if special else "."),
         "dropout and batch norm make answers depend on chance and on the other images of the batch.",
-        "call model.eval() before evaluating; the checks below look at evaluation mode.",
+        "call model.eval() before evaluating, as the command line does; the checks below look at evaluation "
+        "mode.",
     )
 
 
@@ -50,7 +57,7 @@ def inputs(model: Model, x: Tensor, y: Tensor) -> Finding:
             "fail",
             f"image values run from {low:.3g} to {high:.3g}.",
             "images are expected in [0, 1]; radii and boxes mean nothing otherwise.",
-            "undo normalisation and divide 8-bit values by 255; let the model normalise.",
+            f"undo normalisation and divide 8-bit values by 255; let the model normalise: {NORMALISE}.",
         )
     try:
         with torch.no_grad():
@@ -61,7 +68,8 @@ def inputs(model: Model, x: Tensor, y: Tensor) -> Finding:
             "fail",
             f"asking the model ended in {reason(error)}{place_of(error)}",
             f"it does not take images of shape {tuple(x.shape[1:])}, or does not return logits.",
-            "check channels, size, data type and outputs, or give other images with --data.",
+            "check channels, data type and outputs, give other images with --data, or bring them to the size "
+            "it wants with --size (in Python other `x`, or sp.models.wrap(network, size=...)).",
         )
     if not bool(logits.isfinite().all()) or int(y.max()) >= logits.shape[1]:
         return Finding(
@@ -71,7 +79,8 @@ def inputs(model: Model, x: Tensor, y: Tensor) -> Finding:
             + ("finite" if bool(logits.isfinite().all()) else "not finite")
             + f", and the largest label is {int(y.max())}.",
             "the model was made for other classes, or overflows.",
-            "check labels and the model's last layer.",
+            "check the model's last layer, and the labels: --classes names them in the order of the logits (in "
+            "Python sp.data.folder(path, classes=[...])).",
         )
     shape = "x".join(str(side) for side in x.shape[1:])
     return Finding(
@@ -116,7 +125,9 @@ def randomness(subject: Subject) -> Finding:
             "fail",
             f"the same images gave logits up to {change:.3g} apart, and {flips} other answers.",
             "the model is random: gradients are noisy and one success or failure proves little.",
-            "make it deterministic, or average over draws: see `samples` of Transformed.",
+            "make it deterministic; what it draws at random to change the image belongs into transformations, "
+            "which are averaged over draws: attack transform --transforms paper-random --samples 20 (in Python "
+            "sp.Transformed(model, transforms, x, y, samples=20)).",
         )
     few = min(4, len(subject.x))
     alone = torch.cat([subject.call(subject.x[i : i + 1]) for i in range(few)])
@@ -129,7 +140,7 @@ def randomness(subject: Subject) -> Finding:
             "fail",
             f"an image alone and in a batch gave logits {gap:.3g} apart.",
             "answers depend on the other images, as with batch norm in training mode.",
-            "use running statistics: call model.eval().",
+            "use running statistics: call model.eval(), and make batch norms with track_running_stats=True.",
         )
     return Finding(
         "randomness",
@@ -148,8 +159,9 @@ def gradients(subject: Subject) -> Finding:
             "the model is declared to answer scores only, so that it has no gradient.",
             "evaluations follow gradients: of their attacks random search alone is left, and what it leaves is "
             "called robust.",
-            "attack it with `attack ensemble --models scores:WORD --gradient estimated:queries=5000`; a "
-            "network that has gradients is named without scores:.",
+            "attack it with `attack ensemble --models scores:WORD --gradient estimated:queries=5000` (in "
+            "Python sp.attack(..., gradient=sp.estimated(queries=5000))); a network that has gradients is "
+            "named without scores: (in Python without sp.scores).",
         )
     gradient = input_gradient(subject.model, subject.x, subject.y, "margin").flatten(1)
     norms = torch.linalg.vector_norm(gradient, dim=1)
@@ -168,7 +180,7 @@ def gradients(subject: Subject) -> Finding:
             "fail" if zero > 0.1 else "warn",
             f"the gradient is exactly zero for {zero:.0%} of the images.",
             "something masks it: rounding, argmax, a quantiser, saturation, or .detach().",
-            "attack a differentiable copy of that part (BPDA), or without gradients; do not call it robust.",
+            f"attack a differentiable copy of that part (BPDA), or {WITHOUT_GRADIENTS}; do not call it robust.",
         )
     if median < 1e-6 or top > 1e6:
         return Finding(
@@ -176,7 +188,8 @@ def gradients(subject: Subject) -> Finding:
             "warn",
             f"gradient norms: median {median:.1g}, largest {top:.1g}.",
             "gradients vanish or explode; steps along them are dominated by rounding.",
-            "rescale the logits, or attack with steps that ignore the size (as `attack` does).",
+            "rescale the logits, or attack with steps that ignore the size, as --method attack takes them (in "
+            "Python sp.attack, not sp.apgda).",
         )
     return Finding(
         "gradients",
@@ -208,7 +221,8 @@ def saturation(subject: Subject) -> Finding:
             f"the cross-entropy has no gradient at all for {flat:.0%} of the images; "
             f"the median margin is {margin:.3g}.",
             "logits are so large that the softmax is exactly one: attacks on the cross-entropy fail.",
-            "use margin losses (--loss cw or dlr), or divide the logits by a temperature.",
+            "use margin losses, --loss cw or --loss dlr (in Python loss=sp.cw_margin or sp.dlr), or divide the "
+            "logits by a temperature.",
         )
     if margin > 40:
         return Finding(
@@ -216,7 +230,7 @@ def saturation(subject: Subject) -> Finding:
             "warn",
             f"the median margin between the two largest logits is {margin:.3g}.",
             "the C&W margin is cut off at kappa = 50, which an attack may reach for many images.",
-            "use --loss dlr, which ignores the scale of the logits.",
+            "use --loss dlr (in Python loss=sp.dlr), which ignores the scale of the logits.",
         )
     return Finding(
         "saturation",
@@ -265,7 +279,7 @@ def dead_units(subject: Subject) -> Finding:
             "warn" if max(shares) < 1 else "fail",
             f"in one layer {max(shares):.0%} of the ReLU units are zero for all {len(subject.x)} images.",
             "the layer passes almost no gradient: bad initialisation, collapsed training, or wrong inputs.",
-            "check accuracy and input scaling; retrain with a smaller learning rate.",
+            f"check accuracy and input scaling: {NORMALISE}; else retrain with a smaller learning rate.",
         )
     return Finding(
         "dead units",

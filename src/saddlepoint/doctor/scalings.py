@@ -7,7 +7,7 @@ import math
 import torch
 from torch import Tensor, nn
 
-from saddlepoint.doctor.subject import Finding, Subject
+from saddlepoint.doctor.subject import NORMALISE, Finding, Subject
 from saddlepoint.losses import fooled
 from saddlepoint.models import NORMALISATIONS, Wrapped
 
@@ -32,7 +32,9 @@ def normalisation(subject: Subject) -> Finding:
         near = (each for each in tried if best - each[1] <= slack)
         alike = sorted(near, key=lambda each: (-each[1], each[2]))
         (how, shell, python), *others = (scaling for scaling, _, _ in alike)
-        more = ", ".join(name for name, _, _ in others)
+        more = ", ".join(
+            flags if name in flags else f"{flags} ({name})" for name, flags, _ in others
+        )
         which = f"; {more} would do about as well" if more else ""
         own = _own(subject) is not None
         return Finding(
@@ -52,7 +54,7 @@ def normalisation(subject: Subject) -> Finding:
             "warn",
             f"accuracy is {share:.0%}, chance is {chance:.0%}.",
             "the model is untrained, its parameters or the labels are wrong, or inputs are scaled differently.",
-            "compare with the accuracy the model is known for before attacking it; --mean and --std normalise.",
+            f"compare with the accuracy the model is known for before attacking it; {NORMALISE}.",
         )
     return Finding(
         "normalisation",

@@ -9,14 +9,14 @@ import torch
 
 from saddlepoint.calls import call
 from saddlepoint.display import distance_text, radius_text
-from saddlepoint.doctor.subject import Finding, Subject
+from saddlepoint.doctor.subject import WITHOUT_GRADIENTS, Finding, Subject
 from saddlepoint.losses import fooled
 from saddlepoint.problems import Model
 from saddlepoint.solver.search import random_search
 
 __all__ = ["CHECKS", "transfer"]
 
-_DO = "do not report this robustness; attack a differentiable copy (BPDA) or without gradients."
+_DO = f"do not report this robustness; attack a differentiable copy (BPDA) or {WITHOUT_GRADIENTS}."
 
 
 def monotone(subject: Subject) -> Finding:
@@ -115,7 +115,8 @@ def transfer(subject: Subject, name: str, reference: Model) -> Finding | None:
             "fail",
             saw,
             "another model's gradients are better than its own: they are masked.",
-            "evaluate with transfer and gradient-free attacks too; " + _DO,
+            "show it what fools other models too: attack ensemble --models OTHER --victims THIS (in Python "
+            "sp.success_rates(sp.Ensemble([model], x, y), result.delta)); " + _DO,
         )
     return Finding("transfer", "ok", saw, "white-box is the stronger attack, as it should be.")
 

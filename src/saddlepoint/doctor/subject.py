@@ -21,6 +21,8 @@ from saddlepoint.solver import AttackResult, attack_unchecked
 from saddlepoint.solver.inspection import look
 
 __all__ = [
+    "NORMALISE",
+    "WITHOUT_GRADIENTS",
     "Attacker",
     "Finding",
     "Findings",
@@ -39,6 +41,13 @@ Example:
     ('ok', 'warn', 'fail')
 """
 _ORDER: tuple[Status, ...] = ("ok", "warn", "fail")
+
+# What several findings advise: the flag, and the same in Python.
+NORMALISE = "--mean and --std normalise (in Python sp.models.wrap(network, mean=..., std=...))"
+WITHOUT_GRADIENTS = (
+    "without gradients: attack ensemble --gradient searched:queries=5000 (in Python sp.attack(..., "
+    "gradient=sp.searched(queries=5000)))"
+)
 
 
 @final

@@ -258,7 +258,11 @@ def numbered_results(
             if value != first[fact] and None not in (value, first[fact]):
                 got = f"{first[fact]}, then {value}"
                 if fact == "models":
-                    got = "others; make them once, before the problems"
+                    got = (
+                        f"others from row {int(asked_of(result).problem.rows[0])} on; make them once, outside of "
+                        "the function that makes the problems, as in `models = [...]` and "
+                        "`sp.Parts(lambda x, y: sp.Ensemble(models, x, y), loader)`"
+                    )
                 raise ValueError(f"`{name}` must give results with the same {fact}, got {got}.")
         numbers = asked_of(result).problem.rows.tolist()
         for number in numbers:
