@@ -125,7 +125,10 @@ def test_rows_of_one_number_would_overwrite_each_other(nets, images, tmp_path: P
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"models": [1, 0]}, r"the same models, got others from row 2 on; make them once, outside of the function"),
+        (
+            {"models": [1, 0]},
+            "the same models, got others from row 2 on; make them once, outside of",
+        ),
         ({"models": [0]}, "the same domains, got model 1, model 2, then model 1"),
         ({"ball": sp.l2(3.0)}, "the same norm, got inf, then 2"),
         ({"ball": sp.linf(0.2)}, "the same radius, got 0.12, then 0.2"),

@@ -258,9 +258,10 @@ def numbered_results(
             if value != first[fact] and None not in (value, first[fact]):
                 got = f"{first[fact]}, then {value}"
                 if fact == "models":
+                    row = int(asked_of(result).problem.rows[0])
                     got = (
-                        f"others from row {int(asked_of(result).problem.rows[0])} on; make them once, outside of "
-                        "the function that makes the problems, as in `models = [...]` and "
+                        f"others from row {row} on; make them once, outside of the function that makes the "
+                        "problems, as in `models = [...]` and "
                         "`sp.Parts(lambda x, y: sp.Ensemble(models, x, y), loader)`"
                     )
                 raise ValueError(f"`{name}` must give results with the same {fact}, got {got}.")
