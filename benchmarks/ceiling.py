@@ -184,7 +184,7 @@ def main(words: Sequence[str] | None = None) -> None:
     parser.add_argument("--render", action="store_true", help="write the page again, run nothing")
     options = parser.parse_args(words)
     torch.set_num_threads(1)
-    store = Store(options.store)
+    store = Store(options.store, read_only=options.render)
     for case in CASES if not options.render else ():
         if options.only in case.title:
             rows = options.rows // (2 if case.settings.kind == "universal" else 1)

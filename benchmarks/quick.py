@@ -25,6 +25,7 @@ from torch import Tensor
 import saddlepoint as sp
 from saddlepoint.calls import Model
 from saddlepoint.evaluation import robust_accuracy
+from saddlepoint.files import write_atomically
 from saddlepoint.runs import texts
 from saddlepoint.runs.materials import load_images, load_models
 
@@ -139,7 +140,7 @@ def write(page: Path, content: Mapping[str, Any]) -> None:
     if not _MARKED.search(text):
         raise ValueError(f"`--page` must have the marks of the table, got {page} without.")
     whole = _MARKED.sub(lambda marks: marks[1] + render(content) + marks[2], text)
-    page.write_text(whole, encoding="utf-8")
+    write_atomically(page, whole.encode())
 
 
 def run(store: Store, options: argparse.Namespace) -> None:
@@ -192,8 +193,10 @@ def main(words: Sequence[str] | None = None) -> int:
     parser.add_argument("--render", action="store_true", help="write the table, measure nothing")
     options = parser.parse_args(words)
     options.threat = options.threat or ["linf:0.3", "l2:2", "l1:10"]
+    if options.images < _PARTS:
+        parser.error(f"`--images` must be at least {_PARTS}, got {options.images}")
     torch.set_num_threads(1)
-    store = Store(options.store)
+    store = Store(options.store, read_only=options.render)
     if not options.render:
         run(store, options)
     write(options.page, store.content)

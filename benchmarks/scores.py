@@ -276,7 +276,7 @@ def main(words: Sequence[str] | None = None) -> None:
     parser.add_argument("--render", action="store_true", help="write the tables again, run nothing")
     options = parser.parse_args(words)
     torch.set_num_threads(1)
-    store = Store(options.store)
+    store = Store(options.store, read_only=options.render)
     for table in options.tables.split(",") if not options.render else ():
         measure(table, store)
     if options.out.exists():

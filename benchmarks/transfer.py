@@ -147,7 +147,7 @@ def main(words: Sequence[str] | None = None) -> None:
     parser.add_argument("--render", action="store_true", help="write the page again, run nothing")
     options = parser.parse_args(words)
     torch.set_num_threads(1)
-    store = Store(options.store)
+    store = Store(options.store, read_only=options.render)
     # Some images of every victim first, then more: what is stored is a whole table at any time.
     for number in range(0, 0 if options.render else options.images, PART):
         for data, victim in itertools.product(RADII, LETTERS):

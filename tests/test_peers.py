@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from benchmarks import ceiling, quick
 from benchmarks.kept import FILE, keep, section
 from benchmarks.peers import __main__ as command
 from benchmarks.peers import machine, page, projections
@@ -286,10 +287,41 @@ def test_networks_that_cannot_be_had_are_said_to_be_missing(
     assert "Skipped: CIFAR-10 {ResNet-18}, linf 0.1 (gone)." in out.read_text(encoding="utf-8")
 
 
-def test_a_store_of_something_else_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "x.json").write_text('{"schema": 7}')
-    with pytest.raises(ValueError, match="`--store` must be a file of this command"):
-        Store(tmp_path / "x.json")
+@pytest.mark.parametrize(
+    "content",
+    [
+        '{"schema": 7}',
+        "",
+        "{",
+        "null",
+        "[]",
+        '{"schema": 1}',
+        '{"schema": 1, "cases": {"a": {"cells": 1}}}',
+    ],
+)
+def test_a_store_of_something_else_or_half_of_one_is_refused(tmp_path: Path, content: str) -> None:
+    (tmp_path / "s.json").write_text(content)
+    with pytest.raises(ValueError, match="`--store` must be a whole file of this command"):
+        Store(tmp_path / "s.json")
+
+
+@pytest.mark.parametrize("content", [None, '{"schema": 1, "networks": {}, "cases": {}}'])
+def test_no_page_is_written_from_nothing(tmp_path: Path, content: str | None) -> None:
+    if content is not None:
+        (tmp_path / "s.json").write_text(content)
+    page = tmp_path / "page.md"
+    page.write_text("<!-- quick beside autoattack -->\nnumbers\n<!-- end -->\n")
+    words = ["--render", "--store", str(tmp_path / "s.json")]
+    for run, flag in ((command.main, "--out"), (quick.main, "--page"), (ceiling.main, "--out")):
+        with pytest.raises(ValueError, match="must have something to write a page from"):
+            run([*words, flag, str(page)])
+    assert "numbers" in page.read_text()
+
+
+@pytest.mark.parametrize("words", ["--images 0", "--deep-images 0"])
+def test_no_images_are_refused(words: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert command.main(words.split()) == 2
+    assert "must be at least 1" in capsys.readouterr().err
 
 
 def test_comments_do_not_make_numbers_stale() -> None:

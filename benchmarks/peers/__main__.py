@@ -14,6 +14,7 @@ import torch
 
 import saddlepoint as sp
 from benchmarks.kept import FILE
+from saddlepoint.files import write_atomically
 
 from . import machine, projections
 from .cases import CASES, THIRD_PARTY, Case
@@ -29,7 +30,10 @@ def main(words: Sequence[str] | None = None) -> int:
     if set(rooms) - set(HEADINGS):
         print(f"`--rooms` must be among {','.join(HEADINGS)}, got {options.rooms}", file=sys.stderr)
         return 2
-    store = Store(options.store)
+    if min(options.images, 1 if options.deep_images is None else options.deep_images) < 1:
+        print("`--images` and `--deep-images` must be at least 1", file=sys.stderr)
+        return 2
+    store = Store(options.store, read_only=options.render)
     if not options.render:
         torch.set_num_threads(options.threads)
         run = _Run(store, options)
@@ -40,7 +44,7 @@ def main(words: Sequence[str] | None = None) -> int:
             run.projections()
         store.save()
     page = render(store.content, options.store.as_posix(), options.store.with_name(FILE.name))
-    options.out.write_text(page, encoding="utf-8")
+    write_atomically(options.out, page.encode())
     print(f"wrote {options.out}")
     return 0
 

@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from saddlepoint.files import write_atomically
+
 from .measure import Cell
 
 SCHEMA = 1
@@ -21,17 +23,18 @@ class Store:
 
     Args:
         path: Of the file; it is made with the first cell.
+        read_only: For who writes a page from what is there, so that something must be.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, read_only: bool = False) -> None:
         self.path = path
         self.content: dict[str, Any] = {"schema": SCHEMA, "networks": {}, "cases": {}}
         if path.exists():
-            self.content = json.loads(path.read_text(encoding="utf-8"))
-            if self.content.get("schema") != SCHEMA:
-                raise ValueError(
-                    f"`--store` must be a file of this command (schema {SCHEMA}), got {path}; name another one."
-                )
+            self.content = _checked(path)
+        if read_only and not any(case["cells"] for case in self.content["cases"].values()):
+            raise ValueError(
+                f"`--store` must have something to write a page from, got {path} without; measure first."
+            )
 
     def open(
         self, key: str, settings: Mapping[str, Any], about: Mapping[str, Any]
@@ -65,8 +68,23 @@ class Store:
         self.save()
 
     def save(self) -> None:
-        """Write the file beside its place and move it there: a reader never sees half of it."""
+        """Write the file; a reader never sees half of it."""
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        beside = self.path.with_suffix(".part")
-        beside.write_text(json.dumps(self.content, indent=1) + "\n", encoding="utf-8")
-        beside.replace(self.path)
+        write_atomically(self.path, (json.dumps(self.content, indent=1) + "\n").encode())
+
+
+def _checked(path: Path) -> dict[str, Any]:
+    """The content of a file, if it is one of ours and whole."""
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+        whole = content["schema"] == SCHEMA and all(
+            isinstance(case["settings"], dict) and isinstance(case["cells"], dict)
+            for case in content["cases"].values()
+        )
+    except (ValueError, KeyError, TypeError, AttributeError):
+        whole = False
+    if not whole:
+        raise ValueError(
+            f"`--store` must be a whole file of this command (schema {SCHEMA}), got {path}; name another one."
+        )
+    return dict(content)
