@@ -157,6 +157,19 @@ def test_the_headline_can_be_read_whatever_runs_are_called(board):
     assert outcome(tied) == "Not separable: “after” and “before” may each be first."
 
 
+def test_one_model_and_several_are_compared_where_both_take_what_is_usual(tmp_path):
+    line = "attack ensemble --limit 3 --quiet --data mnist-sample --eps 0.1"
+    before = "--loss cw --steps 50 --restarts 1"  # the defaults of several, which one had too
+    for name, more in {"one": "", "old": before, "other": "--loss dlr"}.items():
+        assert inside(*line.split(), "--models", "A", *more.split(), "--out", tmp_path / name) == 0
+    assert inside(*line.split(), "--models", "A,C", "--out", tmp_path / "two") == 0
+    safer = next(question for question in QUESTIONS if question.models is False)
+    found = {n: facts(safer, read_entry(n, tmp_path / n)) for n in ("one", "old", "other", "two")}
+    assert found["one"] == found["two"]
+    assert found["one"] != found["old"]
+    assert found["one"] != found["other"]
+
+
 def test_incomparable_runs_by_name_have_no_winner_either(folder, capsys):
     names = [folder / name for name in ("mnist-1", "mnist-2", "deep/er/cifar")]
     assert inside("report", *names, "--out", folder / "named.html") == 0

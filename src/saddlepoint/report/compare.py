@@ -123,7 +123,7 @@ def ranking_about(ranking: Ranking) -> str:
         parts.append(f"models {', '.join(first.run.hashes.models)}")
     elif ranking.question.models is False:
         settings = settings_of(first.run, AttackSettings)
-        parts.append(f"{sentences.method_text(settings)}, {settings.steps} steps")
+        parts.append(f"{sentences.method_text(settings)}, {sentences.effort_text(settings)}")
     return " · ".join(parts)
 
 

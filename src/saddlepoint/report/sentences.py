@@ -19,6 +19,7 @@ __all__ = [
     "attack_text",
     "ball_text",
     "class_name",
+    "effort_text",
     "figure",
     "hardest_name",
     "headline",
@@ -90,6 +91,20 @@ def spent_noun(run: Run, count: float = 2) -> str:
 def method_text(settings: AttackSettings) -> str:
     """What the perturbations were found by, in words: the weight rule, or random search, which follows none."""
     return rule_text(settings.rule) if weighted(settings.gradient) else "random search"
+
+
+def effort_text(settings: AttackSettings) -> str:
+    """What an attack may take, in words.
+
+    Example:
+        >>> from saddlepoint.runs.settings import EnsembleSettings
+        >>> effort_text(EnsembleSettings(models=["A"], eps=0.2))
+        '2 restarts of 25 steps'
+    """
+    if settings.evaluations is not None:
+        return f"{settings.evaluations} evaluations"
+    restarts = f"{settings.restarts} restarts of " if settings.restarts > 1 else ""
+    return settings.gradient or f"{restarts}{settings.steps} steps"
 
 
 def method_name(settings: AttackSettings) -> str:

@@ -16,6 +16,7 @@ from saddlepoint.runs.counting import by_guessing, row_tables
 from saddlepoint.runs.metrics import AttackMetrics, EvaluationMetrics, Metrics, TrainingMetrics
 from saddlepoint.runs.reading import metrics_of, read_results
 from saddlepoint.runs.record import EVALUATE, RECORD, Run
+from saddlepoint.runs.settings.one_domain import as_usual
 
 __all__ = [
     "QUESTIONS",
@@ -33,8 +34,7 @@ __all__ = [
 _SOURCE = frozenset(
     {"data", "split", "limit", "size", "crop", "classes", "kind", "models", "mean", "std"}
 )
-# These change no number that is ranked.
-_IDLE = frozenset({"baseline", "batch_size", "device", "every_attack", "victims"})
+_IDLE = frozenset({"baseline", "batch_size", "device", "every_attack", "victims"})  # change no rank
 # What makes an attack stronger or weaker; in low precision it finds a little less.
 _ATTACK = frozenset(
     {"rule", "loss", "steps", "method", "restarts", "evaluations", "step_size", "precision"}
@@ -163,6 +163,7 @@ def facts(question: Question, entry: Entry) -> dict[str, str]:
     found = {"kind": run.kind, "images": run.hashes.data}
     if question.models:
         found["models"] = _same(run.hashes.models, entry)
+    settings |= as_usual(run) if question.models is False else {}
     if question.transfer:
         found["victims"] = _same(run.hashes.victims, entry)
         if run.kind == "transform":  # victims see the image as it is

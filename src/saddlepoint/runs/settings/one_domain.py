@@ -12,9 +12,20 @@ from pydantic import Field
 from saddlepoint.runs import texts
 
 if TYPE_CHECKING:
+    from saddlepoint.runs.record import Run
     from saddlepoint.runs.settings.attack_settings import AttackSettings
 
-__all__ = ["LOSSES", "Restarts", "Steps", "as_begun", "not_said", "said", "usual", "with_usual"]
+__all__ = [
+    "LOSSES",
+    "Restarts",
+    "Steps",
+    "as_begun",
+    "as_usual",
+    "not_said",
+    "said",
+    "usual",
+    "with_usual",
+]
 
 _TOGETHER = ("loss",), ("steps", "restarts")
 """Defaults: steps and restarts are left out together, or what is left out is that of several domains."""
@@ -74,6 +85,25 @@ def said(settings: AttackSettings) -> dict[str, Any]:
         same = all(value == found[name] for name, value in values.items())
         flags |= dict.fromkeys(values) if same else values
     return flags
+
+
+def as_usual(run: Run) -> dict[str, str]:
+    """What an attack took because nothing was said, as "usual", however many domains there are.
+
+    So that one model can be compared with several, each attacked as it is by default.
+    """
+    from saddlepoint.runs.reading import settings_of
+    from saddlepoint.runs.settings.attack_settings import AttackSettings
+
+    settings = settings_of(run, AttackSettings)
+    fields, found = type(settings).model_fields, usual(settings)
+    follows = {name: found.get(name, fields[name].default) for group in _TOGETHER for name in group}
+    return {
+        name: "usual"
+        for group in _TOGETHER
+        for name in group
+        if all(getattr(settings, n) == follows[n] for n in group)
+    }
 
 
 def not_said(
