@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import BatchSampler, DataLoader, Dataset, IterableDataset, SequentialSampler
 
-__all__ = ["batches", "collected", "in_order", "items", "length", "pairs"]
+__all__ = ["batches", "collected", "in_order", "items", "length", "pairs", "sent"]
 
 
 def batches(source: Any, size: int = 128) -> Iterator[tuple[Tensor, Tensor]]:
@@ -61,6 +61,18 @@ def collected(source: Any) -> tuple[Tensor, Tensor]:
         (torch.Size([3, 3]), tensor([0, 1, 1]))
     """
     return _together(list(pairs(source)))
+
+
+def sent(tensor: Tensor, device: torch.device) -> Tensor:
+    """The tensor on that device; on its way from the host to a GPU nobody waits for it.
+
+    Example:
+        >>> sent(torch.ones(2), torch.device("cpu"))
+        tensor([1., 1.])
+    """
+    if device.type == "cuda" and tensor.device.type == "cpu":
+        tensor = tensor.pin_memory()  # itself if it is pinned: only such copies do not wait
+    return tensor.to(device, non_blocking=True)
 
 
 def length(source: Any) -> int | None:

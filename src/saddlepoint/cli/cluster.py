@@ -10,8 +10,12 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
+from typing import TYPE_CHECKING
 
 from .errors import LibraryError
+
+if TYPE_CHECKING:
+    from torch._C._distributed_c10d import Store
 
 __all__ = ["first", "joined", "processes", "together"]
 
@@ -20,23 +24,27 @@ __all__ = ["first", "joined", "processes", "together"]
 def joined() -> Iterator[int]:
     """Within, the processes that torchrun started work together; yields the number of this one.
 
-    Without torchrun there is one process, number 0. The backend is nccl where every process has a GPU, else
-    gloo. Only process 0 shows progress and results; errors come from every process that has one.
+    Without torchrun there is one process, number 0. The backend is nccl where every process, on every machine,
+    has a GPU of its own, else gloo. Only process 0 shows progress and results; errors come from every process
+    that has one.
     """
     if processes() == 1:
         yield 0
         return
     import torch
     import torch.distributed as dist
+    from torch.distributed.rendezvous import rendezvous
 
     local = int(os.environ.get("LOCAL_RANK", "0"))
-    gpu = torch.cuda.device_count() > local
-    if gpu:
-        torch.cuda.set_device(local)
     # Shares of the work may take hours longer in one process than in another. A process that has died is
     # noticed at once all the same: its connections are closed.
-    dist.init_process_group("nccl" if gpu else "gloo", timeout=timedelta(days=7))
-    rank = dist.get_rank()
+    patience = timedelta(days=7)
+    store, rank, size = next(rendezvous("env://", timeout=patience))
+    gpu = _all_have(store, rank, size, torch.cuda.device_count() > local)
+    if gpu:
+        torch.cuda.set_device(local)
+    met = {"store": store, "rank": rank, "world_size": size}
+    dist.init_process_group("nccl" if gpu else "gloo", timeout=patience, **met)
     try:
         yield rank
     except ConnectionError as error:  # says which process has lost which
@@ -44,6 +52,12 @@ def joined() -> Iterator[int]:
     finally:
         if sys.exc_info()[0] is None:  # waiting for a lost process would take forever
             dist.destroy_process_group()
+
+
+def _all_have(store: "Store", rank: int, size: int, has: bool) -> bool:
+    """Whether all processes have what this one says it has: the same answer in each of them."""
+    store.set(f"gpu of {rank}", str(int(has)))
+    return all(store.get(f"gpu of {other}") == b"1" for other in range(size))  # waits for it
 
 
 def processes() -> int:

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from saddlepoint.behind import keeping_random
 from saddlepoint.files import write_atomically
+from saddlepoint.loaders import sent
 from saddlepoint.solver.schedule import SIZES
 
 from .abstract_method import AbstractMethod, Moment
@@ -143,7 +144,7 @@ class Session:
             # Draw what was drawn before the interruption, then take up the random numbers where they were.
             for _ in range(self._tally.steps):
                 next(batches)
-            _set_random_state(self._random)
+            _set_random_state(self._random, self.device)
         for index, given in enumerate(batches, self._tally.steps):
             batch = _at_side(as_batch(given), self.recipe.side_at(epoch))
             for options in self.optimizer.param_groups:
@@ -181,7 +182,7 @@ class Session:
         stats: Mapping[str, float] = {}
         if count:
             mine = slice(int(rows[0]), int(rows[-1]) + 1)
-            x_mine, y_mine = x[mine].to(self.device), y[mine].to(self.device)
+            x_mine, y_mine = (sent(part[mine], self.device) for part in (x, y))
             stats = self.method.step(self.model, self.optimizer, x_mine, y_mine, moment)
         else:  # more processes than rows: take part in the sum of the gradients
             self.optimizer.zero_grad()
@@ -249,7 +250,7 @@ def _random_state(device: torch.device) -> dict[str, Tensor]:
     return states | ({"cuda": torch.cuda.get_rng_state(device)} if device.type == "cuda" else {})
 
 
-def _set_random_state(states: Mapping[str, Tensor]) -> None:
+def _set_random_state(states: Mapping[str, Tensor], device: torch.device) -> None:
     torch.set_rng_state(states["cpu"])
-    if "cuda" in states:
-        torch.cuda.set_rng_state(states["cuda"])
+    if "cuda" in states and device.type == "cuda":
+        torch.cuda.set_rng_state(states["cuda"], device)

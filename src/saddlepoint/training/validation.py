@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset
 
-from saddlepoint.loaders import batches
+from saddlepoint.loaders import batches, sent
 from saddlepoint.losses import fooled
 
 from .ampgd import perturb
@@ -78,7 +78,7 @@ def validate(
             counts = dict.fromkeys(("clean", *named, "union"), 0.0)
         if index % world.size != world.rank:
             continue
-        images, labels = images.to(device), labels.to(device)
+        images, labels = sent(images, device), sent(labels, device)
         right = _right(model, images.unsqueeze(1), labels)
         if named:
             robust = _robust(model, images, labels, named, rows.to(device), steps, restarts)
