@@ -42,6 +42,7 @@ JSON = {
     ("runs", "radius"),
     ("runs", "check_radius_given"),
     ("runs", "check_radius_of_file"),
+    *(("runs", name) for name in ("usual", "with_usual", "said", "not_said", "as_begun")),
     # What `run.json` says.
     ("runs", "plain"),
     ("runs", "read"),
