@@ -28,6 +28,7 @@ __all__ = ["SHORT", "Child", "Nursery", "Started", "shared"]
 SHORT = "import shortened; shortened.everything()\n"
 """A patch: suites of a few steps with a restart, experiments of a few steps with many pages."""
 
+_PATIENCE = 300  # seconds after which what hangs is ended, on a machine that may be busy
 _CHANGES = ("replace", "unlink", "rmdir")  # what changes the files of a run that is under way
 
 
@@ -65,17 +66,25 @@ class Started:
         """Send it a signal."""
         os.kill(self.pid, number)
 
-    def wait(self, timeout: float = 60) -> int:
+    def wait_until(self, there: Callable[[], bool]) -> None:
+        """Go on when it has brought something about; it has to be at work, or to wait, until then."""
+        deadline = time.monotonic() + _PATIENCE
+        while not there():
+            assert self.poll() is None, self.communicate()
+            assert time.monotonic() < deadline
+            time.sleep(0.005)
+
+    def wait(self) -> int:
         """Its exit code, when it has ended."""
-        deadline = time.monotonic() + timeout
+        deadline = time.monotonic() + _PATIENCE
         while (code := self.poll()) is None:
             assert time.monotonic() < deadline
             time.sleep(0.005)
         return code
 
-    def communicate(self, timeout: float = 60) -> tuple[str, str]:
+    def communicate(self) -> tuple[str, str]:
         """What it printed and complained of, when it has ended."""
-        self.wait(timeout)
+        self.wait()
         return self.said(), self.complained()
 
     def kill(self) -> None:
@@ -113,7 +122,6 @@ class Nursery:
         die_at: int | None = None,
         patch: str = SHORT,
         end_others: bool = True,
-        timeout: float = 300,
     ) -> list[Child]:
         """Run one command of `saddlepoint` in one process, or in several that work together.
 
@@ -124,10 +132,9 @@ class Nursery:
             die_at: The first process kills itself just before its change to the disk of this number, from 1.
             patch: Python to run in every process before; the command is not run if it exits.
             end_others: Whether the end of a process that failed ends the others, as under torchrun.
-            timeout: Seconds after which all are killed.
         """
         wanted = {"words": [str(word) for word in words], "cwd": str(cwd), "processes": processes}
-        wanted |= {"die_at": die_at, "patch": patch, "timeout": timeout, "end_others": end_others}
+        wanted |= {"die_at": die_at, "patch": patch, "end_others": end_others}
         return [Child(**each) for each in self._ask(wanted)]
 
     def start(self, *words: object, cwd: Path, patch: str = "") -> Started:
@@ -189,7 +196,7 @@ def _together(wanted: dict[str, Any]) -> list[dict[str, Any]]:
             own = {"RANK": str(rank), "LOCAL_RANK": str(rank)} | shared if count > 1 else {}
             _child(wanted, files[rank], own, wanted["die_at"] if rank == 0 else None)
         pids.append(pid)
-    codes = _ends(pids, wanted["timeout"], wanted["end_others"])
+    codes = _ends(pids, wanted["end_others"])
     texts = [[_text(file) for file in each] for each in files]
     return [
         {"code": code, "out": out, "err": err, "changes": len(changes)}
@@ -197,10 +204,10 @@ def _together(wanted: dict[str, Any]) -> list[dict[str, Any]]:
     ]
 
 
-def _ends(pids: Sequence[int], timeout: float, end_others: bool) -> list[int]:
+def _ends(pids: Sequence[int], end_others: bool) -> list[int]:
     """Exit codes, when all have ended."""
     codes: dict[int, int] = {}
-    deadline, told = time.monotonic() + timeout, not end_others
+    deadline, told = time.monotonic() + _PATIENCE, not end_others
     while len(codes) < len(pids):
         for pid in set(pids) - set(codes):
             done, status = os.waitpid(pid, os.WNOHANG)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -21,9 +22,14 @@ SHORT_SUITES = "import shortened; shortened.shorten_suites()"
 QUICK = ("--models", "A,C", "--limit", "12", "--steps", "6", "--batch-size", "5")
 
 SLOW_MODEL = """
-import time
+import os, time
+from pathlib import Path
 import torch
 import saddlepoint as sp
+
+def held():  # in a process that a test ends when there are so many pages, beside that of the answers
+    pages = os.environ.get("HELD_AT")
+    return pages is not None and len(list(Path().glob("*/pages/[!.]*"))) > int(pages)
 
 class Slow(torch.nn.Module):
     def __init__(self):
@@ -32,7 +38,8 @@ class Slow(torch.nn.Module):
         self.eval()
 
     def forward(self, x):
-        time.sleep(0.03)
+        if held():
+            time.sleep(600)
         return self.network(x)
 
 def broken():
@@ -68,9 +75,10 @@ def run(*words: object, cwd: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.CompletedProcess(words, done.code, done.out, done.err)
 
 
-def begin(*words: object, cwd: Path) -> Started:
-    """Begin one command in such a process."""
-    return shared().start(*words, cwd=cwd, patch=SHORT_SUITES)
+def begin(*words: object, cwd: Path, held_at: int) -> Started:
+    """Begin one command in such a process, in which `SLOW_MODEL` waits when there are so many pages."""
+    held = f"import os; os.environ['HELD_AT'] = '{held_at}'"
+    return shared().start(*words, cwd=cwd, patch=f"{SHORT_SUITES}\n{held}")
 
 
 def fresh(*words: object, cwd: Path) -> subprocess.CompletedProcess[str]:
@@ -83,6 +91,10 @@ def fresh(*words: object, cwd: Path) -> subprocess.CompletedProcess[str]:
 
 def inside(*words: object) -> int:
     """Run one command in this process, which is quicker; its exit code."""
-    with pytest.raises(SystemExit) as stop:
-        cli.main([str(word) for word in words])
+    before = signal.getsignal(signal.SIGINT)
+    try:
+        with pytest.raises(SystemExit) as stop:
+            cli.main([str(word) for word in words])
+    finally:
+        signal.signal(signal.SIGINT, before)  # a command that was stopped ignores it to its end
     return int(stop.value.code or 0)

@@ -132,9 +132,9 @@ class TestInPlace:
         def seconds(function) -> float:
             times = []
             for _ in range(7):
-                start = time.perf_counter()
+                start = time.process_time()
                 function()
-                times.append(time.perf_counter() - start)
+                times.append(time.process_time() - start)
             return min(times)
 
         with torch.no_grad():
@@ -542,9 +542,9 @@ class TestModulesBehind:
         def model(images: Tensor) -> Tensor:
             return images + len(data)
 
-        start = time.perf_counter()
+        start = time.process_time()
         assert modules_behind(model) == []
-        assert time.perf_counter() - start < 1.0
+        assert time.process_time() - start < 1.0
 
 
 # ------------------------------------------------------------ networks in training mode, well hidden

@@ -157,7 +157,10 @@ def test_auto_measures_again_once_there_are_more_rows(monkeypatch: pytest.Monkey
     assert seen == []
 
 
-def test_small_networks_stay_in_float32_under_auto() -> None:
+def test_small_networks_stay_in_float32_under_auto(monkeypatch: pytest.MonkeyPatch) -> None:
+    from saddlepoint.solver import lowering
+
+    monkeypatch.setattr(lowering, "_ROUNDS", 20)  # the fastest of them counts
     x, y = sp.data.sample("mnist", 8)
     model = nn.Sequential(nn.Flatten(), nn.Linear(784, 10)).eval()
     result = sp.attack(sp.Ensemble([model], x, y), sp.linf(0.1), steps=2, precision="auto")

@@ -131,13 +131,13 @@ def test_an_experiment_has_one_line_to_continue_whatever_stops_a_row(
 
 
 STOPPED = """
-import importlib, os, signal
+import importlib, signal
 room = importlib.import_module(place)
 before = getattr(room, name)
 
 def stopping(*values, **options):
     before(*values, **options)
-    os.kill(os.getpid(), signal.SIGTERM)
+    signal.raise_signal(signal.SIGTERM)
 
 setattr(room, name, stopping)
 """

@@ -40,12 +40,12 @@ def bomb(tmp_path):
 
 
 def test_an_npz_that_unpacks_to_gigabytes(bomb):
-    start = time.perf_counter()
+    start = time.process_time()  # what others do on the machine does not count
     with pytest.raises(
         ValueError, match=r"must not unpack to far more .* got 1.2 GB out of 1.\d MB"
     ):
         own.npz(bomb, limit=4)
-    assert time.perf_counter() - start < 2
+    assert time.process_time() - start < 2
 
 
 def test_an_npz_whose_header_says_more_than_there_is(tmp_path):

@@ -67,7 +67,7 @@ def test_torchrun_itself_starts_and_ends_them(tmp_path: Path) -> None:
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
     command = [*launcher, "-m", "saddlepoint", *words]
     job = subprocess.run(
-        command, env=environment, capture_output=True, text=True, check=False, timeout=120
+        command, env=environment, capture_output=True, text=True, check=False, timeout=600
     )
     assert job.returncode == 0, job.stderr
     assert job.stdout.count("report:") == 1
@@ -102,19 +102,19 @@ import os, time
 from pathlib import Path
 from saddlepoint import evaluation
 from saddlepoint.runs import rows
-def opened():  # by process 0, which has then something to continue
-    while not any(Path().glob("*/run.json")):
+def first_page():  # of process 0, or of the only one, which is then at work and has something to continue
+    while not [page for page in Path().glob("*/pages/[!.]*") if not page.name.startswith("answers-")]:
         time.sleep(0.001)
 if os.environ.get("RANK", ONLY) == ONLY:
     run, page = evaluation.OurAttack.run, rows._page
     def failing_run(attack, target):
         if attack.name == NAME and 3 in target.rows.tolist():
-            opened()
+            first_page()
             raise RuntimeError("no more memory")
         return run(attack, target)
     def failing_page(job, positions, *rest):
         if 3 in positions.tolist():
-            opened()
+            first_page()
             raise RuntimeError("no more memory")
         return page(job, positions, *rest)
     evaluation.OurAttack.run, rows._page = failing_run, failing_page
@@ -135,12 +135,11 @@ def test_a_process_that_fails_ends_the_others_and_resuming_finishes(
     end_others: bool,
 ) -> None:
     words, out, two = COMMANDS[name], ("--out", "part"), {"cwd": tmp_path, "processes": 2}
-    first, second = nursery.run(
-        *words, *out, **two, patch=failing(), end_others=end_others, timeout=60
-    )
+    first, second = nursery.run(*words, *out, **two, patch=failing(), end_others=end_others)
     assert second.code == 1
     assert "no more memory" in second.err
-    # -15: told to end when it had said what the next lines ask for, and was about to exit.
+    # The connection to the second ends with that process, which is therefore never told to end. The first
+    # notices (1), is told (130), or is told when it had said the next lines and was about to exit (-15).
     assert first.code in ((130, 1, -15) if end_others else (1,))
     assert "--resume" in first.err.splitlines()[-1]
     if first.code == 1:
@@ -184,6 +183,29 @@ def test_a_signal_while_a_failure_is_told_takes_nothing_from_it(
     assert runs.Run.read(tmp_path / "part").status == "failed"
 
 
+# The run is stopped in the moment in which its failure has come up, before anything is done about it.
+STOPPED = """
+import signal
+from saddlepoint.runs import execute
+undisturbed = execute.end_undisturbed
+def stopped():
+    execute.end_undisturbed = undisturbed
+    signal.raise_signal(signal.SIGTERM)
+    undisturbed()
+execute.end_undisturbed = stopped
+"""
+
+
+def test_a_signal_in_the_moment_of_a_failure_stops_the_run(
+    nursery: Nursery, tmp_path: Path
+) -> None:
+    words = (*COMMANDS["attack"], "--out", "part")
+    (child,) = nursery.run(*words, cwd=tmp_path, patch=failing() + STOPPED)
+    assert child.code == 130
+    assert "--resume" in child.err.splitlines()[-1]
+    assert runs.Run.read(tmp_path / "part").status == "interrupted"
+
+
 @pytest.mark.parametrize("name", ["evaluate", "evaluate several"])
 def test_a_failure_that_is_noted_is_noted_alike(
     nursery: Nursery, tmp_path: Path, name: str
@@ -191,7 +213,8 @@ def test_a_failure_that_is_noted_is_noted_alike(
     """Whichever process it happens in: batches before the one that failed count, later ones do not."""
     words = (*COMMANDS[name], "--on-failure", "note")
     alone = nursery.run(*words, "--out", "one", cwd=tmp_path, patch=failing())
-    both = nursery.run(*words, "--out", "two", cwd=tmp_path, patch=failing(), processes=2)
+    two = {"cwd": tmp_path, "processes": 2, "end_others": False}  # as none has failed
+    both = nursery.run(*words, "--out", "two", patch=failing(), **two)
     # Exit code 1 says that numbers are upper bounds; the second process has nothing to say.
     assert [each.code for each in (*alone, *both)] == [1, 1, 0], both[0].err + both[1].err
     assert_same_folders(tmp_path / "one", tmp_path / "two")
@@ -228,14 +251,20 @@ def test_processes_that_see_other_data_are_refused(nursery: Nursery, tmp_path: P
     other += "if os.environ['RANK'] == '1':\n"
     other += "    data.sample = lambda name, limit=None: (1 - sample(name, limit)[0], sample(name, limit)[1])\n"
     words = (*COMMANDS["attack"], "--out", "o")
-    for each in nursery.run(*words, cwd=tmp_path, processes=2, patch=other):
+    two = {
+        "cwd": tmp_path,
+        "processes": 2,
+        "patch": other,
+        "end_others": False,
+    }  # each has to say it
+    for each in nursery.run(*words, **two):
         assert each.code == 2
         assert "got others in process 1 than in process 0" in each.err
     assert not (tmp_path / "o").exists()
     (alone,) = nursery.run(*words, cwd=tmp_path)
     assert alone.code == 0, alone.err
     before = {path: path.read_bytes() for path in (tmp_path / "o").iterdir()}
-    for each in nursery.run(*words, "--overwrite", cwd=tmp_path, processes=2, patch=other):
+    for each in nursery.run(*words, "--overwrite", **two):
         assert each.code == 2
     # A start that is refused replaces nothing.
     assert {path: path.read_bytes() for path in (tmp_path / "o").iterdir()} == before

@@ -5,11 +5,10 @@ from __future__ import annotations
 import os
 import platform
 import resource
-import threading
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import safetensors
@@ -20,6 +19,7 @@ from children import Started, shared
 from saddlepoint import files
 from saddlepoint.evaluation import Page
 from saddlepoint.files import DamagedFileError, read_tensors, write_tensors
+from saddlepoint.runs import store as store_file
 from saddlepoint.runs.store import LOCK, PAGES, Store, locked
 
 
@@ -190,18 +190,15 @@ from pathlib import Path
 from saddlepoint.runs.store import locked
 with locked(Path()):
     print("held", flush=True)
-    time.sleep(60)
+    time.sleep(600)
 """
 
 
 @contextmanager
 def holder(folder: Path) -> Iterator[Started]:
-    process, deadline = shared().start(cwd=folder, patch=HOLD), time.monotonic() + 60
+    process = shared().start(cwd=folder, patch=HOLD)
     try:
-        while process.said() != "held\n":
-            assert process.poll() is None, process.communicate()
-            assert time.monotonic() < deadline
-            time.sleep(0.01)
+        process.wait_until(lambda: process.said() == "held\n")
         yield process
     finally:
         process.kill()
@@ -223,31 +220,52 @@ def test_the_lock_of_a_killed_process_is_no_obstacle(tmp_path: Path) -> None:
     assert not (tmp_path / LOCK).exists()
 
 
-def test_who_waits_is_told_once_for_whom(tmp_path: Path) -> None:
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """The time as whoever waits for a lock knows it: it passes while he sleeps."""
+    now = [0.0]
+
+    def sleep(seconds: float) -> None:
+        now[0] += seconds
+
+    monkeypatch.setattr(store_file, "time", SimpleNamespace(monotonic=lambda: now[0], sleep=sleep))
+    return now
+
+
+def test_who_waits_is_told_once_for_whom(
+    tmp_path: Path, clock: list[float], monkeypatch: pytest.MonkeyPatch
+) -> None:
     told: list[str] = []
+
+    def waited(seconds: float) -> None:
+        clock[0] += seconds
+        if clock[0] > 30:
+            process.kill()
+
     with holder(tmp_path) as process:
         with (
             pytest.raises(ValueError, match="choose another folder"),
             locked(tmp_path, wait=1.5, waiting=told.append),
         ):
             pass
-        threading.Timer(1.5, process.kill).start()
+        assert (len(told), clock[0]) == (1, pytest.approx(1.5, abs=0.06))
+        monkeypatch.setattr(store_file.time, "sleep", waited)
         with locked(tmp_path, wait=60, waiting=told.append):
-            assert len(told) == 2
+            assert (len(told), clock[0]) == (2, pytest.approx(30, abs=0.06))
     for text in told:
         assert text.startswith(f"waiting for process {process.pid} on {platform.node()} (since ")
         assert text.endswith(f"), which is writing into {tmp_path}")
 
 
-def test_nobody_waits_for_another_machine(tmp_path: Path) -> None:
+def test_nobody_waits_for_another_machine(tmp_path: Path, clock: list[float]) -> None:
     (tmp_path / LOCK).write_text('{"host": "elsewhere", "pid": 1, "since": "2026-01-01"}')
-    begun, told = time.monotonic(), list[str]()
+    told: list[str] = []
     with (
         pytest.raises(ValueError, match="process 1 on elsewhere"),
         locked(tmp_path, wait=60, waiting=told.append),
     ):
         pass
-    assert time.monotonic() - begun < 10
+    assert clock == [0]
     assert not told
 
 
@@ -325,7 +343,7 @@ from pathlib import Path
 from saddlepoint.runs.store import locked
 folder, inside = Path(), Path("inside")
 done = 0
-end = time.monotonic() + 20
+end = time.monotonic() + 200
 while done < 15 and time.monotonic() < end:
     try:
         with locked(folder):
@@ -338,7 +356,7 @@ while done < 15 and time.monotonic() < end:
 sys.exit(done != 15)
 """
     crowd = [shared().start(cwd=tmp_path, patch=code) for _ in range(3)]
-    assert [process.wait(60) for process in crowd] == [0, 0, 0]
+    assert [process.wait() for process in crowd] == [0, 0, 0]
 
 
 def test_a_stop_while_tensors_are_read_is_no_damage(

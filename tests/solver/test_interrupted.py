@@ -23,10 +23,10 @@ from saddlepoint.solver.apgda import Keep
 from saddlepoint.solver.best import Best
 
 SCRIPT = """
-import os, signal, torch, saddlepoint as sp
+import signal, torch, saddlepoint as sp
 
 def impatient(progress):
-    os.kill(os.getpid(), signal.SIGINT)
+    signal.raise_signal(signal.SIGINT)
 
 signal.signal(signal.SIGINT, signal.default_int_handler)
 problem = sp.Ensemble([torch.nn.Identity().eval()], 0.5 * torch.eye(3), torch.arange(3))

@@ -93,14 +93,20 @@ def main(words: Sequence[str] | None = None) -> None:
     try:
         with stop_on_signals():
             code = _run(sys.argv[1:] if words is None else list(words))
+        if code == 130:
+            _end_undisturbed()
     except KeyboardInterrupt:
-        signal.signal(signal.SIGINT, signal.SIG_IGN)  # a second Ctrl-C changes nothing any more
+        _end_undisturbed()
         print("saddlepoint: stopped", file=sys.stderr)
         code = 130
     except BrokenPipeError:  # the reader of our output has gone, as in `saddlepoint ... | head`
         sys.stderr.close()
         code = 1
     sys.exit(code)
+
+
+def _end_undisturbed() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a second Ctrl-C changes nothing any more
 
 
 def _run(words: Sequence[str]) -> int:

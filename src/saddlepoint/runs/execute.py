@@ -317,16 +317,19 @@ def _watched(execution: Execution) -> Iterator[None]:
     """Keeps the record true while the work goes on."""
     with stop_on_signals():
         try:
-            execution.update(status="running")
-            execution.store.keep_answers(execution.answers)
-            yield
+            try:
+                execution.update(status="running")
+                execution.store.keep_answers(execution.answers)
+                yield
+            except BaseException:
+                end_undisturbed()  # a signal that comes before it has stops the run, of whatever it was failing
+                raise
         except KeyboardInterrupt as stop:
             end_undisturbed()
             if not execution.complete:
                 _leave(execution, "interrupted")
             raise RunInterrupted(execution.run, execution.folder) from stop
         except BaseException:
-            end_undisturbed()
             # What is complete on disk stays so, whatever happens while its pages are removed.
             if execution.world.rank or execution.complete:
                 raise
