@@ -20,7 +20,7 @@ from saddlepoint.experiments.defences import PUBLISHED
 from saddlepoint.experiments.truths import packed, unpacked
 from saddlepoint.projections import l2, linf
 from saddlepoint.rules import MinMax
-from saddlepoint.runs import texts
+from saddlepoint.runs import rule_words
 from saddlepoint.training.ampgd import RULE
 
 TINY = plan.Table(
@@ -57,7 +57,7 @@ class TestPlan:
     def test_no_step_of_the_grid_is_cut(self) -> None:
         for each in plan.TABLES["grid"].trainings():
             if each.settings.method == "ampgd":
-                rule = texts.rule(each.settings.rule)
+                rule = rule_words.rule(each.settings.rule)
                 assert isinstance(rule, MinMax)
                 assert rule.step_size is not None
                 assert rule.step_size * rule.gamma <= 1
@@ -65,7 +65,7 @@ class TestPlan:
     def test_the_grid_is_around_the_default_and_not_judged_on_test_images(self) -> None:
         grid = plan.TABLES["grid"]
         first, *_ = grid.trainings()
-        assert texts.rule(first.settings.rule) == RULE
+        assert rule_words.rule(first.settings.rule) == RULE
         assert len([row for row in grid.rows if row.startswith("beta")]) == 9
         assert list(grid.suites) == [unseen.SUITE]
 

@@ -29,7 +29,7 @@ from saddlepoint.experiments.image_groups import IMAGE_GROUPS
 from saddlepoint.experiments.plan import AVERAGE, Block, Experiment, Method
 from saddlepoint.experiments.ranks import average_ranks, spearman
 from saddlepoint.report.tables import Column, Table, to_csv, to_latex, to_markdown
-from saddlepoint.runs import build, texts
+from saddlepoint.runs import build, rule_words
 from saddlepoint.runs.settings import ATTACKS, AttackSettings, UniversalSettings
 
 EXPERIMENTS = experiments.EXPERIMENTS
@@ -230,7 +230,7 @@ RADIUS_SUM = 10.3698
 def test_parameters_are_those_of_the_appendix() -> None:
     blocks = {b.key: b for b in EXPERIMENTS["ensemble-mnist"].blocks}
     settings = blocks["linf-0.2"].settings
-    rule = texts.rule(blocks["linf-0.2"].rows[1].strategy.rule)
+    rule = rule_words.rule(blocks["linf-0.2"].rows[1].strategy.rule)
     assert rule == sp.MinMax(step_size=1 / 50, gamma=3)
     assert (settings.step_size, settings.steps) == (1 / 4, 50)
     assert list(blocks) == ["l0-30", "l1-20", "l2-3", "linf-0.2"]
@@ -241,9 +241,11 @@ def test_parameters_are_those_of_the_appendix() -> None:
     for block in EXPERIMENTS["transform"].blocks:
         settings = block.settings
         assert (settings.eps, settings.steps, settings.step_size) == (0.03, 20, 0.5)
-        assert texts.rule(block.rows[1].strategy.rule) == sp.MinMax(step_size=1 / 100, gamma=10)
+        assert rule_words.rule(block.rows[1].strategy.rule) == sp.MinMax(
+            step_size=1 / 100, gamma=10
+        )
     l0 = EXPERIMENTS["ensemble-cifar10"].blocks[0].rows[1].strategy.rule
-    assert texts.rule(l0) == sp.MinMax(step_size=1 / 150, gamma=1)  # to the last bit
+    assert rule_words.rule(l0) == sp.MinMax(step_size=1 / 150, gamma=1)  # to the last bit
 
 
 @pytest.mark.parametrize("method", experiments.METHODS)

@@ -27,7 +27,7 @@ from saddlepoint.experiments.document import overview
 from saddlepoint.experiments.plan import Experiment, Ordered, Row, Strategy
 from saddlepoint.experiments.summary import found_weights, tables_of
 from saddlepoint.problems import AbstractProblem
-from saddlepoint.runs import build, locked, rows, texts
+from saddlepoint.runs import build, locked, rows, rule_words, texts
 from saddlepoint.runs import store as run_store
 from saddlepoint.runs.rows import Solve
 from saddlepoint.runs.settings import AttackSettings, UniversalSettings
@@ -63,7 +63,7 @@ def test_predicted_labels_are_attacked_and_the_truth_is_counted(tmp_path: Path) 
     assert isinstance(text, str)
     step_size = block.settings.step_size
     assert step_size is not None
-    ball, rule = build.ball_of(block.settings), texts.rule(text)
+    ball, rule = build.ball_of(block.settings), rule_words.rule(text)
     result = sp.apgda(problem, ball, rule=rule, steps=4, step_size=step_size)
     rates = sp.success_rates(problem, result.delta)
     assert item.asr_all == pytest.approx(100 * rates.all, abs=1e-3)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from commands import inside
-from saddlepoint.runs import texts
+from saddlepoint.runs import rule_words
 from saddlepoint.runs.settings import (
     EnsembleSettings,
     EvaluateSettings,
@@ -98,7 +98,7 @@ def test_an_option_of_a_rule_that_comes_twice_is_refused(text: str) -> None:
     with pytest.raises(
         ValueError, match=r"`rule` (minmax|entropic) must have every option once, got"
     ):
-        texts.rule(text)
+        rule_words.rule(text)
     with pytest.raises(ValueError, match="every option once"):
         EnsembleSettings(models=["A"], rule=text)
 

@@ -12,7 +12,7 @@ import yaml
 import saddlepoint as sp
 from commands import QUICK, inside
 from saddlepoint import cli, runs
-from saddlepoint.runs import texts
+from saddlepoint.runs import rule_words, texts
 from saddlepoint.runs.settings import (
     ATTACKS,
     AttackSettings,
@@ -159,9 +159,9 @@ class TestConfig:
         flags = {"models": "A", "method": "apgda", "baseline": "minmax", **flags}
         settings = load(kind, flags, None)
         assert settings.step_size == step_size
-        assert texts.rule(settings.rule) == rule
+        assert rule_words.rule(settings.rule) == rule
         shown = yaml.safe_load(settings.to_yaml())
-        assert (shown["step_size"], texts.rule(shown["rule"])) == (step_size, rule)
+        assert (shown["step_size"], rule_words.rule(shown["rule"])) == (step_size, rule)
         (again,) = parsed(settings.command(), monkeypatch)
         assert again == settings
 
@@ -170,7 +170,9 @@ class TestConfig:
         with pytest.raises(ValueError, match="`--step-size` must be given"):
             load("ensemble", own, None)
         settings = load("ensemble", {**own, "step_size": 0.5}, None)
-        assert texts.rule(settings.rule) == sp.MinMax()  # written out, so that nobody has to guess
+        assert (
+            rule_words.rule(settings.rule) == sp.MinMax()
+        )  # written out, so that nobody has to guess
         assert settings.rule == "minmax:gamma=0.3,step_size=auto"
 
     def test_attack_shows_the_numbers_of_the_library(self):
@@ -270,10 +272,10 @@ class TestParsing:
         assert texts.number(text) == value
 
     def test_rules(self):
-        assert texts.rule("minmax") == sp.MinMax()
-        assert texts.rule("entropic:step_size=1/10") == sp.Entropic(0.1)
-        assert texts.rule("fixed:0.2,0.1,0.4,0.3") == sp.Fixed((0.2, 0.1, 0.4, 0.3))
-        assert texts.rule("worst") == sp.WorstCase()
+        assert rule_words.rule("minmax") == sp.MinMax()
+        assert rule_words.rule("entropic:step_size=1/10") == sp.Entropic(0.1)
+        assert rule_words.rule("fixed:0.2,0.1,0.4,0.3") == sp.Fixed((0.2, 0.1, 0.4, 0.3))
+        assert rule_words.rule("worst") == sp.WorstCase()
 
     def test_losses(self):
         logits, labels = torch.tensor([[90.0, 0.0], [0.0, 90.0], [0.0, 4.0]]), torch.zeros(3).long()

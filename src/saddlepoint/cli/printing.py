@@ -13,6 +13,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from saddlepoint.runs.plain import printable
+from saddlepoint.runs.rule_words import rule_name
 
 from .narrow import console_of, fitted
 
@@ -129,7 +130,7 @@ def summary(run: "Run") -> None:
     names = [sentences.method_name(settings)]
     shown: list[Rates] = [metrics]
     if metrics.baseline is not None:
-        names.insert(0, sentences.rule_name(settings.baseline))
+        names.insert(0, rule_name(settings.baseline))
         shown.insert(0, metrics.baseline)
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     grouped = run.kind == "universal"  # the place of an image in its group means nothing

@@ -22,7 +22,7 @@ from saddlepoint.experiments.stationarity import log_log_slope, residuals
 from saddlepoint.models import measure as measure_network
 from saddlepoint.problems import AbstractProblem, Ensemble, Universal
 from saddlepoint.rules import MinMax
-from saddlepoint.runs import Metrics, build, texts
+from saddlepoint.runs import Metrics, build, rule_words
 from saddlepoint.solver.inspection import look
 
 __all__ = [
@@ -285,7 +285,7 @@ def _times(
             strategy = row.strategy
             if not isinstance(strategy.rule, str):
                 raise TypeError(f"`rule` must be a weight rule here, got {strategy.rule}.")
-            rule = texts.rule(strategy.rule)
+            rule = rule_words.rule(strategy.rule)
             settings = block.row_settings(strategy, strategy.rule, method=method, seed=seed)
             solve = build.solver_of(settings, seen, problem)
             began = time.perf_counter()
@@ -308,7 +308,7 @@ def _times(
 
 def _only_rule(measurement: Measurement) -> MinMax:
     (row,) = measurement.block.rows
-    rule = texts.rule(str(row.strategy.rule))
+    rule = rule_words.rule(str(row.strategy.rule))
     if not isinstance(rule, MinMax):
         raise TypeError(f"`rule` must be MinMax for residuals, got {rule}.")
     return rule

@@ -15,7 +15,7 @@ from saddlepoint.experiments.plan import Block, Experiment, Row
 from saddlepoint.experiments.runner import Setup, skipped
 from saddlepoint.losses import fooled
 from saddlepoint.problems import AbstractProblem
-from saddlepoint.runs import build, texts
+from saddlepoint.runs import build, rule_words
 from saddlepoint.solver.inspection import look
 
 __all__ = ["forecast"]
@@ -94,9 +94,9 @@ def _seconds(block: Block, row: Row, setup: Setup, part: AbstractProblem, clock:
     seen = look(part)
     solve = build.solver_of(settings, seen, part)
     solve_once = build.solver_of(settings.model_copy(update={"steps": 1}), seen, part)
-    solve_once(part, texts.rule(settings.rule), lambda _: None)  # what comes first is slower
+    solve_once(part, rule_words.rule(settings.rule), lambda _: None)  # what comes first is slower
     began = clock()
-    solve(part, texts.rule(settings.rule), lambda _: None)
+    solve(part, rule_words.rule(settings.rule), lambda _: None)
     return clock() - began
 
 

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, final
 
-from saddlepoint.runs import texts
+from saddlepoint.runs import rule_words
 from saddlepoint.runs.settings import AttackSettings
 
 __all__ = [
@@ -208,7 +208,7 @@ class Block:
         if method != "apgda":
             changes |= {"method": "attack", "step_size": None}
             if strategy.key == "minmax":
-                changes["rule"] = texts.full_rule("minmax", {})
+                changes["rule"] = rule_words.full_rule("minmax", {})
         return self.settings.model_copy(update=changes)
 
 

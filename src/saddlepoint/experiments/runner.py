@@ -35,7 +35,7 @@ from saddlepoint.experiments.plan import (
 )
 from saddlepoint.experiments.reuse import known_answers, reusing
 from saddlepoint.problems import AbstractProblem
-from saddlepoint.runs import build, texts
+from saddlepoint.runs import build, rule_words
 from saddlepoint.runs.materials import Images
 from saddlepoint.runs.settings import AttackSettings
 from saddlepoint.runs.tasks import Onlooker, worked
@@ -318,8 +318,8 @@ class _Runner:
         other = runs.finished(self.target / block.key / rule.strategy)
         metrics = runs.AttackMetrics.of(other)
         if isinstance(rule, Ordered):
-            return texts.fixed(rule.of([metrics.accuracy[name] for name in other.domains]))
-        return texts.fixed([metrics.weights[name] for name in other.domains])
+            return rule_words.fixed(rule.of([metrics.accuracy[name] for name in other.domains]))
+        return rule_words.fixed([metrics.weights[name] for name in other.domains])
 
     def _twin(self, record: runs.Run, block: Block, row: Row) -> dict[str, Tensor] | None:
         """Tensors of the same row with true labels, for a row about predicted ones; None if there are none."""

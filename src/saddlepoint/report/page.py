@@ -21,6 +21,7 @@ from saddlepoint.report.universal_page import spread_of
 from saddlepoint.runs import EVALUATE, AttackMetrics, Run, metrics_of, read_results, settings_of
 from saddlepoint.runs.attack_words import weighted
 from saddlepoint.runs.drawn import write_drawn
+from saddlepoint.runs.rule_words import rule_name
 from saddlepoint.runs.settings import AttackSettings
 
 __all__ = ["MAX_BYTES", "render", "write_report"]
@@ -106,7 +107,7 @@ def render(run: Run, tensors: Mapping[str, Tensor], *, max_bytes: int = MAX_BYTE
         ball=sentences.ball_text(settings.norm, settings.eps),
         rule=sentences.method_name(settings),
         weighted=weighted(settings.gradient),
-        baseline=sentences.rule_name(settings.baseline),
+        baseline=rule_name(settings.baseline),
         hardest=sentences.hardest_name(run, metrics),
         target=sentences.target_text(run),
         bars=_bars(run, metrics),
@@ -140,7 +141,7 @@ def _bars(run: Run, metrics: AttackMetrics) -> Markup | None:
     settings = settings_of(run, AttackSettings)
     shown = [(sentences.method_name(settings), metrics.rate)]
     if metrics.baseline is not None:
-        shown.append((sentences.rule_name(settings.baseline), metrics.baseline.rate))
+        shown.append((rule_name(settings.baseline), metrics.baseline.rate))
     rows = [(name, *rate) for name, rate in shown if rate is not None]
     return charts.interval_bars(rows, ["", "other"][: len(rows)]) if rows else None
 

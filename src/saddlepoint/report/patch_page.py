@@ -15,6 +15,7 @@ from saddlepoint.report.template import render_template
 from saddlepoint.report.weight_charts import weights_moved
 from saddlepoint.runs import AttackMetrics, HeldOut, Run, settings_of
 from saddlepoint.runs.attack_words import weighted
+from saddlepoint.runs.rule_words import rule_name
 from saddlepoint.runs.settings import PatchSettings
 
 __all__ = ["patch_files", "patch_headline", "render_patch", "view_table"]
@@ -96,7 +97,7 @@ def patch_headline(run: Run, metrics: AttackMetrics) -> list[str]:
     ]
     if metrics.baseline is not None:
         other = _held_out(metrics.baseline)
-        name = sentences.rule_name(settings.baseline)
+        name = rule_name(settings.baseline)
         low, high = other.worst_interval
         lines.append(
             f"With {name} weights it is {other.worst:.1f} % ({low:.1f} to {high:.1f}) in the hardest view, and "
@@ -117,7 +118,7 @@ def view_table(run: Run, metrics: AttackMetrics) -> tuple[list[str], list[list[s
     headings = ["view", "plain grey", sentences.method_name(settings), "95 %"]
     other = metrics.baseline and metrics.baseline.held_out
     if other:
-        headings.insert(2, sentences.rule_name(settings.baseline))
+        headings.insert(2, rule_name(settings.baseline))
     alone = next(iter(held_out.views.values())).models
     headings += [f"{name} alone" for name in alone] if len(alone) > 1 else []
     told = weighted(settings.gradient)

@@ -10,6 +10,7 @@ from saddlepoint.display import attack_text, hardest, radius_text
 from saddlepoint.runs import AttackMetrics, Run, TrainingMetrics, settings_of
 from saddlepoint.runs.attack_words import weighted
 from saddlepoint.runs.metrics import Share
+from saddlepoint.runs.rule_words import rule_name, rule_text
 from saddlepoint.runs.settings import AttackSettings, TrainSettings
 
 __all__ = [
@@ -25,8 +26,6 @@ __all__ = [
     "headline",
     "method_name",
     "method_text",
-    "rule_name",
-    "rule_text",
     "spent_noun",
     "target_text",
     "training_lines",
@@ -41,13 +40,6 @@ VERDICTS: Mapping[str, str] = {
 """What the doctor says of a model, by its worst finding."""
 
 _NORMS = {"linf": "ℓ∞", "l2": "ℓ2", "l1": "ℓ1", "l0": "ℓ0"}  # noqa: RUF001
-_RULES = {
-    "minmax": "min-max",
-    "average": "average",
-    "worst": "worst case",
-    "entropic": "entropic",
-    "fixed": "fixed weights",
-}
 
 
 @final
@@ -68,17 +60,6 @@ NOUNS: Mapping[str, Nouns] = {
     "patch": Nouns("Patch attack", "patch", "patches", "photograph", "photographs"),
     "transform": Nouns("Attack through transformations", "image", "images", "view", "views"),
 }
-
-
-def rule_text(rule: str) -> str:
-    """A weight rule in words.
-
-    Example:
-        >>> rule_text("minmax:gamma=3"), rule_text("fixed:0.5,0.5")
-        ('min-max (gamma=3)', 'fixed weights (0.5, 0.5)')
-    """
-    name, _, rest = rule.partition(":")
-    return _RULES.get(name, name) + (f" ({', '.join(rest.split(','))})" if rest else "")
 
 
 def spent_noun(run: Run, count: float = 2) -> str:
@@ -110,16 +91,6 @@ def effort_text(settings: AttackSettings) -> str:
 def method_name(settings: AttackSettings) -> str:
     """The same without numbers."""
     return method_text(settings).partition(" (")[0]
-
-
-def rule_name(rule: str | None) -> str:
-    """A weight rule in words, without its numbers; empty for none.
-
-    Example:
-        >>> rule_name("minmax:gamma=3"), rule_name(None)
-        ('min-max', '')
-    """
-    return rule_text(rule or "").partition(" (")[0]
 
 
 def ball_text(norm: str, eps: float | str) -> str:

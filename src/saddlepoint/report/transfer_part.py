@@ -8,6 +8,7 @@ from saddlepoint.report import charts, sentences
 from saddlepoint.report.tables import Cell, Column, Table
 from saddlepoint.runs import AttackMetrics, Rates, Run, settings_of
 from saddlepoint.runs.metric_parts import Interval, Transfer
+from saddlepoint.runs.rule_words import rule_name
 from saddlepoint.runs.settings import AttackSettings
 
 __all__ = ["attack_table", "transfer_part"]
@@ -57,7 +58,7 @@ def attack_table(run: Run) -> Table:
     ours = sentences.method_name(settings)
     parts: list[tuple[str, Rates, Transfer]] = [(ours, metrics, metrics.transfer)]
     if metrics.baseline is not None and metrics.baseline.transfer is not None:
-        other = sentences.rule_name(settings.baseline)
+        other = rule_name(settings.baseline)
         parts.append((other, metrics.baseline, metrics.baseline.transfer))
     lines: list[tuple[Cell, ...]] = []
     for rule, rates, found in parts:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from saddlepoint.runs import texts
 from saddlepoint.runs.plain import quoted
-from saddlepoint.runs.texts import number, renamed, split
+from saddlepoint.runs.texts import number, renamed
 
 if TYPE_CHECKING:
     from saddlepoint.projections import Patch
@@ -63,17 +63,14 @@ def gradient(text: str) -> Gradient:
             "`gradient` must be estimated or searched, with options as in estimated:queries=5000, got "
             f"{quoted(text)}."
         )
-    options: dict[str, Any] = {}
-    for part in split(rest):
-        key, equals, value = part.partition("=")
-        if not equals or key not in _OPTIONS[name]:
-            known = ", ".join(f"{key}=..." for key in _OPTIONS[name])
-            raise ValueError(f"`gradient` {name} must have {known}, got {quoted(part)}.")
-        if key in options:
-            raise ValueError(f"`gradient` {name} must have every option once, got {key} twice.")
-        options[key] = value if key in _NAMES else number(value, f"gradient {key}")
-        if key in _WHOLE and options[key] == int(options[key]):
-            options[key] = int(options[key])
+
+    def read(key: str, text: str) -> str | float:
+        if key in _NAMES:
+            return text
+        value = number(text, f"gradient {key}")
+        return int(value) if key in _WHOLE and value.is_integer() else value
+
+    options = texts.options("gradient", name, rest, _OPTIONS[name], read)
     try:
         return estimated(**options) if name == "estimated" else searched(**options)
     except (TypeError, ValueError) as error:

@@ -14,7 +14,7 @@ from saddlepoint import data
 from saddlepoint.problems import AbstractProblem, Ensemble, Model, Patched, Product, Universal
 from saddlepoint.projections import NORMS, AbstractSet, LpBall
 from saddlepoint.rules import AbstractWeightRule
-from saddlepoint.runs import attack_words, texts
+from saddlepoint.runs import attack_words, rule_words, texts
 from saddlepoint.runs.attack_words import gradient, view_names
 from saddlepoint.runs.hashing import hash_model, hash_settings, hash_tensors
 from saddlepoint.runs.materials import Images
@@ -164,8 +164,8 @@ def rules_of(
     Raises:
         ValueError: A rule has weights for another number of domains.
     """
-    rule = texts.rule(settings.rule)
-    baseline = None if settings.baseline is None else texts.rule(settings.baseline)
+    rule = rule_words.rule(settings.rule)
+    baseline = None if settings.baseline is None else rule_words.rule(settings.baseline)
     rule, baseline = (
         shared(settings, problem, rule),
         baseline and shared(settings, problem, baseline),

@@ -1,4 +1,4 @@
-"""Words of settings as objects of the library: numbers, times, rules, losses, transforms, threats.
+"""Words of settings as objects of the library: numbers, times, options, losses, transforms, threats.
 
 Modules with torch in them are imported when they are needed, so that `--help` answers at once.
 """
@@ -13,23 +13,19 @@ from typing import TYPE_CHECKING, Any
 from saddlepoint.runs.plain import quoted
 
 if TYPE_CHECKING:
-    from saddlepoint import AbstractWeightRule
     from saddlepoint.losses import Loss
     from saddlepoint.training import Threat
     from saddlepoint.transforms import Transform
 
 __all__ = [
     "LOSSES",
-    "RULES",
     "check_radius",
-    "fixed",
-    "full_rule",
     "line",
     "loss",
     "number",
+    "options",
     "radii",
     "renamed",
-    "rule",
     "seconds",
     "split",
     "threats",
@@ -37,7 +33,6 @@ __all__ = [
     "written",
 ]
 
-RULES = ("minmax", "average", "worst", "entropic", "fixed:W1,W2,...")
 LOSSES = ("cw", "cross-entropy", "soft-margin", "dlr", "clipped:THRESHOLD")
 
 _LOSS_NAMES = {
@@ -135,6 +130,34 @@ def split(text: str) -> list[str]:
     return [part.strip() for part in text.split(",") if part.strip()]
 
 
+def options(
+    what: str, name: str, rest: str, allowed: Sequence[str], read: Callable[[str, str], Any]
+) -> dict[str, Any]:
+    """The options of a word, such as `gamma=3,step_size=1/100` of minmax.
+
+    Args:
+        what: The setting, for messages.
+        name: The word that they are of.
+        rest: What is behind it.
+        allowed: Names of options.
+        read: Makes a value of a name and its text.
+
+    Example:
+        >>> options("rule", "minmax", "gamma=3", ["gamma"], lambda key, value: number(value))
+        {'gamma': 3.0}
+    """
+    found: dict[str, Any] = {}
+    for part in split(rest):
+        key, equals, value = part.partition("=")
+        if not equals or key not in allowed:
+            known = ", ".join(f"{key}=..." for key in allowed) or "no options"
+            raise ValueError(f"`{what}` {name} must have {known}, got {quoted(part)}.")
+        if key in found:
+            raise ValueError(f"`{what}` {name} must have every option once, got {key} twice.")
+        found[key] = read(key, value)
+    return found
+
+
 def seconds(text: str) -> float:
     """A time: seconds, or with a unit out of s, m and h.
 
@@ -153,76 +176,6 @@ def seconds(text: str) -> float:
             f"`--budget` must be a positive time such as 60s, 5m or 90, got {quoted(text)}."
         )
     return value * units.get(unit, 1.0)
-
-
-def rule(text: str) -> AbstractWeightRule:
-    """A weight rule: minmax, average, worst, entropic, fixed:0.2,0.8; with options minmax:gamma=3.
-
-    Example:
-        >>> rule("minmax:gamma=5,step_size=1/100")
-        MinMax(step_size=0.01, gamma=5.0)
-        >>> rule("fixed:0.2,0.8")
-        Fixed(weights=(0.2, 0.8))
-    """
-    from saddlepoint import Average, Entropic, Fixed, MinMax, WorstCase
-
-    name, _, rest = text.partition(":")
-    if name == "fixed":
-        given = [number(part, "rule") for part in split(rest)]
-        if abs(sum(given) - 1) > 1e-5:
-            raise ValueError(f"`rule` fixed must have weights that sum to 1, got {sum(given):g}.")
-        return Fixed(given)
-    allowed: dict[str, tuple[str, ...]] = {
-        "minmax": ("step_size", "gamma"),
-        "average": (),
-        "worst": (),
-        "entropic": ("step_size",),
-    }
-    if name not in allowed:
-        raise ValueError(f"`rule` must be one of {', '.join(RULES)}, got {quoted(text)}.")
-    options = _options("rule", name, rest, allowed[name])
-    if name == "minmax":
-        return MinMax(**options)
-    if name == "entropic":
-        return Entropic(**options)
-    return Average() if name == "average" else WorstCase()
-
-
-def full_rule(text: str, numbers: Mapping[str, float]) -> str:
-    """A weight rule with every number it uses.
-
-    Args:
-        text: As for `rule`.
-        numbers: What minmax takes where the text is silent; what is missing here too is the library's.
-
-    Example:
-        >>> full_rule("minmax:gamma=5", {"step_size": 1 / 150, "gamma": 1}), full_rule("average", {})
-        ('minmax:gamma=5,step_size=1/150', 'average')
-        >>> full_rule("minmax", {})
-        'minmax:gamma=0.3,step_size=auto'
-    """
-    from saddlepoint import Entropic, MinMax
-
-    made = rule(text)
-    name, _, rest = text.partition(":")
-    if isinstance(made, MinMax):
-        options = _options("rule", name, rest, ("step_size", "gamma"))
-        made = MinMax(**{**numbers, **options})
-        step = "auto" if made.step_size is None else written(float(made.step_size))
-        return f"minmax:gamma={written(float(made.gamma))},step_size={step}"
-    if isinstance(made, Entropic):
-        return f"entropic:step_size={written(float(made.step_size))}"
-    return text
-
-
-def fixed(weights: Sequence[float]) -> str:
-    """Fixed weights as a rule, to the last bit.
-
-    Example:
-        >>> fixed((1 / 3, 1 / 3, 1 / 3, 0))
-        'fixed:1/3,1/3,1/3,0'
-    """
-    return "fixed:" + ",".join(written(float(weight)) for weight in weights)
 
 
 def renamed(text: str, flags: Mapping[str, str]) -> str:
@@ -332,18 +285,3 @@ def radii(texts: Sequence[str], known: Mapping[str, Threat]) -> dict[str, float]
             f"`--train-radius` must be norm:radius for norms of --threat, got {','.join(texts)}."
         )
     return {name: float(each.ball.eps) for name, each in found.items()}
-
-
-def _options(what: str, name: str, rest: str, allowed: tuple[str, ...]) -> dict[str, Any]:
-    """The numbers behind a name; None for "auto", which min-max makes of the number of domains."""
-    options: dict[str, Any] = {}
-    for part in split(rest):
-        key, equals, value = part.partition("=")
-        if not equals or key not in allowed:
-            known = ", ".join(f"{key}=..." for key in allowed) or "no options"
-            raise ValueError(f"`{what}` {name} must have {known}, got {quoted(part)}.")
-        if key in options:
-            raise ValueError(f"`{what}` {name} must have every option once, got {key} twice.")
-        auto = (name, key, value) == ("minmax", "step_size", "auto")
-        options[key] = None if auto else number(value, f"{what} {key}")
-    return options

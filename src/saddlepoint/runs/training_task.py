@@ -19,7 +19,7 @@ from saddlepoint.behind import keeping_buffers, keeping_modes, keeping_random
 from saddlepoint.doctor.defaults import default_radius
 from saddlepoint.files import write_atomically
 from saddlepoint.problems import Ensemble
-from saddlepoint.runs import texts
+from saddlepoint.runs import rule_words, texts
 from saddlepoint.runs.build import begun, hashes_of
 from saddlepoint.runs.execute import Execution
 from saddlepoint.runs.materials import Images
@@ -226,7 +226,7 @@ def _fit(
         if ramp is None:
             rises = settings.recipe == "fast" and settings.method != "ampgd-paper"
             ramp = recipe.epochs / 4 if rises else 0.0
-        rule = texts.rule(settings.rule) if settings.rule else None
+        rule = rule_words.rule(settings.rule) if settings.rule else None
         options = {"rule": rule, "steps": settings.steps, "mix": settings.mix, "ramp": ramp}
         if settings.start is not None:
             options["start"] = settings.start

@@ -10,8 +10,6 @@ from torch import Tensor
 
 from saddlepoint.problems import AbstractProblem, Ensemble, Product, Transformed, Universal
 from saddlepoint.projections import LpBall, norm_name
-from saddlepoint.rules import AbstractWeightRule, Average, Entropic, Fixed, MinMax, WorstCase
-from saddlepoint.runs import texts
 from saddlepoint.runs.build import begun, hashes_of
 from saddlepoint.runs.counting import summarise
 from saddlepoint.runs.evaluation_tables import (
@@ -24,6 +22,7 @@ from saddlepoint.runs.evaluation_tables import (
 from saddlepoint.runs.metrics import Metrics
 from saddlepoint.runs.record import EVALUATE, Kind, Run
 from saddlepoint.runs.rows import judged_rows
+from saddlepoint.runs.rule_words import rule_of
 from saddlepoint.runs.shown import keep_for_gallery
 from saddlepoint.solver import AttackResult
 from saddlepoint.solver.result import asked_of
@@ -35,13 +34,6 @@ _KINDS: Mapping[type, Kind] = {
     Universal: "universal",
     Transformed: "transform",
     Product: "transform",
-}
-
-_RULES: Mapping[type, str] = {
-    MinMax: "minmax",
-    Average: "average",
-    WorstCase: "worst",
-    Entropic: "entropic",
 }
 
 
@@ -85,7 +77,7 @@ def as_run(
         )
     settings: dict[str, Any] = {"kind": kind, "data": data, "models": _model_names(problem)}
     settings |= {**_ball(asked.ball.ball), "steps": asked.steps}
-    settings |= {"rule": _rule(asked.rule), "baseline": None}
+    settings |= {"rule": rule_of(asked.rule), "baseline": None}
     settings |= {"quantize": problem.levels, "targeted": "given" if asked.targeted else None}
     tensors = judged_rows(problem, result)
     metrics = summarise(problem.names, tensors, baseline=False)
@@ -169,17 +161,6 @@ def _model_names(problem: AbstractProblem) -> list[str]:
         else map("model {}".format, range(1, 1 + models))
     )
     return list(own)
-
-
-def _rule(rule: AbstractWeightRule) -> str:
-    """A rule as settings write it; one of the user's own by the name of its class."""
-    if isinstance(rule, Fixed):
-        return texts.fixed(rule.weights)
-    if type(rule) not in _RULES:
-        return type(rule).__name__
-    numbers = {name: value for name, value in vars(rule).items() if value is not None}
-    given = ",".join(f"{name}={texts.written(float(value))}" for name, value in numbers.items())
-    return texts.full_rule(f"{_RULES[type(rule)]}{':' if given else ''}{given}", {})
 
 
 def _ball(ball: LpBall) -> dict[str, Any]:

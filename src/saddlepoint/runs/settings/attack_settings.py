@@ -17,7 +17,7 @@ from pydantic import (
 )
 
 from saddlepoint import paper
-from saddlepoint.runs import texts
+from saddlepoint.runs import rule_words, texts
 from saddlepoint.runs.attack_words import HELP as GRADIENTS
 from saddlepoint.runs.attack_words import check_alone, check_unweighted, gradient, weighted
 from saddlepoint.runs.model_words import HELP
@@ -179,7 +179,7 @@ class AttackSettings(Settings):
             # What is no rule is left for `_is_rule` to refuse, which knows where it came from.
             with suppress(ValueError):
                 if isinstance(known[name], str):
-                    given[name] = texts.full_rule(known[name], numbers)
+                    given[name] = rule_words.full_rule(known[name], numbers)
         eps = radius(known)
         if eps is not None:
             given.setdefault("eps", eps)
@@ -197,7 +197,7 @@ class AttackSettings(Settings):
     @classmethod
     def _is_rule(cls, value: str | None) -> str | None:
         if value is not None:
-            texts.rule(value)
+            rule_words.rule(value)
         return value
 
     @field_validator("loss")
@@ -257,7 +257,7 @@ class AttackSettings(Settings):
             check_radius_given(cls.words[-1], flags, cls.model_fields["norm"].default)
         settings = super().load(flags, file, trust=trust)
         if "kind" not in flags:  # a file may say the default, which --print-config writes
-            usual = texts.full_rule(cls.model_fields["rule"].default, {})
+            usual = rule_words.full_rule(cls.model_fields["rule"].default, {})
             own = None if settings.rule == usual else settings.rule
             check_unweighted(settings.gradient, rule=flags.get("rule") or own)
         return settings
@@ -284,7 +284,7 @@ class AttackSettings(Settings):
         for name in ("rule", "baseline"):
             with suppress(ValueError):
                 bare = str(read.get(name)).partition(":")[0]
-                if texts.full_rule(bare, rule_numbers(found)) == read.get(name):
+                if rule_words.full_rule(bare, rule_numbers(found)) == read.get(name):
                     kept[name] = bare
         if given.get("method") == "attack" and kept.pop("step_size", None) is not None:
             warnings.warn(

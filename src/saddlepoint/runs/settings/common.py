@@ -22,7 +22,7 @@ from pydantic import (
     field_validator,
 )
 
-from saddlepoint.runs import texts
+from saddlepoint.runs import rule_words, texts
 from saddlepoint.runs.model_words import default_data, is_code, parse
 from saddlepoint.runs.plain import quoted
 from saddlepoint.runs.settings.unique_keys import UniqueKeys, settings_in, why_not_yaml
@@ -325,7 +325,7 @@ def check_weights(text: str, domains: int, flag: str = "--rule") -> None:
     import torch
 
     try:
-        texts.rule(text).init(torch.zeros(1, domains))
+        rule_words.rule(text).init(torch.zeros(1, domains))
     except ValueError as error:
         raise ValueError(texts.renamed(str(error), {"weights": flag})) from error
 
