@@ -25,6 +25,7 @@ LEVELS = {
     "calls": -1,
     "precision": -2,  # what calls are made in
     "extras": -3,  # what to install
+    "suffixes": -3,  # how files with models end
     "allocator": -3,  # memory of the process
     "counts": -3,  # whole numbers
     "behind": -3,  # networks behind callables

@@ -1,15 +1,10 @@
-"""How files with models end. Nothing is imported here, so that `--help` can know it too."""
+"""How files with models end. Nothing is imported here, so that `--help` knows it too."""
 
-__all__ = ["ONNX", "PARAMETERS", "PROGRAMS", "TORCHSCRIPT"]
+__all__ = ["EXPORTED", "ONNX", "PARAMETERS", "PROGRAMS", "TORCHSCRIPT"]
 
 PARAMETERS = (".safetensors", ".pt", ".pth")
-"""Files with parameters."""
-
-TORCHSCRIPT = (".ts", ".torchscript")
-"""Files with a network and its parameters that run code when they are loaded."""
-
+EXPORTED = ".pt2"
 ONNX = ".onnx"
-"""Files for ONNX Runtime, or to be converted."""
-
-PROGRAMS = (".pt2", ONNX, *TORCHSCRIPT)
+TORCHSCRIPT = (".ts", ".torchscript")
+PROGRAMS = (EXPORTED, ONNX, *TORCHSCRIPT)
 """Files that hold a network and its parameters."""

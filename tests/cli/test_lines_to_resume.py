@@ -9,7 +9,7 @@ import pytest
 
 from children import Nursery
 from commands import after, inside
-from saddlepoint import runs, training
+from saddlepoint import experiments, report, runs, training
 from saddlepoint.evaluation import Page
 
 COMMANDS = {
@@ -128,6 +128,35 @@ def test_an_experiment_has_one_line_to_continue_whatever_stops_a_row(
     folders = [path.parent for path in Path("my runs").rglob(runs.RECORD)]
     assert {folder.parent.name for folder in folders} == {"linf-0.2"}
     assert {runs.finished(folder).done for folder in folders} == {3}
+
+
+def test_an_experiment_that_cannot_be_drawn_has_the_line_to_continue_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    words = ["reproduce", "ensemble-mnist", "--only", "linf, eps 0.2", "--limit", "2"]
+    words += ["--out", "my runs"]
+
+    def full(*_: object, **__: object) -> None:
+        raise OSError(28, "No space left on device", "a page")
+
+    for room, name in (
+        (report, "write_report"),
+        (report, "write_comparison"),
+        (experiments, "publish"),
+        (experiments, "write_summary"),
+    ):
+        store = ("--store", "store") if name == "write_summary" else ()
+        with monkeypatch.context() as patch:
+            patch.setattr(room, name, full)
+            assert inside(*words, *store) == 1
+        first, last = capsys.readouterr().err.splitlines()[-2:]
+        assert last.startswith("saddlepoint: `a page`: no space left on device.")
+        words = shlex.split(first.removeprefix("stopped; continue with: saddlepoint "))
+        assert words[-1] == "--resume"
+    assert inside(*words, "--quiet") == 0
+    assert Path("my runs/true/apgda/linf-0.2/compare.html").is_file()
+    assert Path("store/ensemble-mnist.json").is_file()
 
 
 STOPPED = """

@@ -208,11 +208,12 @@ def _one(name: str, folder: Path, wanted: Wanted, rank: int, *, part_of_all: boo
     if rank:
         return
     tell = partial(print, file=sys.stderr, flush=True)
-    tables, files = room.publish(
-        experiment, folder, figures=wanted.figures, skipped=reasons, waiting=tell
-    )
-    if wanted.store is not None:
-        files.append(room.write_summary(experiment, folder, wanted.store, waiting=tell))
+    with library():
+        tables, files = room.publish(
+            experiment, folder, figures=wanted.figures, skipped=reasons, waiting=tell
+        )
+        if wanted.store is not None:
+            files.append(room.write_summary(experiment, folder, wanted.store, waiting=tell))
     if not wanted.quiet:
         table, kept = tables[0], {block.label for block in part.blocks}
         if wanted.only and table.columns[0].name == "Setting":
@@ -288,7 +289,7 @@ def _run(
         """Says what an error in a row means; what there is to see is told by the bar."""
 
         def at(self, station: "Station") -> AbstractContextManager[None]:
-            return library() if station == "work" else usage()
+            return library() if station in ("work", "draw") else usage()
 
     title = f"{experiment.name} {room.Source(setup.method, setup.labels).name}"
     with progress.reproducing(title, quiet=quiet) as (tell, download):

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, final
@@ -188,9 +189,7 @@ class _Runner:
     _images: dict[tuple[str, int], Images] = field(default_factory=dict)
     _hashed: dict[int, tuple[object, str]] = field(default_factory=dict)
     _built: tuple[str, AbstractProblem] | None = None
-    _seen: dict[str, Look] = field(
-        default_factory=dict
-    )  # of this problem, by the loss it was looked at with
+    _seen: dict[str, Look] = field(default_factory=dict)  # of this problem, by the loss
 
     @property
     def target(self) -> Path:
@@ -207,7 +206,8 @@ class _Runner:
             folders = [self.target / block.key / row.strategy.key for row in block.rows]
             if self.setup.reports and self.first and len(folders) > 1:
                 page = self.target / block.key / "compare.html"
-                report.write_comparison(runs.rank_runs(folders), page)
+                with self._drawing():
+                    report.write_comparison(runs.rank_runs(folders), page)
         for measurement in measurements:
             self._measurement(measurement)
 
@@ -243,9 +243,13 @@ class _Runner:
 
         worked(record, folder, work, self.watch, resume=True)
         if self.setup.reports and self.first and not (folder / "report.html").is_file():
-            report.write_report(folder)
+            with self._drawing():
+                report.write_report(folder)
         self.done += 1
         self._tell(label, 0.0)
+
+    def _drawing(self) -> AbstractContextManager[object]:
+        return nullcontext() if self.watch is None else self.watch.at("draw")
 
     def _problem(
         self, block: Block, settings: AttackSettings, images: Images, networks: list[nn.Module]

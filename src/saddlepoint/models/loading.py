@@ -18,6 +18,8 @@ import torch
 from safetensors.torch import load as parse_safetensors
 from torch import Tensor, nn
 
+from saddlepoint.suffixes import EXPORTED, PARAMETERS, TORCHSCRIPT
+
 from .architectures import build
 from .cards import Card
 from .packed import how_to_get, packed_files, unpack
@@ -28,9 +30,8 @@ __all__ = ["card", "channels_last", "load", "shipped"]
 # Where training scripts put the state dict in a checkpoint, and what wrappers of torch put before all names.
 _CHECKPOINT_KEYS = ("state_dict", "model_state_dict", "model", "net", "network")
 _PREFIXES = ("module.", "_orig_mod.", "model.", "network.")
-_TORCHSCRIPT = (".ts", ".torchscript")
 _OF_THE_PAPER = re.compile(r"(mnist|cifar10)-([a-h])")
-_SUFFIXES = (".safetensors", ".pt", ".pth", ".pt2", *_TORCHSCRIPT)
+_SUFFIXES = (*PARAMETERS, EXPORTED, *TORCHSCRIPT)
 
 
 def shipped() -> tuple[str, ...]:
@@ -110,9 +111,9 @@ def load(
         )
     if not path.is_file():
         raise ValueError(f"`source` must be a file that exists, got {str(path)!r}.")
-    if path.suffix == ".pt2":
+    if path.suffix == EXPORTED:
         return load_exported(path)
-    if path.suffix in _TORCHSCRIPT:
+    if path.suffix in TORCHSCRIPT:
         return load_torchscript(path, trust=trust)
     if path.suffix == ".safetensors":
         beside = path.with_suffix(".json")

@@ -30,6 +30,7 @@ from saddlepoint.runs import texts
 from saddlepoint.runs.model_words import HELP, ModelWord, is_code, parse
 from saddlepoint.runs.normalising import check_files, preparations, told_by_card
 from saddlepoint.score_models import has_gradient, scores
+from saddlepoint.suffixes import ONNX
 
 __all__ = [
     "Images",
@@ -275,7 +276,7 @@ def _found(word: ModelWord, images: Images, *, trust: bool) -> Found:
     if word.kind == "onnxruntime":
         return Found(load_session(Path(word.name)))
     if word.kind == "program":
-        onnx = Path(word.name).suffix == ".onnx"
+        onnx = Path(word.name).suffix == ONNX
         path = Path(word.name)
         return Found(load_onnx(path) if onnx else networks.load(path, trust=trust))
     tensors = parameters(Path(word.parameters)) if word.parameters else None

@@ -17,12 +17,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal, final
 
+from saddlepoint.suffixes import ONNX, PARAMETERS, PROGRAMS, TORCHSCRIPT
+
 __all__ = [
     "CARD",
     "HELP",
     "NETWORK",
-    "PARAMETERS",
-    "PROGRAMS",
     "ModelWord",
     "check_there",
     "default_data",
@@ -45,13 +45,6 @@ NETWORK = "model.safetensors"
 
 CARD = "model.json"
 """What is said about them."""
-
-PARAMETERS = (".safetensors", ".pt", ".pth")
-"""Suffixes of files with parameters."""
-
-_TORCHSCRIPT = (".ts", ".torchscript")
-PROGRAMS = (".pt2", ".onnx", *_TORCHSCRIPT)
-"""Suffixes of files that hold a network and its parameters."""
 
 _ZOOS = ("timm", "torchvision", "hf")
 
@@ -113,7 +106,7 @@ class ModelWord:
             >>> parse("w.pt:nets.py:big").risk, parse("timm:resnet18").risk
             ('runs code', '')
         """
-        if self.kind == "code" or Path(self.name).suffix in _TORCHSCRIPT:
+        if self.kind == "code" or Path(self.name).suffix in TORCHSCRIPT:
             return "runs code"
         remote = self.kind == "hf" and not Path(self.name).expanduser().is_dir()
         return "downloads" if self.pretrained or remote else ""
@@ -133,7 +126,7 @@ def parse(text: str) -> ModelWord:
     prefix, _, inner = text.partition(":")
     if prefix == "scores" and inner and not inner.startswith(("scores:", "onnxruntime:")):
         return replace(parse(inner), scores=True)
-    if prefix == "onnxruntime" and Path(inner).suffix == ".onnx":
+    if prefix == "onnxruntime" and Path(inner).suffix == ONNX:
         return ModelWord("onnxruntime", inner, scores=True)
     if prefix in ("scores", "onnxruntime"):
         raise ValueError(_refusal(text))

@@ -1,4 +1,4 @@
-"""The order of a run, once for all kinds: load, assemble, look, record, examine, open, work.
+"""The order of a run, once for all kinds: load, assemble, look, record, examine, open, work; then it is drawn.
 
 A command makes a task of its settings, and `carried_out` takes it from station to station. Whoever watches is
 told where it is, and decides what an error there means.
@@ -43,7 +43,7 @@ __all__ = [
     "worked",
 ]
 
-Station = Literal["load", "assemble", "look", "record", "examine", "open", "work"]
+Station = Literal["load", "assemble", "look", "record", "examine", "open", "work", "draw"]
 Download = Callable[[str, int, int], None]
 S = TypeVar("S", AttackSettings, EvaluateSettings, TrainSettings)
 P = TypeVar("P", AttackSettings, EvaluateSettings)
@@ -53,7 +53,10 @@ class Onlooker(Protocol):
     """Who is told how a run goes on, and says what an error means; what it does not define does nothing."""
 
     def at(self, station: Station) -> AbstractContextManager[Any]:
-        """Around a station; gives what is told of the progress of downloads or of the work, or None."""
+        """Around a station; gives what is told of the progress of downloads or of the work, or None.
+
+        At "draw" are only experiments, which draw the pages of their runs themselves.
+        """
         del station
         return nullcontext()
 

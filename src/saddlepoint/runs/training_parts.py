@@ -23,12 +23,13 @@ from saddlepoint.models.loading import fill, parameters
 from saddlepoint.models.wrapping import Wrapped
 from saddlepoint.runs.fitting import check_classes
 from saddlepoint.runs.materials import Images, has_splits, load_images, load_models
-from saddlepoint.runs.model_words import CARD, NETWORK, PARAMETERS, PROGRAMS, parse
+from saddlepoint.runs.model_words import CARD, NETWORK, parse
 from saddlepoint.runs.normalising import told_by_card
 from saddlepoint.runs.preparing import device_of
 from saddlepoint.runs.record import SEEN
 from saddlepoint.runs.refusals import ANSWERS
 from saddlepoint.runs.settings import EvaluateSettings, TrainSettings
+from saddlepoint.suffixes import PARAMETERS, PROGRAMS
 
 __all__ = [
     "architecture_of",
