@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
 
 from commands import after, inside
 from run_factory import make_evaluation, make_run
-from saddlepoint import report
+from saddlepoint import report, runs
 from saddlepoint.runs import drawn as room
 from saddlepoint.runs.drawn import DRAWN, not_drawn, write_drawn
 
@@ -57,6 +58,24 @@ def test_what_an_earlier_version_has_drawn_is_replaced(evaluation: Path) -> None
     write_drawn(evaluation, {name: text[: 2 * len(text) // 3] for name, text in drawn.items()})
     report.write_report(evaluation)
     assert {name: (evaluation / name).read_bytes() for name in FILES} == drawn
+
+
+def test_what_was_drawn_before_digests_were_kept_is_made_known_by_a_report(
+    evaluation: Path, tmp_path: Path
+) -> None:
+    folder = tmp_path / "old"
+    shutil.copytree(evaluation, folder)
+    (folder / DRAWN).unlink()
+    before = {path.name: path.read_bytes() for path in folder.iterdir()}
+    run = runs.Run.read(folder)
+    told = f"'table.*', which no run there has written; `saddlepoint report {folder}` makes known"
+    with pytest.raises(ValueError, match=told), runs.opened(run, folder, overwrite=True):
+        pass
+    assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
+    report.write_report(folder)
+    with runs.opened(run.but(status="running"), folder, overwrite=True) as execution:
+        assert not (folder / "table.csv").exists()
+        execution.update(status="complete")
 
 
 def test_tables_are_known_wherever_the_drawing_was_stopped(

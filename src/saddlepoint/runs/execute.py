@@ -19,7 +19,7 @@ from torch import Tensor
 
 from saddlepoint.evaluation import Page
 from saddlepoint.files import read_tensors, remove_unfinished, write_tensors
-from saddlepoint.runs.drawn import not_drawn
+from saddlepoint.runs.drawn import DRAWN, not_drawn
 from saddlepoint.runs.metrics import Metrics
 from saddlepoint.runs.reading import digest_of, finished
 from saddlepoint.runs.record import EVALUATE, RECORD, ROW_NOUNS, SEEN, TENSORS, Run, Status
@@ -295,9 +295,9 @@ def _open(run: Run, folder: Path, resume: bool, overwrite: bool) -> Execution:
         return Execution(same, folder, store, resumed=True)
     check_free(folder, overwrite=overwrite)
     old = Run.read(folder)
-    # Only what is complete is drawn.
-    foreign = not_drawn(folder, old.drawn) if old.status == "complete" else old.drawn
-    check_foreign(foreign, folder)
+    complete = old.status == "complete"  # only what is complete is drawn
+    foreign = not_drawn(folder, old.drawn) if complete else old.drawn
+    check_foreign(foreign, folder, early=complete and not (folder / DRAWN).exists())
     check_foreign([name for name in run.files if name not in old.files], folder)
     old.remove(folder)
     store.clear()

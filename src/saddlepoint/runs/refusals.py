@@ -52,13 +52,20 @@ def check_free(folder: Path, *, resume: bool = False, overwrite: bool = False) -
         )
 
 
-def check_foreign(names: Sequence[str], folder: Path) -> None:
-    """Refuse to write over files that no run has written; a link is one, wherever it leads."""
+def check_foreign(names: Sequence[str], folder: Path, *, early: bool = False) -> None:
+    """Refuse to write over files that no run has written; a link is one, wherever it leads.
+
+    Args:
+        names: Of files that are not known to be of a run.
+        folder: Where they would be.
+        early: Whether a version may have drawn them that did not write down what it drew.
+    """
     foreign = [name for name in names if os.path.lexists(folder / name)]
+    known = f"`saddlepoint report {folder}` makes known what an early version has drawn; else "
     if foreign:
         raise ValueError(
-            f"`--out` must not hold files that a run would write over, got {foreign[0]!r} in "
-            f"{str(folder)!r}, which no run there has written; choose another folder."
+            f"`--out` must not hold files that a run would write over, got {foreign[0]!r} in {str(folder)!r}, "
+            f"which no run there has written; {known if early else ''}choose another folder."
         )
 
 
