@@ -84,6 +84,21 @@ def test_aimed_restarts_find_the_class_that_the_margin_does_not_follow(
         assert (result.nearest["linf"] > 0.26).all()
 
 
+def test_an_aimed_restart_counts_whatever_wrong_class_it_meets() -> None:
+    """The margin to class 1 leads down, and it wins above: on the way to class 2, which never does."""
+
+    def model(images: Tensor) -> Tensor:
+        mean = images.flatten(1).mean(dim=1, keepdim=True)
+        surprise = torch.where(mean > 0.6, 1.0, -0.05 - 0.1 * mean)
+        return torch.cat([0 * mean, surprise, 0.5 * mean - 0.75, 0 * mean - 9], dim=1)
+
+    x, y = torch.full((3, 1, 2, 2), 0.5), torch.zeros(3, dtype=torch.long)
+    for aimed, broken in ((0, 0), (1, 3)):
+        suite = {math.inf: [OurAttack(steps=10, aimed=aimed)]}
+        result = robust_accuracy(model, x, y, {"linf": sp.linf(0.15)}, suite)
+        assert int((~result.still_right("linf")).sum()) == broken
+
+
 def test_aimed_restarts_lose_nothing_and_do_not_depend_on_the_batch() -> None:
     x, y = sp.data.sample("mnist", 48)
     model, threat = sp.models.load("mnist-eat"), {"linf": sp.linf(0.3)}

@@ -32,7 +32,8 @@ class OurAttack(Brief, AbstractAttack):
         steps: Per restart.
         restarts: The first from zero, the others from random points, for images that are not fooled yet.
         aimed: Then so many restarts from zero, each aimed at one class: the second most likely of the wrong
-            ones, the third, and so on. The margin follows the most likely one, and others may be nearer.
+            ones, the third, and so on. The margin follows the most likely one, and others may be nearer. Only
+            the loss is aimed: whatever wrong class an iterate meets breaks the image.
 
     Example:
         >>> OurAttack("attack", steps=20).restarts
@@ -48,7 +49,7 @@ class OurAttack(Brief, AbstractAttack):
     def run(self, target: Target) -> Tensor:
         """The best iterates."""
         left = torch.arange(len(target.x), device=target.x.device)
-        result = self._attack(target, left, target.y, self.restarts)
+        result = self._attack(target, left, None, self.restarts)
         found, left = result.adversarial, left[~result.success]
         if not self.aimed or not len(left):
             return found
@@ -56,7 +57,7 @@ class OurAttack(Brief, AbstractAttack):
             scores = target.model(target.x[left]).scatter(1, target.y[left].unsqueeze(1), -math.inf)
         wrong = scores.argsort(dim=1, descending=True, stable=True)[:, :-1]  # the last is the label
         for rank in range(1, min(1 + self.aimed, wrong.shape[1])):
-            result = self._attack(target, left, wrong[:, rank], 1, targeted=True)
+            result = self._attack(target, left, wrong[:, rank], 1)
             found[left[result.success]] = result.adversarial[result.success]
             left, wrong = left[~result.success], wrong[~result.success]
             if not len(left):
@@ -64,11 +65,14 @@ class OurAttack(Brief, AbstractAttack):
         return found
 
     def _attack(
-        self, target: Target, rows: Tensor, labels: Tensor, restarts: int, *, targeted: bool = False
+        self, target: Target, rows: Tensor, aims: Tensor | None, restarts: int
     ) -> AttackResult:
-        """Some of the images, (n,), away from their labels, (n,), or towards them."""
-        problem = Ensemble([target.model], target.x[rows], labels)
+        """Some of the images, (n,), away from their labels, by way of classes that the loss aims at, (n,)."""
+        problem = Ensemble([target.model], target.x[rows], target.y[rows])
         problem.rows = target.rows.to(target.x.device)[rows]
+        if aims is not None:
+            problem = problem.aim_at(aims.unsqueeze(1))
+            problem.lenient = True
         return attack_unchecked(
             problem,
             target.ball,
@@ -77,7 +81,7 @@ class OurAttack(Brief, AbstractAttack):
             restarts=restarts,
             batch_size=len(rows),
             seed=target.seed,
-            targeted=targeted,
+            targeted=problem.aimed,
             precisions=target.precisions,
         )
 

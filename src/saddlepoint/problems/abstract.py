@@ -30,6 +30,8 @@ class AbstractProblem(ABC):
         names: One short name per domain, for reports.
         seed: Of the random draws.
         aimed: Whether `labels` are classes to reach and `truth` is something else, see `aim_at`.
+        lenient: Whether, of a problem that is `aimed`, every class but `truth` fools, and `labels` only lead
+            the loss.
         levels: Grey levels to which perturbed images are rounded before any model sees them; none by default.
 
     Example:
@@ -64,6 +66,7 @@ class AbstractProblem(ABC):
     names: tuple[str, ...]
     seed: int = 0
     aimed: bool = False
+    lenient: bool = False
     levels: int | None = None
 
     @abstractmethod
@@ -105,6 +108,10 @@ class AbstractProblem(ABC):
     def truth(self) -> Tensor:
         """True classes, (B, K): `labels`, unless those are predicted, or aimed at."""
         return self.labels if self._truth is None else self._truth
+
+    def goal(self, targeted: bool) -> tuple[Tensor, bool]:
+        """What verdicts compare answers with, (B, K), and whether it is to be reached or to be left."""
+        return (self.truth, False) if self.lenient else (self.labels, targeted)
 
     def __len__(self) -> int:
         return self.labels.shape[0]

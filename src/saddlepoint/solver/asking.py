@@ -85,12 +85,13 @@ def _one(
     targeted: bool,
 ) -> Answers:
     """One domain, (n,) each."""
-    labels = problem.labels[:, domain : domain + 1]
+    goal, reached = problem.goal(targeted)
+    labels, goal = (each[:, domain : domain + 1] for each in (problem.labels, goal))
     total = torch.zeros(len(delta), dtype=delta.dtype, device=delta.device)
     hit, known = torch.ones_like(total, dtype=torch.bool), torch.ones_like(total, dtype=torch.bool)
     for draw in draws:
         logits = problem.domain_logits(delta, domain, draw).unsqueeze(1)
         total += function(logits, labels).squeeze(1) / len(draws)
-        hit &= fooled(logits, labels, targeted=targeted).squeeze(1)
+        hit &= fooled(logits, goal, targeted=reached).squeeze(1)
         known &= finite(logits).squeeze(1)
     return Answers(total, hit, known & total.isfinite())

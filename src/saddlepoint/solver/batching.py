@@ -145,7 +145,8 @@ def _judge(problem: AbstractProblem, result: AttackResult, loss: Loss, setup: Pl
     numbers = finite(logits) & losses.isfinite()
     watch.values(problem, result.delta, numbers, step=len(result.history.losses) - 1)
     watch.check()
-    verdict = is_fooled(logits, problem.labels, targeted=targeted)
+    goal, reached = problem.goal(targeted)
+    verdict = is_fooled(logits, goal, targeted=reached)
     if problem.random or setup.precisions.low:  # other answers than on the way are to be expected
         return replace(result, losses=losses, fooled=verdict)
     check_again(problem, logits, result.fooled, verdict)

@@ -116,10 +116,11 @@ def _confirmed(
     if len(rows) == 0:
         return point
     few, verdict = problem.take(rows), point.fooled.clone()
+    goal, reached = few.goal(targeted)
     with torch.no_grad():
         for draw in draws:
             logits = few.logits(delta[rows], draw)
-            verdict[rows] &= fooled(logits, few.labels, targeted=targeted)
+            verdict[rows] &= fooled(logits, goal, targeted=reached)
     spent = torch.full_like(problem.rows, len(draws))
     spent[rows] += len(draws)
     return replace(point, fooled=verdict, spent=spent)
@@ -133,7 +134,7 @@ def _at_once(
     targeted: bool,
 ) -> Evaluation:
     """One graph of all domains."""
-    samples = problem.samples
+    samples, (goal, reached) = problem.samples, problem.goal(targeted)
     total: Tensor | None = None
     hit: Tensor | None = None
     numbers: Tensor | None = None
@@ -142,7 +143,7 @@ def _at_once(
         losses = function(logits, problem.labels)
         losses = losses if samples == 1 else losses * (1.0 / samples)
         known = finite(logits.detach())
-        broken = fooled(logits.detach(), problem.labels, targeted=targeted, known=known)
+        broken = fooled(logits.detach(), goal, targeted=reached, known=known)
         total = losses if total is None else total + losses
         hit = broken if hit is None else hit & broken
         numbers = known if numbers is None else numbers & known
@@ -172,6 +173,7 @@ def _by_domain(
     numbers = torch.ones_like(hit)
     gradients: list[Tensor] = []
     without: dict[int, None] = {}
+    goal, reached = problem.goal(targeted)
     for k in range(problem.num_domains):
         labels = problem.labels[:, k : k + 1]
         for draw in draws:
@@ -184,7 +186,7 @@ def _by_domain(
             elif differentiate:
                 gradients[k] += _gradient(value.sum(), leaf)
             losses[:, k] += value.detach()
-            hit[:, k] &= fooled(logits.detach(), labels, targeted=targeted).squeeze(1)
+            hit[:, k] &= fooled(logits.detach(), goal[:, k : k + 1], targeted=reached).squeeze(1)
             numbers[:, k] &= finite(logits.detach()).squeeze(1)
 
     def combined(weights: Tensor) -> Tensor:
