@@ -79,8 +79,9 @@ class How:
     def ask(self, model: Callable[[Tensor], object], images: Tensor) -> object:
         """What a model returns for images; it is left as it was."""
         low = self.dtype
-        autocast = nullcontext() if low is None else torch.autocast(images.device.type, dtype=low)
-        with autocast:
+        device = images.device.type
+        # A cache of parameters in fewer bits would outlive an update of them inside a user's own autocast.
+        with nullcontext() if low is None else torch.autocast(device, low, cache_enabled=False):
             if not self.filters:
                 return model(images)
             assert isinstance(model, nn.Module)

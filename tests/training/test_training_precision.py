@@ -57,6 +57,27 @@ def _watch(model: nn.Sequential) -> tuple[list[torch.dtype], list[torch.dtype]]:
     return training, evaluating
 
 
+def test_training_inside_a_users_autocast_is_training() -> None:
+    """Autocast would keep the first copy of the parameters in fewer bits until the user's own one ends."""
+    x, y = sp.data.sample("mnist", 8)
+    states = []
+    for around in (False, True):
+        model, other = _network().train(), _network(1)
+        optimizer = torch.optim.SGD(model.parameters(), 0.1)
+        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=around):
+            for number in range(3):
+                sp.ampgd_step(
+                    model, optimizer, x, y, THREATS, iteration=number, steps=1, precision="bfloat16"
+                )
+            train(other, [(x, y)] * 2, THREATS, epochs=1, steps=1, precision="bfloat16")
+            model.eval()
+            answers = model(x)  # the user's own question is about the parameters as they are now
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            assert torch.equal(answers if around else model(x), model(x))
+        states.append([*model.state_dict().values(), *other.state_dict().values()])
+    assert all(torch.equal(one, two) for one, two in zip(*states, strict=True))
+
+
 @pytest.mark.parametrize("step", STEPS)
 def test_steps_compute_in_bfloat16_and_keep_parameters_in_float32(step: Callable[..., Any]) -> None:
     x, y = sp.data.sample("mnist", 8)
