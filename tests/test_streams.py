@@ -65,3 +65,9 @@ def test_the_global_generator_is_left_alone() -> None:
     before = torch.random.get_rng_state()
     streams.normal(0, torch.arange(3), 0, 5)
     assert torch.equal(torch.random.get_rng_state(), before)
+
+
+def test_several_streams_at_once_are_those_one_by_one():
+    rows, numbers = torch.tensor([4, 0, 90]), [0, 7, streams.SEARCH + (3 << 32) + 5]
+    one_by_one = [streams.uniform(-2, rows, number, 5) for number in numbers]
+    assert torch.equal(streams.uniforms(-2, rows, numbers, 5), torch.stack(one_by_one))

@@ -12,10 +12,12 @@ from typing import Any
 import pytest
 import torch
 from benchmarks import quick
-from torch import Tensor
+from torch import Tensor, nn
 
 import saddlepoint as sp
-from saddlepoint.evaluation import OurAttack, robust_accuracy
+from saddlepoint.evaluation import AbstractAttack, OurAttack, Target, robust_accuracy
+from saddlepoint.evaluation.ledger import batches_of
+from saddlepoint.evaluation.ours import RandomSearch
 from saddlepoint.evaluation.suites import attacks_for
 from saddlepoint.solver.search import random_search
 
@@ -37,7 +39,8 @@ def test_rows_whose_margin_does_not_halve_are_given_up() -> None:
 
     x = torch.stack([torch.full((1, 8, 8), 0.8), torch.full((1, 8, 8), 0.12)])
     y, rows = torch.tensor([0, 0]), torch.arange(2)
-    found = random_search(brightness, x, y, 0.1, queries=90, seed=1, rows=rows, patience=60)
+    patience = ((60, 0.5), (120, 0.25))
+    found = random_search(brightness, x, y, 0.1, queries=90, seed=1, rows=rows, patience=patience)
     assert [len(means) for means in asked] == [2] * 60 + [1] * 30
     assert all(means[0] < 0.3 for means in asked[60:])  # the one that was bright is not asked again
     assert found[1].mean() < 0.06
@@ -45,7 +48,8 @@ def test_rows_whose_margin_does_not_halve_are_given_up() -> None:
     random_search(brightness, x, y, 0.1, queries=90, seed=1, rows=rows)
     assert [len(means) for means in asked] == [2] * 90
     asked.clear()  # within 0.08 the margin of 0.12 can halve, and not again
-    random_search(brightness, x[1:], y[1:], 0.08, queries=200, seed=1, rows=rows[1:], patience=60)
+    few = {"seed": 1, "rows": rows[1:], "patience": patience}
+    random_search(brightness, x[1:], y[1:], 0.08, queries=200, **few)
     assert len(asked) == 120
 
 
@@ -203,3 +207,34 @@ def test_the_benchmark_loads_models_as_the_command_line_does(
     quick.main([*words, "--store", str(store), "--page", str(page)])
     assert asked == [(2, False), (3, False), (3, True)]  # the first is not kept
     assert "| A, linf 0.1 | 6 |" in page.read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("size", [1, 2, 7, 64])
+@pytest.mark.parametrize("count", [0, 1, 2, 3, 20, 65, 128, 279])
+def test_even_batches_hold_every_row_once_and_none_is_empty(count: int, size: int) -> None:
+    batches = batches_of(torch.arange(count), size, even=True)
+    lengths = [len(batch) for batch in batches]
+    assert [row for batch in batches for row in batch.tolist()] == list(range(count))
+    assert all(0 < length <= size for length in lengths)
+    assert not lengths or max(lengths) - min(lengths) <= 1
+    assert len(lengths) <= 1 or len(lengths) % 2 == 0 or len(lengths) == count
+
+
+def test_random_search_takes_more_images_at_once_than_attacks_that_keep_graphs() -> None:
+    shown: dict[str, list[int]] = {"attack": [], "search": []}
+    model = nn.Sequential(nn.Flatten(), nn.Linear(4, 2)).eval()
+
+    def noted(attack: OurAttack | RandomSearch) -> AbstractAttack:
+        class Noted(AbstractAttack):
+            name, independent, at_once = attack.name, attack.independent, attack.at_once
+
+            def run(self, target: Target) -> Tensor:
+                shown[self.name].append(len(target.x))
+                return target.x
+
+        return Noted()
+
+    x = torch.rand(40, 1, 2, 2, generator=torch.Generator().manual_seed(0))
+    y, suite = model(x).argmax(dim=1), {math.inf: [noted(OurAttack()), noted(RandomSearch())]}
+    robust_accuracy(model, x, y, {"linf": sp.linf(0.1)}, suite, batch_size=8)
+    assert shown == {"attack": [7, 7, 7, 7, 6, 6], "search": [20, 20]}

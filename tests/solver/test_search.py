@@ -8,10 +8,12 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from saddlepoint import data, models
+from saddlepoint import data, models, streams
 from saddlepoint.evaluation import robust_accuracy
 from saddlepoint.evaluation.ours import OurAttack, RandomSearch
+from saddlepoint.problems import Ensemble
 from saddlepoint.projections import LpBall
+from saddlepoint.solver.proposals import squares
 from saddlepoint.solver.schedule import Schedule
 from saddlepoint.solver.search import random_search
 
@@ -30,6 +32,70 @@ class Steps(nn.Module):
 @pytest.fixture(scope="module")
 def digits() -> tuple[Tensor, Tensor]:
     return data.sample("mnist", limit=40)
+
+
+def _by_hand(
+    problem: Ensemble, ball: LpBall, delta: Tensor, share: float, seed: int, stream: int
+) -> Tensor:
+    """A proposal for p = inf or 2, row by row and entry by entry."""
+    images = delta if delta.dim() > 2 else delta.reshape(len(delta), 1, 1, -1)
+    low, high = problem.lower.reshape(images.shape), problem.upper.reshape(images.shape)
+    found = images.clone()
+    for number, row in enumerate(problem.rows):
+        draws = streams.uniform(seed, row[None], stream, 3 + images.shape[1])[0]
+        lines, columns = (
+            (high[number] > low[number]).any(dim=0).any(dim=axis).nonzero().flatten().tolist()
+            for axis in (1, 0)
+        )
+        tall, wide = lines[-1] - lines[0] + 1, columns[-1] - columns[0] + 1
+        area = share * tall * wide
+        side = max(1, round(math.sqrt(area) if tall > 1 else area))
+        side_tall, side_wide = min(side, tall), min(side, wide)
+        top = lines[0] + int(draws[0] * (tall - side_tall + 1))
+        left = columns[0] + int(draws[1] * (wide - side_wide + 1))
+        square = torch.zeros_like(images[0], dtype=torch.bool)
+        square[:, top : top + side_tall, left : left + side_wide] = True
+        signs = torch.where(draws[3:] > 0.5, 1.0, -1.0).reshape(-1, 1, 1)
+        eps = float(torch.as_tensor(ball.eps).expand(len(delta))[number])
+        if ball.p == math.inf:
+            for sign in (1, -1):
+                end = (sign * signs * eps).expand_as(images[number])
+                end = end.maximum(low[number]).minimum(high[number])
+                found[number] = torch.where(square, end, images[number])
+                if not torch.equal(found[number], images[number]):
+                    break
+        else:
+            push = square * signs
+            moved = images[number] + push * (draws[2] ** 2 / push.norm()) * eps
+            bounds = (low[number][None], high[number][None])
+            found[number] = LpBall(2, eps).project(moved[None], *bounds)[0]
+    return found.reshape(delta.shape)
+
+
+@pytest.mark.parametrize("p", [2, math.inf])
+@pytest.mark.parametrize("shape", [(5, 3, 7, 9), (5, 8)])
+def test_squares_are_what_they_are_by_hand(shape: tuple[int, ...], p: float) -> None:
+    """Also where a part of an image cannot move, rows have radii of their own, and some have left."""
+    generator = torch.Generator().manual_seed(0)
+    x = torch.rand(shape, generator=generator)
+    problem = Ensemble([nn.Identity()], x, torch.zeros(5, dtype=torch.long))
+    problem.lower[1, ..., :4] = problem.upper[1, ..., :4] = 0.0
+    ball = LpBall(p, torch.linspace(0.1, 0.5, 5))
+    shares, numbers = [0.4, 0.1, 0.02, 0.4], [11, 12, 13, 1 << 44]
+    drawn = squares(problem, ball, shares, 3, numbers)
+    delta = torch.zeros(shape)
+    for number, share in enumerate(shares):
+        if number == 2:
+            few = torch.tensor([0, 1, 4])
+            problem, ball, delta = problem.take(few), ball.take(few), delta[few]
+            drawn = drawn.take(few)
+        moved = drawn.propose(number, problem, ball, delta)
+        expected = _by_hand(problem, ball, delta, share, 3, numbers[number])
+        assert (moved - expected).abs().max() <= (0 if p == math.inf else 1e-6)
+        assert (moved != delta).flatten(1).any(dim=1).all()
+        again = drawn.propose(number, problem, ball, moved)  # to where it is: to the other end
+        assert p == 2 or (again != moved).flatten(1).any(dim=1).all()
+        delta = moved
 
 
 class TestRandomSearch:

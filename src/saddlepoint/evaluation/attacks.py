@@ -9,7 +9,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import final
+from typing import ClassVar, final
 
 import numpy as np
 from torch import Tensor, nn
@@ -159,6 +159,9 @@ class AbstractAttack(ABC):
     Attributes:
         name: In tables, such as "pgd".
         minimal: Whether it looks for the nearest adversarial image, whatever the radius.
+        independent: Whether a row's result does not depend on the batch it is in, so that batches may be
+            divided evenly.
+        at_once: How many times the batch size it is given: more than one where no graph is kept.
 
     Example:
         >>> import torch
@@ -179,6 +182,8 @@ class AbstractAttack(ABC):
 
     name: str
     minimal: bool = False
+    independent: ClassVar[bool] = False
+    at_once: ClassVar[int] = 1
 
     @property
     def calls(self) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -273,11 +274,24 @@ def _shared(ledger: Ledger | None) -> SharedLedger | None:
     return None
 
 
-def batches_of(rows: Tensor, size: int) -> tuple[Tensor, ...]:
+def batches_of(rows: Tensor, size: int, *, even: bool = False) -> tuple[Tensor, ...]:
     """Rows in batches; none if there are no rows.
+
+    Args:
+        rows: (n,).
+        size: The most in a batch.
+        even: Whether batches are as large as each other, and an even number of them if there are several: two
+            processes, or four, are done at the same time. They are the same for any number of processes.
 
     Example:
         >>> [batch.tolist() for batch in batches_of(torch.arange(5), 2)], batches_of(torch.arange(0), 2)
         ([[0, 1], [2, 3], [4]], ())
+        >>> [len(batch) for batch in batches_of(torch.arange(279), 64, even=True)]
+        [47, 47, 47, 46, 46, 46]
     """
-    return tuple(rows.split(size)) if len(rows) else ()
+    if not len(rows):
+        return ()
+    count = math.ceil(len(rows) / size)
+    if not even or count == 1:
+        return tuple(rows.split(size))
+    return tuple(rows.tensor_split(min(count + count % 2, len(rows))))

@@ -77,7 +77,8 @@ def robust_accuracy(
             stay in the ledger. "note": the others go on, the result has it in `failures`, and the numbers named
             in `at_most` are upper bounds.
         every_attack: Run every attack on every correctly classified image, for tables of single attacks.
-        batch_size: Images at a time. Results of other libraries depend on it through their random numbers.
+        batch_size: Images at a time, four times as many in random search, which keeps no graph. Results of
+            other libraries depend on it through their random numbers.
         budget: Seconds for each attack under each threat. What it cut short is in `notes`; numbers are upper
             bounds, named in `at_most`, where an attack did not reach every image.
         seed: Of everything random.

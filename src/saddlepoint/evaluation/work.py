@@ -111,12 +111,13 @@ class Work:
         return int(self.todo.sum()) * self.attack.calls
 
     def batches(self, size: int) -> Iterator[tuple[Tensor, ...]]:
-        """Restart by restart the batches that are still to be attacked, as rows."""
+        """Restart by restart the batches that are still to be attacked, as rows; `size` is for gradients."""
         for restart in range(self.attack.calls):
             self.restart = restart
             left = (self.todo & ~self.broken).nonzero().flatten()
             self.done = int(self.todo.sum()) * (restart + 1) - len(left)
-            yield batches_of(left, size)
+            attack = self.attack
+            yield batches_of(left, size * attack.at_once, even=attack.independent)
 
     def add(self, rows: Tensor, page: Page) -> None:
         """Count a finished batch."""

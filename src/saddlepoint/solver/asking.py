@@ -61,16 +61,14 @@ def ask(
     """
     function = typed_loss(loss, targeted=targeted, dtype=points.dtype)
     rows, count = points.shape[:2]
-    whose = torch.arange(rows, device=points.device).repeat_interleave(count)
     flat = points.flatten(0, 1)
     draws = range(stream * problem.samples, (stream + 1) * problem.samples)
     parts: list[Answers] = []
     with torch.no_grad():
-        for part in torch.arange(len(whose), device=points.device).split(_IMAGES):
-            few = problem if len(part) == len(problem) == len(whose) else problem.take(whose[part])
-            values = [
-                _one(few, flat[part], domain, draws, function, targeted) for domain in domains
-            ]
+        for part in torch.arange(len(flat), device=points.device).split(_IMAGES):
+            few = problem if len(part) == rows == len(flat) else problem.take(part // count)
+            at = flat if len(part) == len(flat) else flat[part]
+            values = [_one(few, at, domain, draws, function, targeted) for domain in domains]
             parts.append(Answers(*(torch.stack(each, dim=1) for each in zip(*values, strict=True))))
     whole = (torch.cat(each).unflatten(0, (rows, count)) for each in zip(*parts, strict=True))
     return Answers(*whole)
@@ -92,6 +90,7 @@ def _one(
     for draw in draws:
         logits = problem.domain_logits(delta, domain, draw).unsqueeze(1)
         total += function(logits, labels).squeeze(1) / len(draws)
-        hit &= fooled(logits, goal, targeted=reached).squeeze(1)
-        known &= finite(logits).squeeze(1)
+        answered = finite(logits)
+        hit &= fooled(logits, goal, targeted=reached, known=answered).squeeze(1)
+        known &= answered.squeeze(1)
     return Answers(total, hit, known & total.isfinite())

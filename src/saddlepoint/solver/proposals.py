@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import final
 
 import torch
 from torch import Tensor
@@ -11,68 +14,119 @@ from saddlepoint import streams
 from saddlepoint.problems import AbstractProblem
 from saddlepoint.projections import LpBall
 
-__all__ = ["Frame", "frame", "propose"]
+__all__ = ["Frame", "Squares", "begin", "exchange", "frame", "squares"]
 
 Frame = tuple[Tensor, Tensor, Tensor, Tensor]
 """What `frame` says."""
 
 
-def propose(
+@final
+@dataclass(frozen=True)
+class Squares:
+    """Random squares of several proposals, for p = inf, 1 and 2.
+
+    Attributes:
+        lines, columns: Those they take, (S, n, most) each for S proposals of n rows, as numbers, the last one
+            repeated in rows that take fewer; of vectors, the one line and entries.
+        sizes: The most lines and columns that a row takes, for each proposal.
+        up: Which way each channel goes, (S, n, channels), boolean.
+        amount: How far, for p = 1 and 2, as a share of the radius, (S, n).
+        radius: Of each row, or of all, (n or 1, 1, ...).
+        ends: Where the ball and the box end below and above, (n, channels, entries) each, for p = inf.
+    """
+
+    lines: Tensor
+    columns: Tensor
+    sizes: list[list[int]]
+    up: Tensor
+    amount: Tensor
+    radius: Tensor
+    ends: tuple[Tensor, Tensor] | None
+
+    def take(self, rows: Tensor) -> Squares:
+        """Those of some rows only; `rows` are positions, (m,), int64."""
+        tables = (self.lines, self.columns, self.up, self.amount)
+        lines, columns, up, amount = (table[:, rows] for table in tables)
+        radius = self.radius[rows] if len(self.radius) > 1 else self.radius
+        ends = self.ends and (self.ends[0][rows], self.ends[1][rows])
+        return Squares(lines, columns, self.sizes, up, amount, radius, ends)
+
+    def propose(self, number: int, problem: AbstractProblem, ball: LpBall, delta: Tensor) -> Tensor:
+        """A random change of delta, (n, ...), in ball and box.
+
+        For p = inf a square goes to one end of the ball, plus or minus the radius in every channel, the other
+        one if that is where it is. For p = 1 and 2 a square is pushed up or down, by up to the radius, and the
+        projection takes from the rest what that costs.
+
+        Args:
+            number: Of the proposal, from 0.
+            problem: n rows.
+            ball: Norm and radius.
+            delta: Where to go on from, (n, ...).
+
+        Example:
+            >>> from saddlepoint.problems import Ensemble
+            >>> problem = Ensemble([torch.nn.Identity()], torch.full((1, 4, 4), 0.5), torch.tensor([0]))
+            >>> ball = LpBall(torch.inf, 0.1)
+            >>> moved = squares(problem, ball, [0.25], 0, [0]).propose(0, problem, ball, problem.zeros())
+            >>> moved.count_nonzero().item(), round(moved.abs().max().item(), 4)
+            (4, 0.1)
+        """
+        flat, up = _flat(delta), self.up[number].unsqueeze(2)
+        tall, wide = self.sizes[number]
+        lines, columns = self.lines[number, :, :tall], self.columns[number, :, :wide]
+        square = (lines.unsqueeze(2) * delta.shape[-1] + columns.unsqueeze(1)).flatten(1)
+        square = square.unsqueeze(1).expand(-1, flat.shape[1], -1)
+        if self.ends is not None:
+            low, high = (end.gather(2, square) for end in self.ends)
+            # Half of all signs would change nothing where every channel is at an end already.
+            same = flat.gather(2, square) == torch.where(up, high, low)
+            up = up ^ same.flatten(1).all(dim=1).reshape(-1, 1, 1)
+            return flat.scatter(2, square, torch.where(up, high, low)).reshape(delta.shape)
+        signs = torch.where(up, 1.0, -1.0).to(delta)
+        push = torch.zeros_like(flat).scatter(2, square, signs.expand(square.shape))
+        length = torch.linalg.vector_norm(push.flatten(1), ord=ball.p, dim=1)
+        amount = self.amount[number] / length.clamp_min(1e-30)
+        push = push.reshape(delta.shape) * _column(amount, delta) * self.radius
+        return ball._project(delta + push, problem.lower, problem.upper)
+
+
+def squares(
     problem: AbstractProblem,
     ball: LpBall,
-    delta: Tensor,
-    share: float,
+    shares: Sequence[float],
     seed: int,
-    stream: int,
-    *,
-    first: bool = False,
-    where: Frame | None = None,
-) -> Tensor:
-    """A random change of delta, (n, ...), in ball and box.
-
-    For p = inf a square goes to one end of the ball, plus or minus the radius in every channel, the other one
-    if that is where it is. For p = 1 and 2 a square is pushed up or down, by up to the radius, and the
-    projection takes from the rest what that costs. For p = 0 some of the changed entries (pixels) are
-    restored and others set to an end of the box (as in Sparse-RS, Croce et al., 2022).
+    numbers: Sequence[int],
+) -> Squares:
+    """Draw the squares of several proposals at once.
 
     Args:
         problem: n rows.
         ball: Norm and radius.
-        delta: Where to go on from, (n, ...).
-        share: Of the area that the square takes, or of the changed entries that are exchanged.
+        shares: Of the area that can move, for each proposal.
         seed: Of the rows' streams.
-        stream: Which draw.
-        first: Whether this is where the search begins: stripes for p = inf, and random signs, of full
-            length, or at as many entries as there may be, for the others.
-        where: What `frame` says of the problem, where it was asked before.
-
-    Example:
-        >>> from saddlepoint.problems import Ensemble
-        >>> problem = Ensemble([torch.nn.Identity()], torch.full((1, 4, 4), 0.5), torch.tensor([0]))
-        >>> moved = propose(problem, LpBall(torch.inf, 0.1), problem.zeros(), 0.25, 0, 0)
-        >>> moved.count_nonzero().item(), round(moved.abs().max().item(), 4)
-        (4, 0.1)
+        numbers: Of the streams, one for each proposal.
     """
-    lower, upper = problem.lower, problem.upper
-    if ball.p == 0:
-        return _exchanged(problem, ball, delta, 1.0 if first else share, seed, stream)
-    if first:
-        return ball._project(_start(ball, delta, seed, problem.rows, stream), lower, upper)
-    draws = streams.uniform(seed, problem.rows, stream, 3 + _channels(delta)).to(delta)
-    square = _squares(frame(problem) if where is None else where, delta, draws[:, :2], share)
-    signs = torch.where(_per_channel(draws[:, 3:], delta) > 0.5, 1.0, -1.0).to(delta)
-    radius = torch.as_tensor(ball.eps, dtype=delta.dtype, device=delta.device)
-    radius = radius.reshape(-1, *(1 for _ in delta.shape[1:]))
+    like, ends = problem.lower, None
+    draws = streams.uniforms(seed, problem.rows, numbers, 3 + _channels(like)).to(like)
+    radius = _column(torch.as_tensor(ball.eps, dtype=like.dtype, device=like.device), like)
     if ball.p == math.inf:
-        trial = torch.where(square, _within(signs * radius, lower, upper), delta)
-        # Half of all signs would change nothing where every channel is at an end already.
-        same = (trial == delta).flatten(1).all(dim=1).reshape(-1, *(1 for _ in delta.shape[1:]))
-        return torch.where(same & square, _within(-signs * radius, lower, upper), trial)
-    push = (square * signs).to(delta)
-    length = torch.linalg.vector_norm(push.flatten(1), ord=ball.p, dim=1)
-    amount = draws[:, 2] ** 2 / length.clamp_min(1e-30)
-    push = push * amount.reshape(-1, *(1 for _ in delta.shape[1:])) * radius
-    return ball._project(delta + push, lower, upper)
+        low, high = (_within(side, like, problem.upper) for side in (-radius, radius))
+        ends = (_flat(low), _flat(high))
+    lines, columns, sizes = _places(frame(problem), draws, shares)
+    up, amount = draws[..., 3:] > 0.5, draws[..., 2] ** 2
+    return Squares(lines, columns, sizes, up, amount, radius, ends)
+
+
+def begin(problem: AbstractProblem, ball: LpBall, delta: Tensor, seed: int, stream: int) -> Tensor:
+    """Where the search begins, (n, ...): stripes for p = inf, and random signs, of full length, for p = 1, 2.
+
+    For p = 0 they are at as many entries as there may be.
+    """
+    if ball.p == 0:
+        return exchange(problem, ball, delta, 1.0, seed, stream)
+    start = _start(ball, delta, seed, problem.rows, stream)
+    return ball._project(start, problem.lower, problem.upper)
 
 
 def _start(ball: LpBall, delta: Tensor, seed: int, rows: Tensor, stream: int) -> Tensor:
@@ -96,10 +150,19 @@ def _start(ball: LpBall, delta: Tensor, seed: int, rows: Tensor, stream: int) ->
     return full
 
 
-def _exchanged(
+def exchange(
     problem: AbstractProblem, ball: LpBall, delta: Tensor, share: float, seed: int, stream: int
 ) -> Tensor:
-    """Another choice of the changed entries, or pixels: a share of them, at least one."""
+    """For p = 0, another choice of the changed entries, or pixels: a share of them, at least one.
+
+    Some are restored and others set to an end of the box (as in Sparse-RS, Croce et al., 2022).
+
+    Example:
+        >>> from saddlepoint.problems import Ensemble
+        >>> problem = Ensemble([torch.nn.Identity()], torch.full((1, 4, 4), 0.5), torch.tensor([0]))
+        >>> exchange(problem, LpBall(0, 3), problem.zeros(), 1.0, 0, 0).count_nonzero().item()
+        3
+    """
     flat = delta.flatten(2) if ball.unit == "pixel" else delta.flatten(1).unsqueeze(1)
     lower, upper = (
         bound.expand_as(delta).reshape(flat.shape) for bound in (problem.lower, problem.upper)
@@ -137,11 +200,6 @@ def _channels(x: Tensor) -> int:
     return x.shape[1:-2].numel() if x.dim() > 2 else 1
 
 
-def _per_channel(numbers: Tensor, x: Tensor) -> Tensor:
-    """Numbers (n, channels) to go with images (n, ..., height, width) or (n, size)."""
-    return numbers.reshape(len(numbers), *x.shape[1:-2], 1, 1) if x.dim() > 2 else numbers
-
-
 def frame(problem: AbstractProblem) -> Frame:
     """The rectangle around all that can move: its first line and column, its height and width, (n, 1) each.
 
@@ -166,19 +224,28 @@ def frame(problem: AbstractProblem) -> Frame:
     return top, left, tall, wide
 
 
-def _squares(where: Frame, x: Tensor, draws: Tensor, share: float) -> Tensor:
-    """Where a square of this share of what can move is, (n, 1, ..., height, width); of a vector, a stretch."""
+def _places(
+    where: Frame, draws: Tensor, shares: Sequence[float]
+) -> tuple[Tensor, Tensor, list[list[int]]]:
+    """The lines and columns of squares of these shares of what can move, and their sizes, see `Squares`."""
     top, left, height, width = where
+    share = torch.tensor(shares, dtype=torch.float64, device=draws.device).reshape(-1, 1, 1)
     area = share * height.double() * width
     side = torch.where(height > 1, area.sqrt(), area).round().long().clamp_min(1)
-    tall, wide = torch.minimum(side, height), torch.minimum(side, width)
-    top = top + (draws[:, :1] * (height - tall + 1)).long()
-    left = left + (draws[:, 1:] * (width - wide + 1)).long()
-    size = x.shape[-2:] if x.dim() > 2 else (1, x.shape[-1])
-    line, column = (torch.arange(length, device=x.device) for length in size)
-    lines = (line >= top) & (line < top + tall)
-    columns = (column >= left) & (column < left + wide)
-    if x.dim() <= 2:
-        return columns
-    ones = (1 for _ in x.shape[1:-2])
-    return (lines[:, :, None] & columns[:, None, :]).reshape(len(x), *ones, *size)
+    sizes = torch.stack([torch.minimum(side, height), torch.minimum(side, width)])
+    most = sizes.amax(dim=(2, 3)).T.tolist()
+    places = []
+    for axis, (first, length) in enumerate(((top, height), (left, width))):
+        begins = first + (draws[..., axis, None] * (length - sizes[axis] + 1)).long()
+        steps = torch.arange(max(size[axis] for size in most), device=draws.device)
+        places.append(begins + torch.minimum(steps, sizes[axis] - 1))
+    return places[0], places[1], most
+
+
+def _flat(x: Tensor) -> Tensor:
+    """Images or vectors as (n, channels, entries)."""
+    return x.reshape(len(x), _channels(x), -1)
+
+
+def _column(values: Tensor, like: Tensor) -> Tensor:
+    return values.reshape(-1, *(1 for _ in like.shape[1:]))

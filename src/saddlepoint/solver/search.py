@@ -15,13 +15,18 @@ from saddlepoint.losses import Loss, cw_margin
 from saddlepoint.problems import AbstractProblem, Ensemble, Model
 from saddlepoint.projections import LpBall
 from saddlepoint.solver.asking import ask
-from saddlepoint.solver.proposals import Frame, frame, propose
+from saddlepoint.solver.proposals import Squares, begin, exchange, squares
 
-__all__ = ["Objective", "Search", "objective", "random_search"]
+__all__ = ["Objective", "Patience", "Search", "objective", "random_search"]
 
+
+_DRAWN = 32  # proposals whose squares are drawn at once
 
 Objective = Literal["soft", "worst", "clipped"]
 """What random search lowers, see `objective`."""
+
+Patience = tuple[tuple[int, float], ...]
+"""When rows are given up, see `Search`."""
 
 
 def objective(losses: Tensor, kind: Objective = "soft") -> Tensor:
@@ -43,6 +48,39 @@ def objective(losses: Tensor, kind: Objective = "soft") -> Tensor:
 
 
 @final
+@dataclass
+class _Open:
+    """Rows that are still looked at, n of B.
+
+    Attributes:
+        rows: Which they are, (n,).
+        problem, ball: Of these rows.
+        delta: The best of each so far, (n, ...).
+        value: The objective there, (n,).
+        first: What it was at the first proposal, (n,).
+        block: Numbers of the proposals whose squares are drawn.
+        squares: Those.
+    """
+
+    rows: Tensor
+    problem: AbstractProblem
+    ball: LpBall
+    delta: Tensor
+    value: Tensor
+    first: Tensor
+    block: range = range(0)
+    squares: Squares | None = None
+
+    def keep(self, stay: Tensor) -> None:
+        """Go on with some rows only; `stay` is boolean, (n,)."""
+        few = stay.nonzero().flatten()
+        self.problem, self.ball = self.problem.take(few), self.ball.take(few)
+        tables = (self.rows, self.delta, self.value, self.first)
+        self.rows, self.delta, self.value, self.first = (table[few] for table in tables)
+        self.squares = self.squares and self.squares.take(few)
+
+
+@final
 @dataclass(frozen=True)
 class Search:
     """How to look.
@@ -53,8 +91,8 @@ class Search:
         seed: Of the rows' streams.
         stream: Which search of the rows.
         targeted: Whether labels are classes to reach.
-        patience: After so many proposals a row whose worst loss has not fallen to half of what it was at the
-            first is given up, and after twice as many if not to a quarter; None gives up none.
+        patience: Pairs of a number of proposals and a share: a row whose value has not fallen to this share of
+            what it was at the first is given up after so many.
         kind: What falls, see `objective`.
         shown: What is made of a proposal before anybody sees it.
     """
@@ -64,7 +102,7 @@ class Search:
     seed: int = 0
     stream: int = 0
     targeted: bool = False
-    patience: int | None = None
+    patience: Patience = ()
     kind: Objective = "soft"
     shown: Callable[[Tensor, LpBall, AbstractProblem], Tensor] | None = None
 
@@ -93,48 +131,62 @@ class Search:
             Where each row has come, (n, ...), which fools every domain if any proposal did; and how many
             proposals the domains were shown, (n,).
         """
-        delta, value, spent = (
-            delta.clone(),
-            objective(losses, self.kind),
-            torch.zeros_like(problem.rows),
-        )
-        first = value.clone()
-        open_, domains = torch.ones_like(spent, dtype=torch.bool), range(problem.num_domains)
-        few, few_ball, where = problem, ball, frame(problem)
-        for number in numbers:
-            if self.patience is not None and number in (self.patience, 2 * self.patience):
-                open_ &= value <= first / (2 if number == self.patience else 4)
-            left = open_.nonzero().flatten()
-            if len(left) == 0:
-                break
-            if len(left) < len(few):  # rows only leave
-                few, few_ball = problem.take(left), ball.take(left)
-                where = frame(few)
-            trial = self._trial(few, few_ball, delta[left], number, where)
-            answers = ask(few, trial.unsqueeze(1), self.loss, domains, targeted=self.targeted)
-            new, hit = (
-                objective(answers.losses.squeeze(1), self.kind),
-                answers.fooled.all(dim=2).squeeze(1),
-            )
-            # What fools everybody is better than all that does not, also where losses say otherwise.
-            taken = (new < value[left]) | hit | (number == 0)
-            delta[left[taken]], value[left[taken]] = trial[taken], new[taken]
-            if number == 0:
-                first = value.clone()
-            open_[left] = ~hit
-            spent[left] += 1
-            if finite is not None:
-                finite[left] &= answers.finite.squeeze(1)
-        return delta, spent
+        found, spent = delta.clone(), torch.zeros_like(problem.rows)
+        value, domains = objective(losses, self.kind), range(problem.num_domains)
+        rows = torch.arange(len(problem), device=delta.device)
+        here, patience = _Open(rows, problem, ball, delta, value, value), dict(self.patience)
 
-    def _trial(
-        self, problem: AbstractProblem, ball: LpBall, delta: Tensor, number: int, where: Frame
-    ) -> Tensor:
-        share = 0.4 * 200 ** -math.sqrt(number / max(self.total, 1))
-        stream = streams.SEARCH + (self.stream << 32) + number
-        first = number == 0
-        trial = propose(problem, ball, delta, share, self.seed, stream, first=first, where=where)
+        def leave(gone: Tensor, shown: int) -> None:
+            found[here.rows], spent[here.rows] = here.delta, shown
+            here.keep(~gone)
+
+        for shown, number in enumerate(numbers):
+            if number in patience:
+                leave(~(here.value <= here.first * patience[number]), shown)
+            if not len(here.rows):
+                return found, spent
+            trial = self._trial(here, number, numbers.stop)
+            answers = ask(
+                here.problem, trial.unsqueeze(1), self.loss, domains, targeted=self.targeted
+            )
+            new = objective(answers.losses.squeeze(1), self.kind)
+            hit = answers.fooled.all(dim=2).squeeze(1)
+            # What fools everybody is better than all that does not, also where losses say otherwise.
+            taken = (new < here.value) | hit | (number == 0)
+            where = taken.reshape(-1, *(1 for _ in trial.shape[1:]))
+            here.delta = torch.where(where, trial, here.delta)
+            here.value = torch.where(taken, new, here.value)
+            if number == 0:
+                here.first = here.value
+            if finite is not None:
+                finite[here.rows] &= answers.finite.squeeze(1)
+            if bool(hit.any()):
+                leave(hit, shown + 1)
+        found[here.rows], spent[here.rows] = here.delta, len(numbers)
+        return found, spent
+
+    def _trial(self, here: _Open, number: int, stop: int) -> Tensor:
+        """The next proposal, (n, ...), of those before `stop`."""
+        problem, ball, delta, seed = here.problem, here.ball, here.delta, self.seed
+        if number == 0:
+            trial = begin(problem, ball, delta, seed, self._stream(number))
+        elif ball.p == 0:
+            share = self._share(number)
+            trial = exchange(problem, ball, delta, share, seed, self._stream(number))
+        else:
+            if here.squares is None or number not in here.block:
+                here.block = range(number, min(number + _DRAWN, stop))
+                numbers, shares = map(self._stream, here.block), map(self._share, here.block)
+                here.squares = squares(problem, ball, list(shares), seed, list(numbers))
+            trial = here.squares.propose(number - here.block.start, problem, ball, delta)
         return trial if self.shown is None else self.shown(trial, ball, problem)
+
+    def _share(self, number: int) -> float:
+        """Of the area that the square of a proposal takes, or of the changed entries that are exchanged."""
+        return float(0.4 * 200 ** -math.sqrt(number / max(self.total, 1)))
+
+    def _stream(self, number: int) -> int:
+        return streams.SEARCH + (self.stream << 32) + number
 
 
 def random_search(
@@ -146,7 +198,7 @@ def random_search(
     queries: int,
     seed: int,
     rows: Tensor,
-    patience: int | None = None,
+    patience: Patience = (),
 ) -> Tensor:
     """Look for misclassified images in a linf ball by setting squares to +-eps at random.
 
@@ -163,8 +215,8 @@ def random_search(
         queries: Images of a row that may be shown to the model; a row that is fooled stops.
         seed: Of the rows' streams.
         rows: Row numbers, (B,).
-        patience: After so many queries a row whose margin has not fallen to half of what it was at the start is
-            given up, and after twice as many if not to a quarter; None gives up none.
+        patience: Pairs of a number of queries and a share: a row whose margin has not fallen to this share of
+            what it was at the start is given up after so many.
 
     Returns:
         The image of lowest margin of every row, (B, ...), the first misclassified one if there is any.
