@@ -24,7 +24,7 @@ LINES = {
     "--images-per-patch 2 --held-out 4 --views here,anywhere --baseline average",
     "evaluate": "evaluate mnist-c --data mnist-sample --threat linf:0.1 --threat l2:1 --limit 6 --batch-size 2 "
     "--no-doctor",
-    "evaluate several": "evaluate --models mnist-a,mnist-c --data mnist-sample --threat linf:0.1 --limit 5 "
+    "evaluate several": "evaluate --models mnist-a,mnist-c --data mnist-sample --threat linf:0.1 --limit 6 "
     "--batch-size 2 --no-doctor",
     "doctor": "evaluate mnist-c --data mnist-sample --threat linf:0.1 --limit 4",
     "reproduce": "reproduce steps-mnist --limit 3",
