@@ -11,6 +11,7 @@ from pathlib import Path
 import torch
 
 from .kept import FILE, keep
+from .peers import machine
 
 ROOMS = (
     "projections",
@@ -36,7 +37,16 @@ def main(words: list[str]) -> int:
         help=f"keep the figures in this file, {FILE} if none is named, which the page shows and is written "
         "anew for",
     )
+    parser.add_argument(
+        "--codes",
+        action="store_true",
+        help="print the digests of the present code, measure nothing",
+    )
     options = parser.parse_args(words)
+    if options.codes:
+        for name, code in machine.codes((*ROOMS, "ceiling", "one_domain", "quick")).items():
+            print(f"{name:<12} {code}")
+        return 0
     rooms: list[str] = options.rooms
     known = (*ROOMS, *LONG)
     unknown = set(rooms) - set(known)
@@ -47,8 +57,8 @@ def main(words: list[str]) -> int:
     threads = torch.get_num_threads()
     print(f"torch {torch.__version__}, {threads} threads; every figure is a ratio in one run")
     for room in rooms or ROOMS:
-        load, found = round(os.getloadavg()[0], 2), []
-        print(f"{room}: {load} processes wanted a core in the last minute")
+        load, others, found = round(os.getloadavg()[0], 2), machine.others(), []
+        print(f"{room}: {load} processes wanted a core in the last minute; {machine.said(others)}")
         for figure in importlib.import_module(f"benchmarks.{room}").figures():
             found.append(figure)
             mark = "ok  " if figure.passed else "MISS"
@@ -61,7 +71,7 @@ def main(words: list[str]) -> int:
             )
             failures += not figure.passed
         if options.store is not None and found:
-            keep(options.store, room, found, load, threads)
+            keep(options.store, room, found, load, threads, others)
     if options.store == FILE:
         importlib.import_module("benchmarks.peers.__main__").main(["--render"])
     return 1 if failures else 0

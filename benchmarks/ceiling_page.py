@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,18 +12,28 @@ from saddlepoint.runs.ranking import mcnemar
 
 _INTRODUCTION = """# `attack` beside its own ceiling
 
-Written by `python -m benchmarks.ceiling` from `{store}`; edit neither by hand. ASR_all in per
+Written by `python -m benchmarks.ceiling` from `docs/results/{store}`; edit neither by hand. ASR_all in per
 cent: the share of rows, images or groups of images, of which every domain is fooled. The default is
 `sp.attack(problem, ball)`, one restart of 50 steps; the ceiling is ten restarts of 200 steps. Evaluations of
 all domains are means per row: rows that are fooled stop. Networks are the shipped ones and radii those of the
 paper's tables. Images are test images on which no number of `attack` was chosen: from number 2000 on, groups
 from number 4000 on. Network B computes in bfloat16 during the search; verdicts are in float32. p is that of the
 exact McNemar test.
+
+Every line says by which code and on which day (UTC) it was begun. The code is a digest of the programs that it
+depended on when it was measured: **a line need not be of the present code**, whose digest
+`python -m benchmarks --codes` prints as that of `ceiling` or, for one domain, of `one_domain`. The processor
+was {cpu}.
 """
 _RULES = """## Other weight rules at the same steps
 
 Won and lost are the rows that only the default and only the other rule fools.
 """
+_LONGER = """{title} has {rows} rows and not {usual} because the default was one row behind `WorstCase()` on the
+first {usual}: of those the default fools {default} in what is stored, `WorstCase()` {worst} and `Entropic()`
+{entropic}. A sample that was made larger because of what it showed tells less than the others.
+"""
+_USUAL = 200
 _BUDGETS = """## A budget of evaluations
 
 `attack(problem, ball, evaluations=...)`: the most that a row may take. ASR_all, and in parentheses the mean
@@ -34,8 +44,9 @@ _IDEAS = """## What was tried and not kept
 Ideas to come closer to the ceiling, at the same number of evaluations, on other test images (from number 1000
 on) and at smaller radii, where more rows are left: rows fooled by the idea and by what it would replace, rows
 that only the idea fools and those that it loses. They were variants of the loop that are not in the library;
-the counts are in `{ideas}`, and a few more that did no better are not listed. With so many
-comparisons one p below 0.05 is to be expected; two restarts of 24 steps have one, on one problem of three.
+the counts are in `{ideas}`, all of 2026-11-17 or before and of codes that are not recorded, and a
+few more that did no better are not listed. With so many comparisons one p below 0.05 is to be expected; two
+restarts of 24 steps have one, on one problem of three.
 What looked like a gain on 200 groups (weights carried over, longer first steps) was none when the images were
 grouped anew. Groups here are of images 1000 to 3999, some of which are in the tables above as single images.
 """
@@ -46,12 +57,14 @@ it are what it took before, one restart of 49 steps on `cw_margin`, the two rest
 AutoAttack with as many evaluations, in larger balls that shrink for l1 (every row takes all of them). Rows
 fooled, and in parentheses the evaluations that rows took; won and lost are the rows that only the present way
 fools and only the one before. MNIST and CIFAR-10 test images from number 6000 on, on which this was chosen;
-docs/BENCHMARKS.md has others. The robust CNN is the MNIST network inside pyautoattack. Counts: `{ideas}`.
+docs/BENCHMARKS.md has others. The robust CNN is the MNIST network inside pyautoattack. Rows:
+`docs/results/one-domain.json`, measured by `python -m benchmarks.ceiling --tables alone`.
 """
 _KEPT = """## What was tried and kept
 
-Rows fooled within 50 evaluations, in parentheses those that rows took, by `attack` as it is and as it was.
-MNIST and CIFAR-10 test images from number 7000 on; the numbers of the idea were chosen on the first thousand.
+Rows fooled within 50 evaluations, in parentheses those that rows took, by `attack` with the idea and without,
+measured on 2026-11-17, when it was taken over; the code is not recorded. MNIST and CIFAR-10 test images from
+number 7000 on; the numbers of the idea were chosen on the first thousand.
 """
 _HEADS = (
     ("rows", "default", "evaluations", "ceiling", "evaluations", "share", "only ceiling", "only default", "p"),
@@ -60,6 +73,9 @@ _HEADS = (
     ("Problem", "rows", "fooled", "Instead of", "fooled", "won, lost", "p"),
     ("rows", "now", "`cw_margin`, 2 x 24", "`cw_margin`, 1 x 49", "APGD-CE", "won, lost", "p"),
 )  # fmt: skip
+
+
+_ORIGIN = ("code", "day")
 
 
 @dataclass(frozen=True)
@@ -90,26 +106,63 @@ class Outcome:
         return pairs.count((True, False)), pairs.count((False, True))
 
 
+@dataclass(frozen=True)
+class Made:
+    """Where a line is from."""
+
+    code: str
+    day: str
+    cpu: str
+
+    @staticmethod
+    def of(stored: Mapping[str, Any]) -> Made:
+        return Made(stored["settings"]["code"], stored["begun"].partition(" ")[0], stored["cpu"])
+
+    @property
+    def cells(self) -> tuple[str, str]:
+        return self.code, self.day
+
+
 Lines = dict[str, dict[str, Outcome]]
 """Outcomes by problem and by the name of the method; of a problem that was not measured, none."""
 
 
-def render(tables: Mapping[str, Lines], store: str, ideas: Path) -> str:
+def render(
+    tables: Mapping[str, Lines],
+    made: Mapping[str, Mapping[str, Made]],
+    alone: Iterable[tuple[str, Made, Mapping[str, Outcome]]],
+    store: str,
+    ideas: Path,
+) -> str:
+    """The whole page.
+
+    Args:
+        tables: Outcomes of "rules" and "budgets".
+        made: Code and day of their lines.
+        alone: Title, origin and outcomes of the lines of one domain.
+        store: The name of the file, for the page.
+        ideas: The file of what was tried.
+    """
+    single = list(alone)
+    origins = [each for table in made.values() for each in table.values()]
+    cpus = sorted({each.cpu for each in (*origins, *(origin for _, origin, _ in single))})
+    introduction = _INTRODUCTION.format(store=store, cpu=", ".join(cpus))
     parts = (
-        (_INTRODUCTION.format(store=store), _HEADS[0], _ceiling, tables["rules"]),
-        (_RULES, _HEADS[1], _rules, tables["rules"]),
-        (_BUDGETS, _HEADS[2], _budgets, tables["budgets"]),
+        ("rules", introduction, _HEADS[0], _ceiling),
+        ("rules", _RULES, _HEADS[1], _rules),
+        ("budgets", _BUDGETS, _HEADS[2], _budgets),
     )
     lines: list[str] = []
-    for text, head, line, found in parts:
-        lines += [text, _line(["Problem", *head]), "|:---|" + "---:|" * len(head)]
-        lines += [*(_line([title, *line(each)]) for title, each in found.items() if each), ""]
+    for table, text, head, line in parts:
+        found, of = tables[table], made[table]
+        lines += _head(text, head)
+        lines += [_line([t, *line(each), *of[t].cells]) for t, each in found.items() if each]
         missing = [title for title, each in found.items() if not each]
-        lines += [f"Not measured yet: {'; '.join(missing)}.", ""] if missing else []
+        lines += ["", f"Not measured yet: {'; '.join(missing)}."] if missing else []
+        lines += ["", *(_verdict(found) if text is _RULES else [])]
+    if single:
+        lines += [*_head(_ALONE, _HEADS[4]), *(_single(*each) for each in single), ""]
     content = json.loads(ideas.read_text(encoding="utf-8"))
-    if alone := content.get("one domain"):
-        lines += [_ALONE.format(ideas=ideas.name), _line(["Problem", *_HEADS[4]])]
-        lines += ["|:---|" + "---:|" * len(_HEADS[4]), *map(_single, alone), ""]
     if kept := content.get("kept"):
         lines += [_KEPT, _line(["Idea", *_HEADS[3]])]
         lines += ["|:---|:---|---:|---:|:---|---:|---:|---:|", *map(_idea, kept), ""]
@@ -117,6 +170,35 @@ def render(tables: Mapping[str, Lines], store: str, ideas: Path) -> str:
     lines += [_IDEAS.format(ideas=ideas.name), _line(["Idea", *_HEADS[3]])]
     lines += ["|:---|:---|---:|---:|:---|---:|---:|---:|", *map(_idea, tried), ""]
     return "\n".join(lines)
+
+
+def _head(text: str, names: Sequence[str]) -> list[str]:
+    return [text, _line(["Problem", *names, *_ORIGIN]), "|:---|" + "---:|" * (len(names) + 2)]
+
+
+def losses(found: Lines) -> Iterator[tuple[str, str, int, int]]:
+    """Where another rule fools more rows than the default: problem, rule, rows won and lost."""
+    for title, each in found.items():
+        for rule in ("worst", "entropic") if each else ():
+            won, lost = each["default"].beside(each[rule])
+            if lost > won:
+                yield title, rule, won, lost
+
+
+def _verdict(found: Lines) -> list[str]:
+    """Whether the default fools at least as many rows everywhere, and which case was looked at longer."""
+    names = {"worst": "`WorstCase()`", "entropic": "`Entropic()`"}
+    said = [
+        f"**Missed**: {title}: {names[rule]} fools {lost - won} more (p = {mcnemar(won, lost):.2g}).\n"
+        for title, rule, won, lost in losses(found)
+    ]
+    said = said or ["In every line the default fools at least as many rows as either of them.\n"]
+    for title, each in found.items():
+        if each and len(each["default"].fooled) > _USUAL:
+            first = {rule: sum(each[rule].fooled[:_USUAL]) for rule in ("default", *names)}
+            rows = len(each["default"].fooled)
+            said.append(_LONGER.format(title=title, rows=rows, usual=_USUAL, **first))
+    return said
 
 
 def _ceiling(found: Mapping[str, Outcome]) -> list[str]:
@@ -150,11 +232,11 @@ def _idea(tried: Mapping[str, Any]) -> str:
     return _line([*map(str, cells), f"{won}, {lost}", f"{mcnemar(won, lost):.2g}"])
 
 
-def _single(found: Mapping[str, Any]) -> str:
-    won, lost = found["won"], found["lost"]
-    ours = [f"{found[way]} ({found[f'{way}_evaluations']})" for way in ("soft", "short", "long")]
-    cells = [found["problem"], str(found["rows"]), *ours, str(found["apgd"])]
-    return _line([*cells, f"{won}, {lost}", f"{mcnemar(won, lost):.2g}"])
+def _single(title: str, made: Made, found: Mapping[str, Outcome]) -> str:
+    won, lost = found["now"].beside(found["long"])
+    ours = [f"{sum(found[w].fooled)} ({found[w].mean:.1f})" for w in ("now", "short", "long")]
+    cells = [title, str(len(found["now"].fooled)), *ours, str(sum(found["apgd"].fooled))]
+    return _line([*cells, f"{won}, {lost}", f"{mcnemar(won, lost):.2g}", *made.cells])
 
 
 def _percent(outcome: Outcome) -> str:

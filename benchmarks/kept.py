@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -18,7 +17,12 @@ _INTRODUCTION = """
 compares what ran in turn in one process (in `allocation` in fresh ones), by the time that the processor worked
 for it; throughput of processes is by the clock. Values are medians over rounds, with the lowest and the highest
 where they are kept. The load is the number of processes that wanted one of {cores} cores when a room began and
-ended; the code is a digest of what the figures of a room depend on.
+ended; beside it are the names of other processes that used more than a tenth of a core when it began, and how
+much of one.
+
+Rooms are measured one by one. The code is a digest of the programs that the figures of a room depend on, its
+own among them, when they were measured: digests of two rooms differ even where the library is the same, and
+**a room need not be of the present code**, whose digests `python -m benchmarks --codes` prints.
 
 Bare forward + backward is what torch does alone: in `overheads` the models, the sum of their logits and its
 gradient, with `sp.keep_memory()` for both sides, as on the command line; in `training` with cross-entropy.
@@ -28,15 +32,32 @@ Peak memory is that of the process, in which the allocator has a part that varie
 """
 
 
-def keep(path: Path, room: str, figures: Sequence[Figure], load: float, threads: int) -> None:
-    """Put the figures of a room into the file, in place of those it had."""
+def keep(
+    path: Path,
+    room: str,
+    figures: Sequence[Figure],
+    load: float,
+    threads: int,
+    others: Sequence[str],
+) -> None:
+    """Put the figures of a room into the file, in place of those it had.
+
+    Args:
+        path: Of the file.
+        room: Its name.
+        figures: What it found.
+        load: Processes that wanted a core when it began.
+        threads: Of torch.
+        others: What else ran then, see `machine.others`.
+    """
     content: dict[str, Any] = {}
     if path.exists():
         content = json.loads(path.read_text(encoding="utf-8"))
     here = machine.machine(threads)
     content[room] = {
         "begun_and_ended_with_load": [load, here["load"]],
-        "ended": time.strftime("%Y-%m-%d %H:%M", time.gmtime()),
+        "others": list(others),
+        "ended": machine.now(),
         "cpu": here["cpu"],
         "cores": here["cores"],
         "code": machine.code_of(room),
@@ -57,11 +78,14 @@ def section(path: Path) -> str:
         "## Overheads and own ratios\n",
         _INTRODUCTION.format(path=FILE.as_posix(), cores=cores).lstrip(),
     ]
-    lines.append("| Room | Load | Ended (UTC) | Code | CPU | torch |\n|---|---:|---|---|---|---|")
+    lines.append(
+        "| Room | Load | Other processes | Ended (UTC) | Code | CPU | torch |\n|---|---:|---|---|---|---|---|"
+    )
     for name, room in content.items():
         load = " to ".join(f"{each:.1f}" for each in room["begun_and_ended_with_load"])
         where = (room[each] for each in ("ended", "code", "cpu", "torch"))
-        lines.append(f"| {' | '.join((name, load, *where))} |")
+        others = machine.said(room["others"]) if "others" in room else "not recorded"
+        lines.append(f"| {' | '.join((name, load, others, *where))} |")
     lines.append("\n| Room | Figure | Value | Wanted | |\n|---|---|---:|---:|---|")
     for name, room in content.items():
         for figure in room["figures"]:

@@ -7,7 +7,7 @@ from pyautoattack.autopgd_base import L1_projection
 
 import saddlepoint as sp
 
-from .timing import Figure, at_least, ratio
+from .timing import Figure, at_least, ratios
 
 
 def figures() -> list[Figure]:
@@ -18,12 +18,12 @@ def figures() -> list[Figure]:
     return [
         at_least(
             "l1 ∩ box: AutoAttack's L1_projection over ours",
-            ratio(lambda: L1_projection(x, v, 12.0), lambda: l1.project(v, -x, 1 - x)),
+            ratios(lambda: L1_projection(x, v, 12.0), lambda: l1.project(v, -x, 1 - x)),
             4.0,
         ),
         at_least(
             "l2 ∩ box: torch.sort of the tensor over ours",
-            ratio(lambda: v.sort(dim=1), lambda: l2.project(v, -x, 1 - x)),
+            ratios(lambda: v.sort(dim=1), lambda: l2.project(v, -x, 1 - x)),
             1.0,
         ),
     ]

@@ -10,11 +10,9 @@ from __future__ import annotations
 
 import argparse
 import hashlib
-import re
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -25,49 +23,16 @@ from torch import Tensor
 import saddlepoint as sp
 from saddlepoint.calls import Model
 from saddlepoint.evaluation import robust_accuracy
-from saddlepoint.files import write_atomically
 from saddlepoint.runs import texts
 from saddlepoint.runs.materials import load_images, load_models
 
 from .peers import machine
 from .peers.cells import Store
-from .peers.page import table
+from .quick_page import POINTS, SUITES, TIME, decided, lines, write
 from .timing import Figure, at_most
 
 STORE, PAGE = Path("docs/results/quick.json"), Path("docs/RESULTS.md")
-SUITES = ("quick", "autoattack")
-POINTS, TIME = 1.0, 0.2  # what `quick` promises
 _PARTS = 2
-_MARKED = re.compile(r"(<!-- quick beside autoattack -->\n).*?(<!-- end -->)", re.DOTALL)
-
-
-@dataclass(frozen=True)
-class Line:
-    """One network under one threat, all parts together.
-
-    Attributes:
-        images, clean: How many there are, and are right without attack.
-        left: Those that each suite does not break.
-        only: Those that only this suite breaks.
-        seconds, queries: Of each suite; processor time, images shown to the network.
-    """
-
-    key: str
-    images: int
-    clean: int
-    left: dict[str, int]
-    only: dict[str, int]
-    seconds: dict[str, float]
-    queries: dict[str, int]
-
-    @property
-    def behind(self) -> float:
-        """By how many points `quick` is weaker; negative where it is stronger."""
-        return 100 * (self.left["quick"] - self.left["autoattack"]) / self.images
-
-    @property
-    def time_ratio(self) -> float:
-        return self.seconds["quick"] / self.seconds["autoattack"]
 
 
 def measure(
@@ -95,52 +60,10 @@ def measure(
     return found
 
 
-def lines(cases: Mapping[str, Any]) -> Iterator[Line]:
-    """Of the cases that are complete."""
-    for key, case in cases.items():
-        cells = list(case["cells"].values())
-        if len(cells) == case["wanted"]:
-            sums = {
-                what: {suite: sum(cell[suite][what] for cell in cells) for suite in SUITES}
-                for what in ("left", "only", "seconds", "queries")
-            }
-            images, clean = (sum(cell[what] for cell in cells) for what in ("images", "clean"))
-            yield Line(key, images, clean, **sums)
-
-
-def render(content: Mapping[str, Any]) -> str:
-    """The table, in Markdown."""
-    head = ["Case", "Images", "Clean", "`quick`", "AutoAttack", "`quick` is weaker by"]
-    head += ["Only `quick` breaks", "Only AutoAttack", "Time, `quick` / AutoAttack"]
-    head += ["Images shown, `quick` / AutoAttack"]
-    rows = []
-    for line in lines(content["cases"]):
-        shares = [line.clean, line.left["quick"], line.left["autoattack"]]
-        rows.append(
-            [line.key, str(line.images)]
-            + [f"{100 * share / line.images:.1f}" for share in shares]
-            + [f"{line.behind:+.1f}", str(line.only["quick"]), str(line.only["autoattack"])]
-            + [f"{line.time_ratio:.2f}"]
-            + [f"{line.queries['quick'] / max(1, line.queries['autoattack']):.2f}"]
-        )
-    made = [case["settings"] for case in content["cases"].values()]
-    said = sorted({f"{each['versions']['saddlepoint']} (code {each['code']})" for each in made})
-    return f"{table(head, rows)}\nRun with saddlepoint {', '.join(said)}.\n"
-
-
 def figures() -> Iterator[Figure]:
-    for line in lines(Store(STORE).content["cases"]):
+    for line in filter(decided, lines(Store(STORE).content["cases"])):
         yield at_most(f"{line.key}: quick is weaker by, points", line.behind, POINTS)
         yield at_most(f"{line.key}: time over AutoAttack's", line.time_ratio, TIME)
-
-
-def write(page: Path, content: Mapping[str, Any]) -> None:
-    """Put the table between its marks, once they are there."""
-    text = page.read_text(encoding="utf-8")
-    if not _MARKED.search(text):
-        raise ValueError(f"`--page` must have the marks of the table, got {page} without.")
-    whole = _MARKED.sub(lambda marks: marks[1] + render(content) + marks[2], text)
-    write_atomically(page, whole.encode())
 
 
 def run(store: Store, options: argparse.Namespace) -> None:
@@ -157,10 +80,15 @@ def run(store: Store, options: argparse.Namespace) -> None:
             settings = {
                 "network": _digest(spec),
                 **{key: getattr(options, key) for key in ("data", "first", "images", "seed")},
-                "code": machine.code(),
+                "code": machine.code_of("quick"),
                 "versions": machine.versions(),
             }
-            about = {**machine.machine(torch.get_num_threads()), "wanted": _PARTS}
+            about = {
+                **machine.machine(torch.get_num_threads()),
+                "begun": machine.now(),
+                "others": machine.others(),
+                "wanted": _PARTS,
+            }
             key = f"{name}, {text.replace(':', ' ')}"
             done = store.open(key, settings, about)
             for part, (begin, end) in enumerate(pairwise(ends)):

@@ -14,7 +14,7 @@ from torch import Tensor
 
 import saddlepoint as sp
 
-from .timing import Figure, at_least, at_most, ratio
+from .timing import Figure, at_least, at_most, ratios
 
 BALL = sp.LpBall(math.inf, 0.2)
 
@@ -60,12 +60,12 @@ def _scaling(x: Tensor, y: Tensor) -> list[Figure]:
     return [
         at_most(
             "4 x the rows (128 -> 512), time",
-            ratio(lambda: run(512, 1), lambda: run(128, 1), 5, time.process_time),
+            ratios(lambda: run(512, 1), lambda: run(128, 1), 5, time.process_time),
             4.4,
         ),
         at_most(
             "4 x the domains (2 -> 8), time",
-            ratio(lambda: run(64, 8), lambda: run(64, 2), 5, time.process_time),
+            ratios(lambda: run(64, 8), lambda: run(64, 2), 5, time.process_time),
             4.4,
         ),
     ]

@@ -51,16 +51,6 @@ def seconds(run: Callable[[], object], clock: Callable[[], float] = time.perf_co
     return clock() - start
 
 
-def ratio(
-    numerator: Callable[[], object],
-    denominator: Callable[[], object],
-    rounds: int = 7,
-    clock: Callable[[], float] = time.perf_counter,
-) -> float:
-    """Time of one over time of the other: the median of `ratios`."""
-    return median(ratios(numerator, denominator, rounds, clock))
-
-
 def ratios(
     numerator: Callable[[], object],
     denominator: Callable[[], object],

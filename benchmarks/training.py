@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 import saddlepoint as sp
 
-from .timing import Figure, at_most, ratio
+from .timing import Figure, at_most, ratios
 
 THREATS = {
     "linf": sp.LpBall(math.inf, 0.3),
@@ -35,16 +35,16 @@ def _network() -> tuple[nn.Module, torch.optim.Optimizer]:
     return model, torch.optim.SGD(model.parameters(), 1e-4)
 
 
-def _rules(x: Tensor, y: Tensor) -> float:
+def _rules(x: Tensor, y: Tensor) -> list[float]:
     model, optimizer = _network()
-    return ratio(
+    return ratios(
         lambda: sp.ampgd_step(model, optimizer, x, y, THREATS, steps=STEPS, iteration=0),
         lambda: sp.avg_step(model, optimizer, x, y, THREATS, steps=STEPS, iteration=0),
         clock=time.process_time,
     )
 
 
-def _overhead(x: Tensor, y: Tensor) -> float:
+def _overhead(x: Tensor, y: Tensor) -> list[float]:
     """Against nothing but the passes: for each threat in turn R with respect to images, one to parameters."""
     model, optimizer = _network()
 
@@ -57,7 +57,7 @@ def _overhead(x: Tensor, y: Tensor) -> float:
             F.cross_entropy(model(images.detach()), y).backward()
         optimizer.step()
 
-    return ratio(
+    return ratios(
         lambda: sp.ampgd_step(model, optimizer, x, y, THREATS, steps=STEPS, iteration=0),
         bare,
         clock=time.process_time,

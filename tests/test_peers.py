@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import math
+import subprocess
+import sys
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -12,6 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from benchmarks import __main__ as benchmarks_command
 from benchmarks import ceiling, quick
 from benchmarks.kept import FILE, keep, section
 from benchmarks.peers import __main__ as command
@@ -336,7 +339,8 @@ def test_figures_of_training_depend_on_the_code_of_training(
 ) -> None:
     read: list[Path] = []
     monkeypatch.setattr(machine, "digest", lambda files: read.extend(files) or "")
-    for room, rooms_read in (("solver", set()), ("training", {"training"})):
+    rooms: list[tuple[str, set[str]]] = [(room, set()) for room in ("solver", "ceiling", "quick")]
+    for room, rooms_read in (*rooms, ("training", {"training"})):
         read.clear()
         machine.code_of(room)
         parents = {path.parent.name for path in read}
@@ -355,7 +359,7 @@ def test_ratios_come_first() -> None:
     text = page.render(stored(), "peers.json")
     assert "| ASR_all, ours / theirs | Time, theirs / ours | Method |" in text
     assert "| 2 | 4 | theirs | 30.0 [21.9, 39.6] | 6.0 | 8.0 | 3 |" in text
-    assert "| 4 | +30.0 | 1.2 | nets | theirs | 123 |" in text
+    assert "| 4 | +30.0 | 1.2 | nets | theirs | 123 | 2026-01-01 |" in text
     assert "Step sizes: theirs: step = 1." in text
     assert "compares nothing" not in text
     assert "| CPU | chip |" in text
@@ -398,9 +402,10 @@ def test_what_is_in_short_is_large_enough_and_says_which_code_it_is_of() -> None
     small = {**one, "settings": {**SETTINGS, "images": 24}}
     content["cases"] |= {"a: earlier": earlier, "a: small": small}
     text = page.render(content, "peers.json").partition("## One perturbation")[0]
-    assert "| 4 | +30.0 | 1.2 | nets | theirs | 123 |" in text
-    assert "| 4 | +30.0 | 1.2 | earlier | theirs | 999 \u2020 |" in text
-    assert "\u2020 Measured with an earlier code than the other lines." in text
+    assert "| 4 | +30.0 | 1.2 | nets | theirs | 123 | 2026-01-01 |" in text
+    assert "| 4 | +30.0 | 1.2 | earlier | theirs | 999 | 2025-12-31 |" in text
+    assert "a table need not be of the present code" in text
+    assert "| Code (commit, day) | 123 (abc, 2026-01-01); 999 (abc, 2025-12-31) |" in text
     assert "Left out, with fewer than 50 images: small." in text
     assert "| small |" not in text
 
@@ -428,9 +433,9 @@ def test_the_page_is_that_of_the_stored_cells() -> None:
 def test_own_figures_are_kept_by_room_and_shown_last(tmp_path: Path) -> None:
     path = tmp_path / "figures.json"
     assert section(path) == ""
-    keep(path, "solver", [at_most("one over another", 1.5, 1.03)], 0.5, 1)
-    keep(path, "training", [at_least("more", [3.0, 2.0, 1.5], 1.6)], 0.25, 1)
-    keep(path, "solver", [at_most("one over another", 1.01, 1.03)], 0.5, 1)
+    keep(path, "solver", [at_most("one over another", 1.5, 1.03)], 0.5, 1, [])
+    keep(path, "training", [at_least("more", [3.0, 2.0, 1.5], 1.6)], 0.25, 1, [])
+    keep(path, "solver", [at_most("one over another", 1.01, 1.03)], 0.5, 1, ["make 0.9"])
     text = page.render(stored(), "peers.json", path)
     assert text.count("one over another") == 1
     solver, training = text.splitlines()[-2:]
@@ -442,3 +447,34 @@ def test_own_figures_are_kept_by_room_and_shown_last(tmp_path: Path) -> None:
     assert rooms[0].startswith("| solver | 0.5 to ")
     assert time.strftime("%Y-%m-%d", time.gmtime()) in rooms[0]
     assert machine.cpu() in rooms[0]
+    assert "| make 0.9 |" in rooms[0]
+    content = json.loads(path.read_text(encoding="utf-8"))
+    del content["training"]["others"]  # as it was kept before
+    path.write_text(json.dumps(content), encoding="utf-8")
+    (room,) = [line for line in section(path).splitlines() if line.startswith("| training | 0.2")]
+    assert "| not recorded |" in room
+
+
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="needs /proc")
+def test_what_else_runs_is_named_without_a_path_and_not_this_process() -> None:
+    busy = "print(flush=True)\nwhile True: pass"
+    with subprocess.Popen([sys.executable, "-c", busy], stdout=subprocess.PIPE) as other:
+        try:
+            assert other.stdout is not None
+            other.stdout.readline()
+            name = machine._ticks()[other.pid][0]
+            found = machine.others(1.0)
+        finally:
+            other.kill()
+    assert any(each.startswith(f"{name} ") for each in found)
+    assert not any("/" in each for each in found)
+    assert all(float(each.rpartition(" ")[2]) >= 0.1 for each in found)
+    assert machine.said([]) == "no other process used more than a tenth of a core"
+
+
+def test_every_digest_of_the_present_code_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert benchmarks_command.main(["--codes"]) == 0
+    found = dict(line.split() for line in capsys.readouterr().out.splitlines())
+    assert found["peers"] == machine.code()
+    assert found["ceiling"] == machine.code_of("ceiling")
+    assert {"one_domain", "quick", *benchmarks_command.ROOMS} <= set(found)

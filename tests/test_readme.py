@@ -56,6 +56,7 @@ def test_the_table_has_the_best_peer_of_finished_cases_with_enough_images(tools,
     }
     peers = ["PGD", "APGD"]
     case = {"methods": ["`attack`, min-max", *peers], "peers": peers, "wanted": 4, "cells": cells}
+    case |= {"begun": "2026-01-01 10:00", "settings": {"versions": {"saddlepoint": "0.2.0"}}}
     few = {name: {**each, "images": 10} for name, each in cells.items()}
     cases = {
         "a: M": case,
@@ -64,7 +65,8 @@ def test_the_table_has_the_best_peer_of_finished_cases_with_enough_images(tools,
         "b: N": case,
     }
     (tmp_path / "peers.json").write_text(json.dumps({"cases": cases}))
-    _, *rows = table.block(tmp_path).split("| ---: |\n")
+    said, *rows = table.block(tmp_path).split("| ---: |\n")
+    assert "(100 images, `python -m benchmarks.peers`, version 0.2.0, 2026-01-01, [full" in said
     assert rows == ["| M | 85.0 % with 6.0 | 60.0 % with 4.0 | APGD |\n"]
 
 

@@ -20,7 +20,7 @@ FEWEST = 100
 def block(stores: Path = STORES) -> str:
     """The text between the markers: ours beside the best of the other libraries, per finished case."""
     content = json.loads((stores / "peers.json").read_text(encoding="utf-8"))
-    rows, counts = [], set()
+    rows, counts, made = [], set(), set()
     for key, case in content["cases"].items():
         if not key.startswith("a: ") or len(case["cells"]) < case["wanted"] or not case["peers"]:
             continue
@@ -30,14 +30,16 @@ def block(stores: Path = STORES) -> str:
             continue
         best = max(case["peers"], key=lambda method: found[method][0])
         counts.add(found[ours][2])
+        made.add((case["settings"]["versions"]["saddlepoint"], case["begun"].partition(" ")[0]))
         numbers = [f"{found[m][0]:.1f} % with {found[m][1]:.1f}" for m in (ours, best)]
         rows.append([key[3:], numbers[0], numbers[1], best])
     count = " to ".join(str(each) for each in sorted({min(counts), max(counts)}))
+    of = "; ".join(f"version {version}, {day}" for version, day in sorted(made))
     said = (
         "Share of images on which *all* models are fooled, and evaluations per image. Each may "
-        "compute as many gradients; the others attack the mean of the logits "
-        f"({count} images, `python -m benchmarks.peers`, [full tables](docs/BENCHMARKS.md)). "
-        "Settings of `attack` were chosen on other images of MNIST, but on these of CIFAR-10. "
+        "compute as many gradients; others attack the mean of the logits "
+        f"({count} images, `python -m benchmarks.peers`, {of}, [full tables](docs/BENCHMARKS.md)). "
+        "Settings of `attack` were chosen on other images of MNIST, on these of CIFAR-10. "
         "On single models others are sometimes ahead."
     )
     head = ["Models and radius", "`sp.attack`", "best of the others", "which is"]

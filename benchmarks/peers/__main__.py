@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import subprocess
 import sys
-import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -141,9 +140,10 @@ class _Run:
             print(f"{key}  skipped {name} ({why})", flush=True)
         here = machine.machine(self.options.threads)
         about = {
-            "begun": time.strftime("%Y-%m-%d %H:%M", time.gmtime()),
+            "begun": machine.now(),
             "cores": here["cores"],
             "load": here["load"],
+            "others": machine.others(),
             "commit": _commit(),
             "methods": [method.name for method in methods],
             "peers": [method.name for method in methods if method.library != OURS],

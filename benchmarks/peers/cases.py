@@ -63,30 +63,30 @@ def network(name: str) -> nn.Module:
     return model
 
 
-def _case(room: str, data: str, networks: str, p: float, radius: str) -> Case:
+def case_of(room: str, data: str, networks: str, p: float, radius: str) -> Case:
     names = tuple(each if each in THIRD_PARTY else f"{data}-{each}" for each in networks.split(" "))
     above, _, below = radius.partition("/")
     return Case(room, data, names, sp.LpBall(p, float(above) / float(below or 1)), radius)
 
 
 CASES = (
-    _case("a", "mnist", "a c d", math.inf, "0.2"),
-    _case("a", "mnist", "a b c d", math.inf, "0.2"),
-    _case("a", "mnist", "mnist a c d", math.inf, "0.3"),
-    _case("a", "cifar10", "a b c d", math.inf, "4/255"),
-    _case("a", "cifar10", "resnet18 a c d", math.inf, "1/255"),
-    _case("b", "mnist", "a", math.inf, "0.1"),
-    _case("b", "mnist", "a", 2.0, "1.5"),
-    _case("b", "mnist", "a", 1.0, "8"),
-    _case("b", "mnist", "mnist", math.inf, "0.3"),
-    _case("b", "mnist", "mnist", 2.0, "2"),
-    _case("b", "mnist", "mnist", 1.0, "8"),
-    _case("b", "cifar10", "resnet18", math.inf, "1/255"),
-    _case("b", "cifar10", "resnet18", 2.0, "0.15"),
-    _case("b", "cifar10", "resnet18", 1.0, "3"),
-    _case("d", "mnist", "mnist", math.inf, "0.3"),
-    _case("d", "mnist", "mnist", 2.0, "2"),
-    _case("d", "mnist", "mnist", 1.0, "8"),
-    _case("d", "mnist", "a", math.inf, "0.1"),
-    _case("d", "cifar10", "resnet18", math.inf, "8/255"),
+    case_of("a", "mnist", "a c d", math.inf, "0.2"),
+    case_of("a", "mnist", "a b c d", math.inf, "0.2"),
+    case_of("a", "mnist", "mnist a c d", math.inf, "0.3"),
+    case_of("a", "cifar10", "a b c d", math.inf, "4/255"),
+    case_of("a", "cifar10", "resnet18 a c d", math.inf, "1/255"),
+    case_of("b", "mnist", "a", math.inf, "0.1"),
+    case_of("b", "mnist", "a", 2.0, "1.5"),
+    case_of("b", "mnist", "a", 1.0, "8"),
+    case_of("b", "mnist", "mnist", math.inf, "0.3"),
+    case_of("b", "mnist", "mnist", 2.0, "2"),
+    case_of("b", "mnist", "mnist", 1.0, "8"),
+    case_of("b", "cifar10", "resnet18", math.inf, "1/255"),
+    case_of("b", "cifar10", "resnet18", 2.0, "0.15"),
+    case_of("b", "cifar10", "resnet18", 1.0, "3"),
+    case_of("d", "mnist", "mnist", math.inf, "0.3"),
+    case_of("d", "mnist", "mnist", 2.0, "2"),
+    case_of("d", "mnist", "mnist", 1.0, "8"),
+    case_of("d", "mnist", "a", math.inf, "0.1"),
+    case_of("d", "cifar10", "resnet18", math.inf, "8/255"),
 )

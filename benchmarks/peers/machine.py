@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import ast
+import contextlib
 import functools
 import hashlib
 import importlib.metadata
 import os
 import platform
-from collections.abc import Collection, Iterable
+import time
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import saddlepoint as sp
 
@@ -19,6 +22,8 @@ _ELSEWHERE = {"cli", "report", "experiments", "training", "runs", "doctor"}
 # Those on which the figures of some rooms of `python -m benchmarks` do.
 _ALSO = {room: {"training"} for room in ("training", "allocation", "precision")}
 _ALSO["processes"] = {"cli", "runs", "report"}
+_WITH = {"one_domain": ("peers/methods.py", "peers/cases.py")}
+"""What else of the benchmarks the numbers of a room depend on."""
 _HERE = ("methods.py", "cases.py", "measure.py", "projections.py")
 
 
@@ -36,6 +41,55 @@ def machine(threads: int) -> dict[str, str | int | float]:
     """What else ran is the load average at the start: processes that wanted a core, this one not yet."""
     load = round(os.getloadavg()[0], 2) if hasattr(os, "getloadavg") else -1.0
     return {"cpu": cpu(), "cores": os.cpu_count() or 0, "threads": threads, "load": load}
+
+
+def now() -> str:
+    """Day and minute, UTC."""
+    return time.strftime("%Y-%m-%d %H:%M", time.gmtime())
+
+
+def others(seconds: float = 0.5) -> list[str]:
+    """What else runs: names of processes that use more than a tenth of a core now, with the share of a core.
+
+    Names are those that the system knows a program by, without a path. Empty where there is no /proc.
+    """
+    before = _ticks()
+    begun = time.perf_counter()
+    time.sleep(seconds)
+    spent = os.sysconf("SC_CLK_TCK") * (time.perf_counter() - begun) if before else 1.0
+    shares = [
+        ((ticks - before[number][1]) / spent, name)
+        for number, (name, ticks) in _ticks().items()
+        if number in before and number != os.getpid()
+    ]
+    return [f"{name} {share:.1f}" for share, name in sorted(shares, reverse=True) if share > 0.1]
+
+
+def said(others: Sequence[str]) -> str:
+    """What else ran, in words."""
+    return ", ".join(others) or "no other process used more than a tenth of a core"
+
+
+def _ticks() -> dict[int, tuple[str, int]]:
+    """Name and ticks of the processor, by the number of the process."""
+    found = {}
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):  # it has ended meanwhile
+            name, _, rest = path.read_text(encoding="utf-8", errors="replace").rpartition(")")
+            ticks = rest.split()[11:13]  # fields 14 and 15: user and system
+            found[int(path.parent.name)] = (name.partition("(")[2], sum(map(int, ticks)))
+    return found
+
+
+def told(options: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
+    """Options by the name of a method, as a file can keep them: functions by their names."""
+
+    def plain(value: Any) -> Any:
+        if isinstance(value, int | float | str):
+            return value
+        return getattr(value, "__name__", None) or repr(value)
+
+    return {n: {key: plain(value) for key, value in each.items()} for n, each in options.items()}
 
 
 def versions() -> dict[str, str]:
@@ -59,8 +113,14 @@ def code_of(room: str) -> str:
     """A digest of what the figures of a room of `python -m benchmarks` depend on, its own file included."""
     here = Path(__file__).parents[1]
     elsewhere = _ELSEWHERE - _ALSO.get(room, set())
-    own = [here / name for name in (f"{room}.py", "timing.py") if (here / name).exists()]
+    names = (f"{room}.py", "timing.py", *_WITH.get(room, ()))
+    own = [here / name for name in names if (here / name).exists()]
     return digest([*_library(elsewhere), *own])
+
+
+def codes(rooms: Iterable[str]) -> dict[str, str]:
+    """The digest of the present code by what is stored: of the tables of peers, and of these rooms."""
+    return {"peers": code(), **{room: code_of(room) for room in rooms}}
 
 
 def _library(without: Collection[str]) -> list[Path]:

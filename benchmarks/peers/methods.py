@@ -206,6 +206,8 @@ _APGD = tuple(
     for loss in ("ce", "dlr")
 )
 
+APGD_CE = _APGD[0]
+
 # The first of each room is the one that ratios compare with.
 METHODS: dict[str, tuple[Method, ...]] = {
     "a": (

@@ -11,6 +11,7 @@ from typing import Any
 from benchmarks.kept import section
 from saddlepoint.evaluation.rates import wilson
 
+from . import machine
 from .measure import Cell
 
 SMALL = 50
@@ -45,6 +46,10 @@ CIFAR-10 may flatter ours; those of MNIST are on other images.
 Peers: `pip install -e .[peers]`, then `pip install --no-deps torchattacks adv-lib`. These two name torchvision
 among what they need, and torchattacks an old version of requests; what is used of them here needs neither, and
 a torchvision that does not fit the installed torch breaks other libraries.
+
+Every table says by which code and on which day (UTC) it was begun. The code is a digest of the library's
+programs and of these comparisons when it was measured: **a table need not be of the present code**, whose
+digest `python -m benchmarks --codes` prints as that of `peers`.
 """
 _ROOMS = {
     "a": "ASR_all is the share of images that all models misclassify. Above 1, the first ratio says that ours "
@@ -209,11 +214,6 @@ def _projections(case: Mapping[str, Any]) -> str:
 
 def _summary(cases: Mapping[str, Any]) -> str:
     rows, small = [], []
-    last = (
-        max((case["begun"], case["settings"]["code"]) for case in cases.values())[1]
-        if cases
-        else ""
-    )
     for key, case in cases.items():
         if key.startswith("c: ") or len(case["cells"]) < case["wanted"]:
             continue
@@ -228,19 +228,15 @@ def _summary(cases: Mapping[str, Any]) -> str:
         best = max(others, key=lambda line: (line.share, -line.seconds))
         gain = 100 * (ours[0].share - best.share)
         asked = best.evaluations / ours[0].evaluations
-        code = case["settings"]["code"]
+        made = [case["settings"]["code"], case["begun"].partition(" ")[0]]
         numbers = [_number(best.time_ratio), f"{gain:+.1f}", _number(asked)]
-        rows.append([*numbers, key[3:], best.method, code if code == last else f"{code} †"])
+        rows.append([*numbers, key[3:], best.method, *made])
     if not rows:
         return ""
     head = ["Time, theirs / ours", "Broken by ours - by theirs, points"]
-    head += ["Evaluations, theirs / ours", "Case", "Best of the others", "Code"]
+    head += ["Evaluations, theirs / ours", "Case", "Best of the others", "Code", "Day"]
     text = "## In short\n\nOurs beside the method of another library that breaks most.\n\n"
-    notes = (
-        ["† Measured with an earlier code than the other lines.\n"]
-        if any("†" in row[-1] for row in rows)
-        else []
-    )
+    notes = []
     if small:
         notes.append(f"Left out, with fewer than {SMALL} images: {'; '.join(small)}.\n")
     return "\n".join([text + table(head, rows), *notes])
@@ -261,6 +257,8 @@ def _about(case: Mapping[str, Any]) -> str:
     if settings.get("evaluations"):
         words.append(f"at most {settings['evaluations']} gradients each")
     words += [f"seed {settings['seed']}", f"begun {case['begun']}", f"load average {case['load']}"]
+    if "others" in case:
+        words.append(f"beside it: {machine.said(case['others'])}")
     words.append(f"code {settings['code']}")
     notes = ["", ", ".join(words) + "."]
     notes += [f"Skipped: {name} ({why})." for name, why in case["missing"].items()]
@@ -283,15 +281,21 @@ def _machine(cases: Mapping[str, Any]) -> str:
             ("Cores", values(lambda case: case["cores"])),
             ("Threads used", values(lambda case: case["settings"]["threads"])),
             ("Load average when cases began", f"{min(loads)} to {max(loads)}"),
-            ("Code", values(lambda case: f"{case['settings']['code']} ({case['commit']})")),
+            ("Code (commit, day)", values(_code)),
             ("Versions", values(lambda case: _pairs(case["settings"]["versions"]))),
         ]
     )
     body = "".join(f"| {name} | {value} |\n" for name, value in rows)
     return (
         "The load average counts processes that wanted a core when a case began, "
-        "a benchmark that already ran among them.\n\n| Machine | |\n|---|---|\n" + body
+        "a benchmark that already ran among them. What ran beside a case are the names of other processes that "
+        "used more than a tenth of a core when it began, and how much of one.\n\n"
+        "| Machine | |\n|---|---|\n" + body
     )
+
+
+def _code(case: Mapping[str, Any]) -> str:
+    return f"{case['settings']['code']} ({case['commit']}, {case['begun'].partition(' ')[0]})"
 
 
 def _pairs(versions: Mapping[str, str]) -> str:

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import torch
-from benchmarks import quick
+from benchmarks import quick, quick_page
 from torch import Tensor, nn
 
 import saddlepoint as sp
@@ -148,12 +148,36 @@ def test_the_table_adds_parts_and_leaves_out_what_is_unfinished() -> None:
     }
     unfinished = {**made, "cells": {"part 0": cells["part 0"]}}
     cases = {"net, l1 10": {**made, "cells": cells}, "other, l2 2": unfinished}
-    (line,) = quick.lines(cases)
+    (line,) = quick_page.lines(cases)
     assert (line.images, line.clean, line.behind) == (100, 98, 3.0)
     assert line.time_ratio == pytest.approx(0.15)
     row = "| net, l1 10 | 100 | 98.0 | 42.0 | 39.0 | +3.0 | 2 | 4 | 0.15 | 0.25 |\n"
-    text = quick.render({"cases": cases})
-    assert text.endswith(f"{row}\nRun with saddlepoint 0.2.0 (code 1a2b).\n")
+    table, _, said = quick_page.render({"cases": cases}).partition("\n\n")
+    assert f"{table}\n".endswith(row)
+    assert said.startswith("At most one point weaker: 0 of 1 cases, not in: net, l1 10.\n")
+    assert "At most a fifth of the time: 1 of 1 cases.\n" in said
+    assert "Run with saddlepoint 0.2.0, code 1a2b (day not recorded).\n" in said
+    assert "which need not be the present ones" in said
+
+
+def test_a_case_in_which_one_image_is_more_than_a_point_decides_nothing() -> None:
+    def case(code: str, day: str, **cells: object) -> dict[str, Any]:
+        versions = {"saddlepoint": "0.2.0"}
+        settings = {"code": code, "versions": versions}
+        return {"wanted": len(cells), "settings": settings, "begun": f"{day} 10:00", "cells": cells}
+
+    few = case("1a2b", "2026-01-01", one=cell(20, 20, 1.0))
+    many = case("3c4d", "2026-01-02", one=cell(20, 20, 1.0), two=cell(20, 20, 5.0))
+    more = case("3c4d", "2026-01-03", one=cell(20, 20, 1.0), two=cell(20, 20, 1.0))
+    text = quick_page.render(
+        {"cases": {"deep, linf 1": few, "net, l1 10": many, "net, l2 2": more}}
+    )
+    assert "At most one point weaker: 2 of 2 cases.\n" in text
+    assert "At most a fifth of the time: 1 of 2 cases, not in: net, l1 10.\n" in text
+    assert "deep, linf 1 decides neither: one of its 50 images is 2.0 points.\n" in text
+    assert "Run with saddlepoint 0.2.0, code 1a2b (2026-01-01): deep, linf 1.\n" in text
+    both = "code 3c4d (2026-01-02, 2026-01-03): net, l1 10; net, l2 2.\n"
+    assert both in text
 
 
 def test_the_suites_are_compared_image_by_image(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -185,7 +209,7 @@ def test_the_suites_are_compared_image_by_image(monkeypatch: pytest.MonkeyPatch)
 def test_the_results_have_the_table_of_the_store() -> None:
     content = json.loads((ROOT / quick.STORE).read_text(encoding="utf-8"))
     text = (ROOT / quick.PAGE).read_text(encoding="utf-8")
-    assert quick.render(content) in text, "write it again: python -m benchmarks.quick --render"
+    assert quick_page.render(content) in text, "write it again: python -m benchmarks.quick --render"
 
 
 def test_the_benchmark_loads_models_as_the_command_line_does(
