@@ -9,6 +9,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import final
 
 import torch
@@ -274,18 +275,20 @@ class Grouped(AbstractWeightRule):
             raise ValueError(
                 f"`groups` must have one entry per domain, K = {values.shape[-1]}, got {len(self.groups)}."
             )
-        members = self._members(values)
+        members = _members(tuple(self.groups), values.dtype, values.device)
         return values @ (members / members.sum(dim=0) if mean else members)
 
     def _spread(self, shared: Tensor) -> Tensor:
         """(B, G) to (B, K)."""
-        members = self._members(shared)
+        members = _members(tuple(self.groups), shared.dtype, shared.device)
         return shared @ (members / members.sum(dim=0)).T
 
-    def _members(self, like: Tensor) -> Tensor:
-        """(K, G), one where a domain is in a group."""
-        numbers = torch.tensor(self.groups, device=like.device)
-        return torch.nn.functional.one_hot(numbers).to(like.dtype)
+
+@lru_cache
+def _members(groups: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
+    """(K, G), one where a domain is in a group; remembered, because a device waits for what is copied to it."""
+    with torch.inference_mode(False):
+        return torch.nn.functional.one_hot(torch.tensor(groups)).to(device, dtype)
 
 
 def _uniform(losses: Tensor) -> Tensor:

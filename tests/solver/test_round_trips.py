@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
@@ -29,6 +30,14 @@ COPIES = {
     Tensor.cpu,
     Tensor.numpy,
 }  # no operation of their own where a tensor is at home
+UPLOADS = {
+    torch.tensor,
+    torch.as_tensor,
+    torch.asarray,
+    torch.scalar_tensor,
+    torch.from_numpy,
+    Tensor.new_tensor,
+}  # of numbers, which the host then waits to see copied; `torch.full` lets the device write them
 MASKED = {ATEN.index.Tensor, ATEN.index_put.default, ATEN.index_put_.default}
 BALLS = {"linf": sp.linf(0.001), "l2": sp.l2(0.01), "l1": sp.l1(0.01), "l0": sp.l0(1)}
 BALLS |= {
@@ -59,7 +68,7 @@ class Questions(TorchDispatchMode):
 
 
 class Copies(TorchFunctionMode):
-    """Counts the calls that bring a whole tensor to the host."""
+    """Counts the calls that bring a whole tensor to the host, or numbers to the device."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -72,17 +81,33 @@ class Copies(TorchFunctionMode):
         args: tuple[Any, ...] = (),
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
-        self.count += function in COPIES
-        return function(*args, **(kwargs or {}))
+        kwargs = kwargs or {}
+        given = [*args, *kwargs.values()]
+        up = function in UPLOADS and not isinstance(
+            given[function is Tensor.new_tensor], Tensor | torch.Size
+        )
+        home = function is Tensor.to and "cpu" in [each for each in given if isinstance(each, str)]
+        self.count += function in COPIES or up or home
+        return function(*args, **kwargs)
 
 
-def questions(domains: int, ball: sp.LpBall, steps: int, restarts: int) -> int:
+def waits(act: Callable[[], object]) -> int:
+    """How often an accelerator would wait for the host, or the host for it."""
+    with Questions() as asked, Copies() as copied:
+        act()
+    return asked.count + copied.count
+
+
+def questions(
+    domains: int, ball: sp.LpBall, steps: int, restarts: int, options: dict[str, Any]
+) -> int:
     x, y = sp.data.sample("mnist", limit=3)
     networks = [sp.models.load(f"mnist-{letter}") for letter in "aca"[:domains]]
-    with Questions() as asked, Copies() as copied:
-        result = sp.attack(sp.Ensemble(networks, x, y), ball, steps=steps, restarts=restarts)
-    assert not result.success.any()  # every row took every step
-    return asked.count + copied.count
+    problem, found = sp.Ensemble(networks, x, y), []
+    attack = partial(sp.attack, problem, ball, steps=steps, restarts=restarts, **options)
+    count = waits(lambda: found.append(attack()))
+    assert not found[0].success.any()  # every row took every step
+    return count
 
 
 def test_the_counter_counts() -> None:
@@ -92,23 +117,49 @@ def test_the_counter_counts() -> None:
         x[x > 1]
         x.nonzero()
         x.tolist()
-        x + 1
-    assert (asked.count, copied.count) == (3, 1)
+        x.to("cpu")
+        x.new_tensor(0.3)
+        torch.tensor([0.3], device=x.device)
+        torch.as_tensor(0.3, device=x.device)
+        x + torch.full((), 0.3) + torch.as_tensor(x) + x.to(x.device)
+    assert (asked.count, copied.count) == (3, 5)
+
+
+@pytest.fixture(autouse=True)
+def as_on_an_accelerator(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What an accelerator would see: on a CPU a question costs nothing, and more of them are asked."""
+    monkeypatch.setattr(watch, "_PATIENCE", {})
+    monkeypatch.setattr(solvers, "_PASSES", {})
+    monkeypatch.setattr(best, "_ASKED", ())
 
 
 @pytest.mark.parametrize("restarts", [1, 2])
 @pytest.mark.parametrize("domains", [1, 3])
 @pytest.mark.parametrize("ball", BALLS.values(), ids=BALLS)
-def test_a_step_asks_at_most_twice(
-    ball: sp.LpBall, domains: int, restarts: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    # What an accelerator would see: on a CPU a question costs nothing, and more of them are asked.
-    monkeypatch.setattr(watch, "_PATIENCE", {})
-    monkeypatch.setattr(solvers, "_PASSES", {})
-    monkeypatch.setattr(best, "_ASKED", ())
-    few, many = (questions(domains, ball, steps, restarts) for steps in (16, 48))
+def test_a_step_asks_at_most_twice(ball: sp.LpBall, domains: int, restarts: int) -> None:
+    few, many = (questions(domains, ball, steps, restarts, {}) for steps in (16, 48))
     assert few > 0
     assert (many - few) / (32 * restarts) <= 2
+
+
+OPTIONS: dict[str, dict[str, Any]] = {
+    "bfloat16": {"precision": "bfloat16"},
+    "grey levels": {"quantize": 256},
+    "callback": {"callback": lambda progress: None},
+    "one by one": {"accumulate": True},
+    "average": {"rule": sp.Average()},
+    "fixed weights": {"rule": sp.Fixed((0.5, 0.5))},
+    "entropic": {"rule": sp.Entropic()},
+    "worst case": {"rule": sp.WorstCase()},
+    "grouped": {"rule": sp.Grouped(sp.MinMax(), (0, 1))},
+}
+
+
+@pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
+def test_a_step_asks_at_most_twice_with(options: dict[str, Any]) -> None:
+    ball = sp.linf(1 / 255)
+    few, many = (questions(2, ball, steps, 1, options) for steps in (16, 48))
+    assert (many - few) / 32 <= 2
 
 
 @pytest.mark.parametrize("domains", [1, 2])
@@ -116,9 +167,6 @@ def test_a_step_asks_at_most_twice(
 def test_a_step_asks_at_most_twice_while_rows_leave(
     precision: sp.Precision, domains: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(watch, "_PATIENCE", {})
-    monkeypatch.setattr(solvers, "_PASSES", {})
-    monkeypatch.setattr(best, "_ASKED", ())
     asked, copied = Questions(), Copies()
     begun: list[tuple[int, int]] = []  # rows, and questions before an iterate is evaluated
     as_it_is = Restart._evaluate

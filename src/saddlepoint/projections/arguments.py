@@ -16,8 +16,8 @@ __all__ = [
     "check_norm",
     "check_radius",
     "check_values",
+    "column",
     "norm_name",
-    "radius_column",
     "wide_dtype",
 ]
 
@@ -101,9 +101,19 @@ def bound_rows(bound: Tensor, delta: Tensor, start: int) -> Tensor:
     return bound.flatten(start)
 
 
-def radius_column(eps: float | Tensor, v: Tensor) -> Tensor:
-    """The radius of every row, (B, 1) or (1, 1)."""
-    return torch.as_tensor(eps, dtype=wide_dtype(v.dtype), device=v.device).reshape(-1, 1)
+def column(value: float | Tensor, like: Tensor, dtype: torch.dtype | None = None) -> Tensor:
+    """A number, (1, 1, ...), or one for every row, (B, 1, ...), to go with `like`, (B, ...).
+
+    The device itself writes a number: one that is copied to it would make the host wait.
+
+    Example:
+        >>> column(0.5, torch.zeros(3, 2)), column(torch.tensor([1.0, 2.0, 3.0]), torch.zeros(3, 2)).shape
+        (tensor([[0.5000]]), torch.Size([3, 1]))
+    """
+    dtype, ones = dtype or like.dtype, (1,) * (like.dim() - 1)
+    if isinstance(value, Tensor):
+        return value.to(like.device, dtype).reshape(-1, *ones)
+    return torch.full((1, *ones), float(value), dtype=dtype, device=like.device)
 
 
 def wide_dtype(dtype: torch.dtype) -> torch.dtype:

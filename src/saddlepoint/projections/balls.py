@@ -20,7 +20,8 @@ from saddlepoint.projections.arguments import (
     check_norm,
     check_radius,
     check_values,
-    radius_column,
+    column,
+    wide_dtype,
 )
 from saddlepoint.projections.solvers import onto_ball, onto_l0
 
@@ -218,13 +219,13 @@ class LpBall(Brief, AbstractSet):
             radius, bounds = float(self.eps), (lower.to(delta.dtype), upper.to(delta.dtype))
             with torch.no_grad():  # a number is several times faster than a column of them
                 return torch.clamp(delta, -radius, radius).clamp_(*bounds)  # both contain zero
-        eps = radius_column(self.eps, delta)
+        v = delta.flatten(1)
+        eps = column(self.eps, v, wide_dtype(v.dtype))
         if self.unit == "pixel":
             z = onto_l0(
                 delta.flatten(2), eps, bound_rows(lower, delta, 2), bound_rows(upper, delta, 2)
             )
         else:
-            v = delta.flatten(1)
             z = onto_ball(v, self.p, eps, bound_rows(lower, delta, 1), bound_rows(upper, delta, 1))
         return z.reshape(delta.shape)
 

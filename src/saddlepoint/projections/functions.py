@@ -10,7 +10,8 @@ from saddlepoint.projections.arguments import (
     check_norm,
     check_radius,
     check_values,
-    radius_column,
+    column,
+    wide_dtype,
 )
 from saddlepoint.projections.solvers import onto_ball, onto_simplex
 
@@ -77,4 +78,4 @@ def project_lp_box(
     check_radius(eps, v.shape[0])
     lower, upper = as_bound("lower", lower, v), as_bound("upper", upper, v)
     check_values(v, lower, upper)
-    return onto_ball(v, p, radius_column(eps, v), lower, upper)
+    return onto_ball(v, p, column(eps, v, wide_dtype(v.dtype)), lower, upper)

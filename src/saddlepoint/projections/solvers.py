@@ -73,7 +73,7 @@ def _l1_magnitudes(magnitude: Tensor, bound: Tensor, eps: Tensor, inside: Tensor
     newton_passes, bits = 24, 2 - math.frexp(torch.finfo(magnitude.dtype).eps)[1]
     zero, tolerance = eps.new_zeros(()), 2 * torch.finfo(magnitude.dtype).eps * eps
     rest, part, free = (torch.empty_like(magnitude) for _ in range(3))
-    most = magnitude.new_tensor(torch.finfo(magnitude.dtype).max)
+    most = magnitude.new_full((), torch.finfo(magnitude.dtype).max)
     # One float above the largest entry, so that lam may become that entry itself.
     high = torch.nextafter(magnitude.amax(dim=1, keepdim=True), most)
     low, lam, anchor, offset = (torch.zeros_like(high) for _ in range(4))

@@ -13,6 +13,7 @@ from saddlepoint import streams
 from saddlepoint.losses import Loss
 from saddlepoint.problems import AbstractProblem
 from saddlepoint.projections import LpBall
+from saddlepoint.projections.arguments import column
 from saddlepoint.solver.asking import ask
 
 __all__ = ["Directions", "Estimator", "Probes", "blocks", "signs"]
@@ -68,8 +69,7 @@ class _Room(NamedTuple):
         lower, upper = problem.lower, problem.upper
         far: float | Tensor = 0.25 if distance is None else distance
         if ball.p == torch.inf:
-            eps = torch.as_tensor(ball.eps, dtype=delta.dtype, device=delta.device)
-            eps = eps.reshape(-1, *(1 for _ in delta.shape[1:]))
+            eps = column(ball.eps, delta)
             lower, upper = torch.maximum(lower, -eps), torch.minimum(upper, eps)
             far = eps if distance is None else distance
         up, down = (

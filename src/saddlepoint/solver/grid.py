@@ -11,6 +11,7 @@ from torch import Tensor
 
 from saddlepoint.counts import check_count
 from saddlepoint.projections import LpBall
+from saddlepoint.projections.arguments import column
 
 __all__ = ["Grid"]
 
@@ -83,8 +84,7 @@ class Grid:
         levels = (delta.abs().double() * top * slack).floor()
         wide = levels / top
         if ball.p == math.inf:
-            eps = torch.as_tensor(ball.eps, dtype=torch.float64, device=delta.device)
-            eps = eps.reshape(-1, *(1 for _ in delta.shape[1:]))
+            eps = column(ball.eps, delta, torch.float64)
             most = (eps * top * (1 + 1e-12)).floor()
             wide = torch.minimum(torch.minimum(levels, most) / top, eps)
         wide = torch.copysign(wide, delta.double())

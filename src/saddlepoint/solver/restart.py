@@ -141,7 +141,8 @@ class Restart:
                 gradient = point.gradient(weights) if differentiate else None
                 losses = point.losses
                 if len(remaining) < len(left):
-                    keep = torch.tensor(remaining, device=left.device)
+                    # The device knows where: a list that is copied to it would make the host wait.
+                    keep = left.byte().argsort(descending=True, stable=True)[: len(remaining)]
                     problem, ball = problem.take(keep), ball.take(keep)
                     here, at = here[keep], at[keep]
                     delta, shown, losses = delta[keep], shown[keep], losses[keep]

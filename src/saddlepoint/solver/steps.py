@@ -11,6 +11,7 @@ from torch import Tensor
 from saddlepoint import directions, streams
 from saddlepoint.problems import AbstractProblem
 from saddlepoint.projections import LpBall
+from saddlepoint.projections.arguments import column
 
 __all__ = [
     "linf_move",
@@ -94,7 +95,8 @@ def steepest(
         entries = _radius(ball, rows).ceil().clamp(1, most)
     elif most is None:
         most = int(entries) if isinstance(entries, int) else int(entries.max())
-    counts = torch.as_tensor(entries, device=rows.device).reshape(-1, 1)
+    kind = entries.dtype if isinstance(entries, Tensor) else torch.int64
+    counts = column(entries, rows, kind)
     top = rows.abs().topk(most, dim=1).indices  # largest first
     moving = torch.arange(top.shape[1], device=rows.device) < counts
     signs = rows.gather(1, top).sign() * moving / counts
@@ -132,8 +134,10 @@ def tightened(ball: LpBall, problem: AbstractProblem) -> tuple[LpBall, AbstractP
     """The same set by a ball and a box that are no larger than each other allows.
 
     The radius is cut where the ball contains the whole box: the step length follows it. For p = inf the box is
-    cut to the ball, so that it is all that bounds delta.
+    cut to the ball, so that it is all that bounds delta. Radii of rows come to the device of the problem.
     """
+    if isinstance(ball.eps, Tensor):  # radii that were made elsewhere would be copied at every step
+        ball = ball._with_radius(ball.eps.to(problem.lower.device))
     if ball.p == 0:
         return ball, problem
     reach = ball.norm(torch.maximum(-problem.lower, problem.upper))
@@ -150,6 +154,4 @@ def tightened(ball: LpBall, problem: AbstractProblem) -> tuple[LpBall, AbstractP
 
 def _radius(ball: LpBall, delta: Tensor) -> Tensor:
     """The length of one radius, (B or 1, 1, ...). For p = 0 eps is a count, and an entry moves by up to one."""
-    eps = 1.0 if ball.p == 0 else ball.eps
-    radius = torch.as_tensor(eps, dtype=delta.dtype, device=delta.device)
-    return radius.reshape(-1, *(1 for _ in delta.shape[1:]))
+    return column(1.0 if ball.p == 0 else ball.eps, delta)

@@ -20,6 +20,7 @@ from saddlepoint.counts import check_seed
 from saddlepoint.directions import Direction, raw
 from saddlepoint.display import Brief
 from saddlepoint.projections import LpBall
+from saddlepoint.projections.arguments import column
 from saddlepoint.solver.schedule import Schedule
 from saddlepoint.solver.steps import movable, random_point, steepest, step
 
@@ -122,9 +123,9 @@ class Threat(Brief):
             gradient = movable(gradient, delta, lower, upper)
         direction = partial(steepest, self.ball) if self.direction is None else self.direction
         move = direction(gradient)
-        length = _column(self.step_length(plan.steps), delta)
+        length = column(self.step_length(plan.steps), delta)
         if direction is raw:
-            length = length * _column(weight, delta)
+            length = length * column(weight, delta)
         return self.ball._project(delta + length * move, lower, upper)
 
     def inside(self, number: int, plan: Schedule) -> bool:
@@ -331,9 +332,3 @@ def check_threats(
         found[name] = Threat(threat) if isinstance(threat, LpBall) else threat
         found[name].ball.check(shape, stacklevel=4)
     return found
-
-
-def _column(value: float | Tensor, like: Tensor) -> Tensor:
-    """A number, or one number per row, (B,), to multiply (B, ...) by."""
-    column = torch.as_tensor(value, dtype=like.dtype, device=like.device)
-    return column if column.dim() == 0 else column.reshape(-1, *(1 for _ in like.shape[1:]))
