@@ -14,6 +14,7 @@ from torch import Tensor
 
 import oracles
 from saddlepoint import LpBall, project_lp_box, project_simplex
+from saddlepoint.projections import solvers
 from saddlepoint.projections.solvers import onto_ball
 
 INF = math.inf
@@ -662,3 +663,21 @@ def test_wrong_simplex_arguments_are_refused() -> None:
         project_simplex(torch.tensor([INF, 1.0]))
     with pytest.raises(TypeError, match="floating-point"):
         project_simplex(torch.tensor([1, 2]))
+
+
+def test_rows_that_are_not_finite_end_the_passes(monkeypatch: pytest.MonkeyPatch) -> None:
+    # Training looks at gradients when its steps are over: a pass for every entry would take hours by then.
+    passes: list[int] = []
+    as_it_is = solvers._all_on_host
+
+    def counted(done: torch.Tensor, index: int) -> bool:
+        passes.append(index)
+        return as_it_is(done, index)
+
+    monkeypatch.setattr(solvers, "_all_on_host", counted)
+    v, one = torch.full((2, 3000), 0.5), torch.ones(1, 3000)
+    v[1, 7] = math.nan
+    for p in (1, 2):
+        passes.clear()
+        LpBall(p, 1.0)._project(v, -one, one)
+        assert 0 < len(passes) < 60

@@ -142,6 +142,23 @@ def test_a_step_asks_at_most_twice(ball: sp.LpBall, domains: int, restarts: int)
     assert (many - few) / (32 * restarts) <= 2
 
 
+THREATS = {"linf": sp.linf(0.3), "l2": sp.l2(2.0), "l1": sp.l1(10.0)}
+
+
+@pytest.mark.parametrize("step", [sp.ampgd_step, sp.avg_step, sp.max_step, sp.msd_step])
+def test_an_inner_step_of_training_asks_at_most_twice(step: Any) -> None:
+    x, y = sp.data.sample("mnist", limit=3)
+
+    def train(steps: int) -> object:
+        model = sp.models.load("mnist-a").train()
+        optimizer = torch.optim.SGD(model.parameters(), 0.0)
+        return step(model, optimizer, x, y, THREATS, steps=steps, iteration=0)
+
+    few, many = (waits(partial(train, steps)) for steps in (4, 20))
+    # Twice for the l2 and the l1 projection, which now and then takes more than eight passes and asks again.
+    assert (many - few) / 16 <= (2.25 if step is sp.msd_step else 2)
+
+
 OPTIONS: dict[str, dict[str, Any]] = {
     "bfloat16": {"precision": "bfloat16"},
     "grey levels": {"quantize": 256},

@@ -129,7 +129,8 @@ def _l2_magnitudes(magnitude: Tensor, bound: Tensor, eps: Tensor, inside: Tensor
         movable = torch.linalg.vecdot(free, free).unsqueeze(1)  # what still grows with scale
         gap = ((1.0 - total) / movable.clamp_min(tiny)).clamp_min(0.0)
         scale = (scale * torch.where(inside, 1.0, (1.0 + gap).sqrt())).clamp_max(most)
-        if _all_on_host(inside | (gap <= 2 * torch.finfo(v.dtype).eps), index):
+        # NaN ends it too: nobody looks at what is not finite before the step is over.
+        if _all_on_host(inside | ~(gap > 2 * torch.finfo(v.dtype).eps), index):
             break
     factor = torch.where(inside, 1.0, scale * unit / top)
     return torch.minimum(torch.mul(magnitude, factor, out=moved), bound)

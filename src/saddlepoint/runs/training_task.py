@@ -41,9 +41,9 @@ from saddlepoint.runs.training_parts import (
     unwrapped,
 )
 from saddlepoint.training import Recipe, Threat, TrainingProgress
-from saddlepoint.training.attack_and_update import faster_precision
 from saddlepoint.training.distributed import World
 from saddlepoint.training.methods import with_radii
+from saddlepoint.training.step_precision import faster_precision
 
 __all__ = ["TrainingTask"]
 

@@ -44,9 +44,9 @@ from .attack_and_update import (
     check_batch,
     check_model,
     descend,
-    precisions_of_step,
     steepest_of_all,
 )
+from .step_precision import precisions_of_step
 from .step_stats import StepOptions, StepStats
 from .threats import AbstractStart, ThreatLike, check_threats
 

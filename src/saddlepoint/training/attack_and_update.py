@@ -17,14 +17,10 @@ from torch.nn.parallel import DistributedDataParallel
 
 from saddlepoint.calls import call
 from saddlepoint.losses import fooled
-from saddlepoint.precision import FULL, Precision, Precisions, check_precision
-from saddlepoint.problems import Ensemble
 from saddlepoint.problems.inputs import as_images, as_labels, plain
 from saddlepoint.rules import AbstractWeightRule
-from saddlepoint.solver.lowering import choose_precisions
 from saddlepoint.solver.schedule import Schedule
 
-from .distributed import World
 from .threats import AbstractStart, Threat, ZeroStart
 
 __all__ = [
@@ -32,15 +28,10 @@ __all__ = [
     "ascend",
     "check_batch",
     "check_model",
-    "check_training_precision",
     "descend",
     "evaluating",
-    "faster_precision",
-    "precisions_of_step",
     "steepest_of_all",
 ]
-
-_MEASURED = 64  # images that "auto" is decided with
 
 TrainingLoss = Callable[[Tensor, Tensor], Tensor]
 """Losses (N,) from logits (N, C) and labels (N,); large = hard, nothing averaged."""
@@ -89,9 +80,10 @@ def ascend(
     start = ZeroStart() if start is None else start
     delta = start.delta(threats, lower, upper)
     weights: Tensor | None = None
+    lost: list[Tensor] = []
     with evaluating(model) as module:
         for number in range(plan.steps):
-            losses, gradient = _gradients(module, x, y, delta, loss)
+            losses, gradient = _gradients(module, x, y, delta, loss, lost)
             if weights is None:
                 _warn_if_zero(gradient)
                 weights = start.weights(rule.init(losses))
@@ -103,6 +95,7 @@ def ascend(
                 # Losses outside the balls are not those the weights are about.
                 weights = rule.update(weights, losses)
             delta = torch.stack(moved)
+    _refuse_lost(lost)
     assert weights is not None
     return Attack(delta, weights)
 
@@ -120,10 +113,11 @@ def steepest_of_all(
     lower, upper = -x, 1 - x
     start = ZeroStart() if start is None else start
     one = torch.ones(len(x), dtype=x.dtype, device=x.device)
+    lost: list[Tensor] = []
     with evaluating(model) as module:
-        best = _choose(module, x, y, start.delta(threats, lower, upper), loss)
+        best = _choose(module, x, y, start.delta(threats, lower, upper), loss, first=True)
         for number in range(plan.steps):
-            _, (gradient,) = _gradients(module, x, y, best.chosen.unsqueeze(0), loss)
+            _, (gradient,) = _gradients(module, x, y, best.chosen.unsqueeze(0), loss, lost)
             if number == 0:
                 _warn_if_zero(gradient.unsqueeze(0))
             proposals = [
@@ -131,6 +125,7 @@ def steepest_of_all(
                 for threat in threats
             ]
             best = _choose(module, x, y, torch.stack(proposals), loss)
+    _refuse_lost(lost)
     return best
 
 
@@ -222,49 +217,6 @@ def check_model(model: object) -> None:
         )
 
 
-def check_training_precision(precision: object) -> None:
-    """Refuse what no training can compute in."""
-    if not isinstance(precision, str):
-        raise ValueError(
-            f"`precision` must be one word in training, where there is one model, got {precision!r}."
-        )
-    check_precision(precision, 1)
-    if precision.endswith("+channels_last"):
-        raise ValueError(
-            f"`precision` must be float32, bfloat16 or auto in training, which moves parameters in the layout "
-            f"that they have, got {precision!r}; write model.to(memory_format=torch.channels_last)."
-        )
-    if precision == "float16":
-        raise ValueError(
-            "`precision` must be float32, bfloat16 or auto in training, got 'float16', in which small "
-            "gradients vanish unless losses are scaled; take bfloat16."
-        )
-
-
-def precisions_of_step(model: nn.Module, x: Tensor, y: Tensor, precision: Precision) -> Precisions:
-    """What a model computes in during a training step; "auto" is measured once per model, see there."""
-    check_training_precision(precision)
-    if precision == "float32":
-        return FULL
-    with evaluating(model) as module:
-        names = choose_precisions(Ensemble([module], x, y), precision, layouts=False).names
-    return Precisions((model, module), 2 * names)  # the attack asks the module inside
-
-
-def faster_precision(model: nn.Module, x: Tensor, y: Tensor) -> Precision:
-    """What "auto" is for a model and such images, measured by process 0 for all processes.
-
-    Args:
-        model: Left as it was.
-        x: Images in [0, 1], (N, ...), of which the first are used.
-        y: Labels, (N,).
-    """
-    device = next(model.parameters()).device
-    few = check_batch(x[:_MEASURED].to(device), y[:_MEASURED].to(device))
-    found: Precision = precisions_of_step(model, *few, "auto").names[0]
-    return World.current().gather(found)[0]
-
-
 def check_batch(x: Tensor, y: Tensor, mix: float = 1.0) -> tuple[Tensor, Tensor]:
     """Images in [0, 1] without any graph, (B, ...), and class numbers, (B,); or an error."""
     x = plain(as_images("x", x, 2))
@@ -276,22 +228,30 @@ def check_batch(x: Tensor, y: Tensor, mix: float = 1.0) -> tuple[Tensor, Tensor]
 
 
 def _gradients(
-    module: nn.Module, x: Tensor, y: Tensor, delta: Tensor, loss: TrainingLoss
+    module: nn.Module, x: Tensor, y: Tensor, delta: Tensor, loss: TrainingLoss, lost: list[Tensor]
 ) -> tuple[Tensor, Tensor]:
-    """Losses, (B, K), and the gradient of each with respect to its own perturbation, (K, B, ...)."""
+    """Losses, (B, K), and the gradient of each with respect to its own perturbation, (K, B, ...).
+
+    Where gradients are not finite is added to `lost`, see `_refuse_lost`.
+    """
     leaf = delta.detach().requires_grad_()
-    losses, _ = _losses(module, x + leaf, y, loss)
+    losses, _ = _losses(module, x + leaf, y, loss, first=not lost)
     # Every loss depends on one row of one block only, so the gradient of the sum holds all of them.
     (gradient,) = torch.autograd.grad(losses.sum(), leaf, materialize_grads=True)
     # An attack that follows NaN does not move and says nothing. A loss that is not finite is seen by `step_on`.
-    lost = losses.detach().isfinite() & ~gradient.flatten(2).sum(dim=2).isfinite().T
-    if bool(lost.any()):
-        raise FloatingPointError(
-            f"gradients must be finite, got NaN or inf for {int(lost.any(dim=1).sum())} of {len(x)} images; "
-            "look for a root, norm, logarithm or division that meets zero in the model, and keep it away from "
-            "there, as with clamp_min(1e-12)."
-        )
+    lost.append(losses.detach().isfinite() & ~gradient.flatten(2).sum(dim=2).isfinite().T)
     return losses.detach(), gradient
+
+
+def _refuse_lost(lost: Sequence[Tensor]) -> None:
+    """Refuse gradients that were not finite in any step, (B, K) each: one look, in the end, for all of them."""
+    rows = torch.stack([each.any(dim=1) for each in lost]).any(dim=0)
+    if bool(rows.any()):
+        raise FloatingPointError(
+            f"gradients must be finite, got NaN or inf for {int(rows.sum())} of {len(rows)} images; look for a "
+            "root, norm, logarithm or division that meets zero in the model, and keep it away from there, as "
+            "with clamp_min(1e-12)."
+        )
 
 
 def _warn_if_zero(gradient: Tensor) -> None:
@@ -305,11 +265,17 @@ def _warn_if_zero(gradient: Tensor) -> None:
 
 
 def _choose(
-    module: nn.Module, x: Tensor, y: Tensor, proposals: Tensor, loss: TrainingLoss
+    module: nn.Module,
+    x: Tensor,
+    y: Tensor,
+    proposals: Tensor,
+    loss: TrainingLoss,
+    *,
+    first: bool = False,
 ) -> Proposals:
     """Each row's proposal, (K, B, ...), with the largest loss; the first of equals."""
     with torch.no_grad():
-        losses, correct = _losses(module, x + proposals, y, loss)
+        losses, correct = _losses(module, x + proposals, y, loss, first=first)
     index = losses.argmax(dim=1)
     chosen = proposals[index, torch.arange(len(x), device=x.device)]
     weights = torch.zeros_like(losses).scatter_(1, index.unsqueeze(1), 1.0)
@@ -317,12 +283,13 @@ def _choose(
 
 
 def _losses(
-    module: nn.Module, images: Tensor, y: Tensor, loss: TrainingLoss
+    module: nn.Module, images: Tensor, y: Tensor, loss: TrainingLoss, *, first: bool = False
 ) -> tuple[Tensor, Tensor]:
-    """Losses and correctness, (B, K), of (K, B, ...) images in one forward pass."""
+    """Losses and correctness, (B, K), of (K, B, ...) images in one forward pass; the first looks at labels."""
     blocks, rows = images.shape[:2]
     labels = y.repeat(blocks)
-    logits = ask(module, images.flatten(0, 1), labels, fresh=True)
+    flat = images.flatten(0, 1)
+    logits = ask(module, flat, labels, fresh=True) if first else call(module, flat, fresh=True)
     losses = loss(logits, labels).to(images.dtype)  # logits may be finer
     if losses.shape != labels.shape:
         raise ValueError(

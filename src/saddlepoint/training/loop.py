@@ -25,21 +25,13 @@ from saddlepoint.precision import Precision
 from saddlepoint.solver.domain_losses import gradients_enabled
 
 from .abstract_method import AbstractMethod, Plain, Step
-from .attack_and_update import (
-    ask,
-    check_batch,
-    check_model,
-    check_training_precision,
-    evaluating,
-    faster_precision,
-    precisions_of_step,
-    step_on,
-)
+from .attack_and_update import ask, check_batch, check_model, evaluating, step_on
 from .batches import Batches, Loader, TrainingProgress, as_batch, as_loader
 from .checkpoints import read_config
 from .methods import ADVERSARIAL, MethodOptions, make_method
 from .recipes import Recipe
 from .session import CHECKPOINT, Session, Validation
+from .step_precision import check_training_precision, faster_precision, precisions_of_step
 from .threats import Threat, ThreatLike, check_threats
 from .training_bar import training_bar
 
