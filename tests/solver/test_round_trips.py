@@ -17,6 +17,7 @@ import saddlepoint as sp
 from saddlepoint.projections import solvers
 from saddlepoint.solver import best, watch
 from saddlepoint.solver.restart import Restart
+from saddlepoint.solver.search import random_search
 
 ATEN = torch.ops.aten
 QUESTIONS = {
@@ -157,6 +158,15 @@ def test_an_inner_step_of_training_asks_at_most_twice(step: Any) -> None:
     few, many = (waits(partial(train, steps)) for steps in (4, 20))
     # Twice for the l2 and the l1 projection, which now and then takes more than eight passes and asks again.
     assert (many - few) / 16 <= (2.25 if step is sp.msd_step else 2)
+
+
+def test_a_query_of_random_search_asks_at_most_twice() -> None:
+    x, y = sp.data.sample("mnist", limit=3)
+    search = partial(random_search, sp.models.load("mnist-ampgd"), x, y, 0.02, seed=0)
+    few, many = (
+        waits(partial(search, queries=queries, rows=torch.arange(3))) for queries in (64, 192)
+    )
+    assert 0 < (many - few) / 128 <= 2
 
 
 OPTIONS: dict[str, dict[str, Any]] = {
