@@ -289,7 +289,7 @@ def test_parameters_and_images_are_laid_out_anew_and_the_model_is_left_alone() -
     model = _Plain().eval()
     x = torch.rand(6, 3, 9, 9)
     with torch.no_grad():
-        y = model(x).argmax(dim=1)
+        y = call(model, x).argmax(dim=1)
     problem = sp.Ensemble([model], x, y)
     before = {name: (id(p), p.stride()) for name, p in model.named_parameters()}
     model.seen.clear()
@@ -356,3 +356,111 @@ def test_only_modules_can_be_laid_out() -> None:
         ValueError, match="`precision` must be float32 for function, which is no module"
     ):
         sp.attack(problem, sp.linf(0.1), precision="float32+channels_last")
+
+
+class _Odds(nn.Module):
+    """Logarithms of odds, which are infinite once a probability is rounded to one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(2, 2)
+        nn.init.eye_(self.linear.weight)
+        nn.init.zeros_(self.linear.bias)
+
+    def forward(self, images: Tensor) -> Tensor:
+        sure = torch.sigmoid(8 * self.linear(images))
+        return torch.log(sure) - torch.log(1 - sure)
+
+
+class _Strided(nn.Module):
+    """Reads its filters' answers in the order of memory."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.filters = nn.Conv2d(2, 4, 3)
+
+    def forward(self, images: Tensor) -> Tensor:
+        found = self.filters(images)
+        return torch.as_strided(found, (len(found), 3), (found[0].numel(), 1))
+
+
+def test_auto_does_without_what_answers_otherwise(monkeypatch: pytest.MonkeyPatch) -> None:
+    from saddlepoint.solver import lowering
+
+    monkeypatch.setattr(lowering, "is_native", lambda device: True)
+    found = lambda problem, index, ways: {way: 1.0 / (1 + n) for n, way in enumerate(ways)}  # noqa: E731
+    monkeypatch.setattr(lowering, "_times", found)
+    x = torch.tensor([[0.2, 0.9], [0.9, 0.3]])
+    odds = sp.Ensemble([_Odds().eval()], x, torch.tensor([1, 0]))
+    assert sp.attack(odds, sp.linf(0.05), steps=2, precision="auto").precision == ("float32",)
+    knife = _knife()[1]
+    assert lowering.choose_precisions(knife, "auto").names == ("float32",)
+    images = sp.Ensemble([_Strided().eval()], torch.rand(4, 2, 8, 8), torch.zeros(4).long())
+    assert lowering.choose_precisions(images, "auto").names == ("bfloat16",)
+
+
+def test_what_is_infinite_in_bfloat16_is_said_of_bfloat16() -> None:
+    x = torch.tensor([[0.2, 0.9], [0.9, 0.3]])
+    problem = sp.Ensemble([_Odds().eval()], x, torch.tensor([1, 0]))
+    with pytest.raises(ValueError, match=r'in bfloat16, .*; take precision="float32"'):
+        sp.attack(problem, sp.linf(0.05), steps=2, precision="bfloat16")
+
+
+@pytest.mark.parametrize("word", ["float32+channels_last", "bfloat16+channels_last"])
+def test_models_that_depend_on_the_layout_are_not_searched_in_another(word: Any) -> None:
+    problem = sp.Ensemble([_Strided().eval()], torch.rand(8, 2, 8, 8), torch.zeros(8).long())
+    plain = word.partition("+")[0]
+    with pytest.raises(
+        ValueError, match=rf"must be {plain} or auto for _Strided, which answers otherwise"
+    ):
+        sp.attack(problem, sp.linf(0.1), steps=1, precision=word)
+
+
+def test_the_layout_is_compared_once_per_model() -> None:
+    model = _Plain().eval()
+    problem = sp.Ensemble([model], torch.rand(4, 3, 9, 9), torch.zeros(4).long())
+    counts = []
+    for _ in range(3):
+        model.seen.clear()
+        sp.attack(problem, sp.linf(0.01), steps=1, precision="float32+channels_last")
+        counts.append(len(model.seen))
+    assert counts[0] == counts[1] + 2 == counts[2] + 2
+
+
+@pytest.mark.parametrize("word", ["float32", "bfloat16"])
+def test_compiled_models_keep_their_layout(word: str) -> None:
+    inside = nn.Sequential(nn.Conv2d(3, 4, 3), nn.AdaptiveAvgPool2d(1), nn.Flatten()).eval()
+    x = torch.rand(2, 3, 9, 9)
+    problem = sp.Ensemble([torch.jit.trace(inside, x)], x, torch.zeros(2).long())
+    with pytest.raises(ValueError, match=rf'must be {word} for .*compiled.*or "auto"'):
+        sp.attack(problem, sp.linf(0.1), steps=1, precision=f"{word}+channels_last")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("sure", [1.0, 30.0])
+@pytest.mark.parametrize("accumulate", [False, True])
+def test_gradients_of_float16_are_those_of_float32(sure: float, accumulate: bool) -> None:
+    """Where a network is sure, those of the cross-entropy are far below what float16 can hold."""
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        layers = nn.Flatten(), nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 3)
+        model = nn.Sequential(nn.ReLU(inplace=True), *layers).eval()
+        x = torch.rand(6, 2, 2, 2)
+    with torch.no_grad():
+        y = call(model, x).argmax(dim=1)
+        model[4].bias += sure * nn.functional.one_hot(y[0], 3)
+        model[4].bias[model[4].bias < 1] = 0
+    problem = sp.Ensemble([model], x, y[:1].expand(6))
+    found = []
+    for precisions in (Precisions((model,), ("float32",)), Precisions((model,), ("float16",))):
+        point = evaluate(
+            problem,
+            problem.zeros(),
+            sp.neg_cross_entropy,
+            precisions=precisions,
+            accumulate=accumulate,
+        )
+        found.append(point.gradient(torch.ones_like(point.losses)))
+    assert found[0].flatten(1).any(dim=1).all()
+    size = found[0].abs().flatten(1).amax(dim=1)
+    gap = (found[0] - found[1]).abs().flatten(1).amax(dim=1)
+    assert (gap <= 0.05 * size).all()

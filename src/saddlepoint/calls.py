@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from saddlepoint.behind import modules_behind, parts_in_training
-from saddlepoint.precision import how_of
+from saddlepoint.precision import how_of, scaled
 
 __all__ = [
     "Model",
@@ -77,6 +77,9 @@ def call(model: Model, images: Tensor, *, fresh: bool = False) -> Tensor:
     own = images.to(device=device, dtype=dtype)
     if own is images and not fresh:
         own = images.clone()
+    ending: Callable[[Tensor], Tensor] | None = None
+    if how is not None and how.dtype == torch.float16 and own.requires_grad:
+        own, ending = scaled(own)
     try:
         output: object
         if how is not None:
@@ -98,7 +101,8 @@ def call(model: Model, images: Tensor, *, fresh: bool = False) -> Tensor:
             f"models must return logits (B, C), one row for each of {len(images)} images, "
             f"got {tuple(logits.shape)}."
         )
-    return logits.to(images.device, torch.promote_types(logits.dtype, images.dtype))
+    logits = logits.to(images.device, torch.promote_types(logits.dtype, images.dtype))
+    return logits if ending is None else ending(logits)
 
 
 def logits_of(output: object) -> Tensor:

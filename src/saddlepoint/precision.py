@@ -10,13 +10,22 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from typing import Literal, final, get_args
+from typing import Any, Literal, cast, final, get_args
 
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-__all__ = ["FULL", "How", "Precision", "Precisions", "check_precision", "how_of", "is_native"]
+__all__ = [
+    "FULL",
+    "How",
+    "Precision",
+    "Precisions",
+    "check_precision",
+    "how_of",
+    "is_native",
+    "scaled",
+]
 
 Precision = Literal[
     "float32",
@@ -90,14 +99,74 @@ class How:
             try:
                 return functional_call(model, dict(self.filters), (images,))
             except RuntimeError as error:
-                if "view size" not in str(error):
+                plain, do = self.name.partition("+")[0], ""
+                if isinstance(model, torch.jit.ScriptModule):
+                    why = "which is compiled and keeps its parameters in the layout that they have"
+                elif "view size" in str(error):
+                    why = "which takes a view that images with channels last do not have"
+                    do = "; .reshape or .flatten in place of .view works too"
+                else:
                     raise
-                plain = self.name.partition("+")[0]
                 raise ValueError(
-                    f"`precision` must be {plain} for {type(model).__name__}, which takes a view that images "
-                    f'with channels last do not have, or "auto", which does without this layout then, got '
-                    f"{self.name!r}; .reshape or .flatten in place of .view works too."
+                    f'`precision` must be {plain} for {type(model).__name__}, {why}, or "auto", which does '
+                    f"without this layout then, got {self.name!r}{do}."
                 ) from error
+
+
+@final
+class _Scale(torch.autograd.Function):
+    """The logits as they are; their gradient, row by row, times a power of two that makes it about one."""
+
+    @staticmethod
+    def forward(ctx: Any, logits: Tensor, scales: list[Tensor]) -> Tensor:
+        ctx.scales = scales
+        return logits.clone()
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
+        largest = gradient.abs().flatten(1).amax(dim=1)
+        exponent = torch.frexp(largest).exponent.clamp(-100, 100)
+        ctx.scales[:] = [torch.ldexp(torch.ones_like(largest), -exponent)]
+        return gradient * ctx.scales[0].unsqueeze(1), None
+
+
+@final
+class _Unscale(torch.autograd.Function):
+    """The images as they are; their gradient without the factor of `_Scale`."""
+
+    @staticmethod
+    def forward(ctx: Any, images: Tensor, scales: list[Tensor]) -> Tensor:
+        ctx.scales = scales
+        return images.clone()  # a view could not be changed in place
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
+        wide = ctx.scales[0].to(gradient).reshape(-1, *(1 for _ in gradient.shape[1:]))
+        return gradient / wide, None
+
+
+def scaled(images: Tensor) -> tuple[Tensor, Callable[[Tensor], Tensor]]:
+    """For models in float16, whose gradients vanish where they are small: what they see, and for their logits.
+
+    Every row is answered by itself, so that its gradient may go through the model in any scale: it does in
+    one that float16 can hold, and comes out as it is.
+
+    Args:
+        images: (n, ...), of a search: gradients of parameters would keep the scale.
+
+    Returns:
+        The images, and a function for the logits (n, C), float32, of these images.
+
+    Example:
+        >>> leaf = torch.tensor([[1e-3, 2.0]], requires_grad=True)
+        >>> images, ending = scaled(leaf)
+        >>> (ending(images.half().float()) * 2**-40).sum().backward()
+        >>> leaf.grad
+        tensor([[9.0949e-13, 9.0949e-13]])
+    """
+    scales: list[Tensor] = []
+    begin, end = cast(Any, _Unscale).apply, cast(Any, _Scale).apply  # torch has no types for them
+    return begin(images, scales), lambda logits: end(logits, scales)
 
 
 _now: ContextVar[Mapping[int, How | None] | None] = ContextVar("precision", default=None)

@@ -198,7 +198,8 @@ def test_training_validates_in_float32_and_remembers_what_it_measured(
         )
     assert set(inside) == {torch.bfloat16}
     assert attacked[0] == torch.float32  # a look at the validation set before the first step
-    assert attacked[1:3] == [torch.bfloat16] * 2  # the inner attacks
+    assert attacked[1:3] == [torch.float32, torch.bfloat16]  # whether it answers alike, once
+    assert attacked[3:5] == [torch.bfloat16] * 2  # the inner attacks
     assert attacked[-1] == torch.float32  # the verdict
     optimizer = torch.optim.AdamW(model.parameters())
     record = read_checkpoint(tmp_path / CHECKPOINT, model, optimizer).record

@@ -76,7 +76,7 @@ def divided(
         draws: Evaluations that an iterate takes: `samples` of the problem.
         length: Evaluations of a restart, at least, see `restart_length`.
         confirmed: Whether two evaluations of a restart are to be left, with which successes are confirmed in
-            full precision.
+            full precision; one, if there is no more.
 
     Returns:
         Steps of a restart, and the number of restarts.
@@ -91,9 +91,10 @@ def divided(
         [(24, 1), (24, 2), (24, 4), (24, 40)]
     """
     restarts = max(1, evaluations // (length * draws))
-    iterates = evaluations // (restarts * draws) - (2 if confirmed else 0)
-    if iterates < 1:
-        least = draws * (3 if confirmed else 1)
+    there = evaluations // (restarts * draws)
+    iterates = max(1, there - 2) if confirmed else there
+    if there < 1 + confirmed:
+        least = draws * (2 if confirmed else 1)
         raise ValueError(
             f"`evaluations` must be >= {least}, what one iterate takes here, got {evaluations}."
         )

@@ -150,10 +150,16 @@ class Watch:
         )
         what = "logits and losses" if values else "gradients"
         asked = {problem.model_of(k) for k in domains or range(problem.num_domains)}
-        if any(self._precisions.names[index : index + 1] == ("float16",) for index in asked):
+        low = {name for index in asked for name in self._precisions.names[index : index + 1]}
+        if "float16" in low:
             raise ValueError(
                 f"{what} must be finite, got NaN or inf {where}, in float16, and float16 ends at 65504; take "
                 'precision="bfloat16", which has the range of float32.'
+            )
+        if names := sorted(low - {"float32"}):
+            raise ValueError(
+                f"{what} must be finite, got NaN or inf {where}, in {' and '.join(names)}, and rounding to "
+                'fewer bits may be the reason; take precision="float32".'
             )
         if values:
             raise ValueError(
