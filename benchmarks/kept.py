@@ -27,7 +27,7 @@ own among them, when they were measured: digests of two rooms differ even where 
 Bare forward + backward is what torch does alone: in `overheads` the models, the sum of their logits and its
 gradient, with `sp.keep_memory()` for both sides, as on the command line; in `training` with cross-entropy.
 Accumulated domains keep a gradient each, as large as the images, until the weights are known, which follow from
-the losses of all domains; with more than eight domains fewer rows are taken at a time, so that no more is kept.
+the losses of all domains; with more than four domains fewer rows are taken at a time, so that no more is kept.
 Peak memory is that of the process, in which the allocator has a part that varies from run to run.
 """
 

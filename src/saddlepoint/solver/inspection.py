@@ -23,7 +23,7 @@ __all__ = ["Look", "first_answers", "inspect", "look"]
 _GRAPH_BYTES = 2**30  # what the graph of one batch may hold
 _FEW = 16  # rows without which a batch is too small to be fast
 _ROWS = 128  # the batch size at which the networks of the paper run fastest on a CPU
-_KEPT = 8  # gradients of all rows that are kept at most where domains are differentiated one by one
+_KEPT = 4  # gradients of all rows that are kept at most where domains are differentiated one by one
 
 
 @final
@@ -62,11 +62,11 @@ class Look:
         """How many of so many rows are differentiated domain by domain at a time: fewer for many domains.
 
         The gradients of all domains are kept until the weights are known. So that their memory does not grow
-        with the number of domains, no more of them are kept than eight domains of all rows would have.
+        with the number of domains, no more of them are kept than four domains of all rows would have.
 
         Example:
             >>> [Look(number, 0.0, ()).at_once(512) for number in (2, 8, 16, 1000)]
-            [512, 512, 256, 4]
+            [512, 256, 128, 2]
         """
         return max(1, rows * min(_KEPT, self.num_domains) // self.num_domains)
 
