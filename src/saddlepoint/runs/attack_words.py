@@ -64,7 +64,7 @@ def gradient(text: str) -> Gradient:
             f"{quoted(text)}."
         )
 
-    def read(key: str, text: str) -> str | float:
+    def read(key: str, text: str) -> Any:
         if key in _NAMES:
             return text
         value = number(text, f"gradient {key}")

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import shlex
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, TypeVar
 
 from saddlepoint.runs.plain import quoted
 
@@ -32,6 +32,8 @@ __all__ = [
     "transforms",
     "written",
 ]
+
+V = TypeVar("V")
 
 LOSSES = ("cw", "cross-entropy", "soft-margin", "dlr", "clipped:THRESHOLD")
 
@@ -131,8 +133,8 @@ def split(text: str) -> list[str]:
 
 
 def options(
-    what: str, name: str, rest: str, allowed: Sequence[str], read: Callable[[str, str], Any]
-) -> dict[str, Any]:
+    what: str, name: str, rest: str, allowed: Sequence[str], read: Callable[[str, str], V]
+) -> dict[str, V]:
     """The options of a word, such as `gamma=3,step_size=1/100` of minmax.
 
     Args:
@@ -146,7 +148,7 @@ def options(
         >>> options("rule", "minmax", "gamma=3", ["gamma"], lambda key, value: number(value))
         {'gamma': 3.0}
     """
-    found: dict[str, Any] = {}
+    found: dict[str, V] = {}
     for part in split(rest):
         key, equals, value = part.partition("=")
         if not equals or key not in allowed:
