@@ -136,6 +136,14 @@ class TestSubcommands:
         flat = " ".join(capsys.readouterr().out.split())
         assert f"ASR among correct {rate:.1f}" in flat
 
+    def test_steps_that_follow_from_evaluations_are_not_told_as_others(self, tmp_path):
+        words = ("--models", "A", "--limit", 2, "--evaluations", 4, "--out", "o", "--quiet")
+        assert inside("attack", "ensemble", *words) == 0
+        page = (tmp_path / "o" / "report.html").read_text()
+        for name in ("steps", "restarts"):
+            assert f'<th scope="row">{name}</th><td>follows from evaluations</td>' in page
+        assert '<th scope="row">evaluations</th><td>4</td>' in page
+
     def test_universal(self, tmp_path):
         words = (
             "attack",

@@ -147,8 +147,9 @@ Precisions = Annotated[
     Field(
         min_length=1,
         description="What the models compute in while our attacks search: float32, bfloat16, float16, or auto, "
-        "which measures what is faster, with +channels_last for another layout of the parameters too; one word "
-        "for all models, or one for each, separated by commas. Verdicts are in full precision.",
+        "which measures what is faster; float32+channels_last and bfloat16+channels_last have another layout "
+        "of the parameters too. One word for all models, or one for each, separated by commas. Verdicts are in "
+        "full precision.",
     ),
 ]
 Threats = Annotated[

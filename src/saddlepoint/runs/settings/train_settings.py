@@ -127,8 +127,9 @@ class TrainSettings(Settings):
     )
     precision: Literal["float32", "bfloat16", "auto"] = Field(
         default="float32",
-        description="What the network computes in while it is trained; auto measures what is faster. Its "
-        "parameters, and what is measured of it, are in float32.",
+        description="What the network computes in while it is trained: float32, bfloat16, or auto, which "
+        "measures what is faster; gradients would vanish in float16. Its parameters, and what is measured of "
+        "it, are in float32.",
     )
 
     test_images: int = Field(
