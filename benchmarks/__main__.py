@@ -28,7 +28,13 @@ LONG = ("ceiling", "quick", "scores", "transfer")
 
 def main(words: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
-    parser.add_argument("rooms", nargs="*", metavar="room")
+    parser.add_argument(
+        "rooms",
+        nargs="*",
+        metavar="room",
+        help=f"{', '.join(ROOMS)}: all of these if none is named; {', '.join(LONG)}: take hours and run only "
+        "if they are named",
+    )
     parser.add_argument(
         "--store",
         type=Path,
@@ -44,6 +50,7 @@ def main(words: list[str]) -> int:
     )
     options = parser.parse_args(words)
     if options.codes:
+        print("digests of the present code, as stores and pages name it, by what was measured:")
         for name, code in machine.codes((*ROOMS, "ceiling", "one_domain", "quick")).items():
             print(f"{name:<12} {code}")
         return 0

@@ -17,12 +17,11 @@ _INTRODUCTION = """
 compares what ran in turn in one process (in `allocation` in fresh ones), by the time that the processor worked
 for it; throughput of processes is by the clock. Values are medians over rounds, with the lowest and the highest
 where they are kept. The load is the number of processes that wanted one of {cores} cores when a room began and
-ended; beside it are the names of other processes that used more than a tenth of a core when it began, and how
-much of one.
+ended{names}.
 
 Rooms are measured one by one. The code is a digest of the programs that the figures of a room depend on, its
-own among them, when they were measured: digests of two rooms differ even where the library is the same, and
-**a room need not be of the present code**, whose digests `python -m benchmarks --codes` prints.
+own among them, when they were measured, so that it is to be compared with a digest of the same room only.
+**A room need not be of the present code**, whose digests `python -m benchmarks --codes` prints by room.{shared}
 
 Bare forward + backward is what torch does alone: in `overheads` the models, the sum of their logits and its
 gradient, with `sp.keep_memory()` for both sides, as on the command line; in `training` with cross-entropy.
@@ -30,6 +29,11 @@ Accumulated domains keep a gradient each, as large as the images, until the weig
 the losses of all domains; with more than four domains fewer rows are taken at a time, so that no more is kept.
 Peak memory is that of the process, in which the allocator has a part that varies from run to run.
 """
+_NAMES = """; beside it are the names of other processes that used more than a tenth of a core when it
+began, and how much of one"""
+_SHARED = """
+A digest that several rooms share here ({shared}) is from before rooms had digests of their own: it is of the
+library and of the comparisons above, and equals none that is printed for a room."""
 
 
 def keep(
@@ -74,9 +78,15 @@ def section(path: Path) -> str:
         return ""
     content = json.loads(path.read_text(encoding="utf-8"))
     cores = max(room["cores"] for room in content.values())
+    names = _NAMES if any(room.get("others") for room in content.values()) else ""
+    codes = [room["code"] for room in content.values()]
+    several = [name for name, room in content.items() if codes.count(room["code"]) > 1]
+    shared = _SHARED.format(shared=", ".join(several)) if several else ""
     lines = [
         "## Overheads and own ratios\n",
-        _INTRODUCTION.format(path=FILE.as_posix(), cores=cores).lstrip(),
+        _INTRODUCTION.format(
+            path=FILE.as_posix(), cores=cores, names=names, shared=shared
+        ).lstrip(),
     ]
     lines.append(
         "| Room | Load | Other processes | Ended (UTC) | Code | CPU | torch |\n|---|---:|---|---|---|---|---|"

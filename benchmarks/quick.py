@@ -3,7 +3,9 @@
 ``python -m benchmarks.quick linf=runs/linf/model.safetensors:mnist_cnn_small ...`` measures and stores each
 network under each threat; every success is counted by one judge. Then it writes the table of docs/RESULTS.md
 from the store (``--render`` does only that). ``python -m benchmarks quick`` holds the stored table against what
-`quick` promises: never weaker by more than one point, in at most a fifth of the time.
+`quick` promises: never weaker by more than one point, in at most a fifth of the time. By default data are
+mnist, threats linf:0.3, l2:2 and l1:10 (``--threat`` can be given several times), images 200 from number 0 on,
+the seed 0, the store docs/results/quick.json and the page docs/RESULTS.md.
 """
 
 from __future__ import annotations

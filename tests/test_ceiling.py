@@ -11,7 +11,7 @@ import pytest
 import torch
 from benchmarks import __main__ as command
 from benchmarks import ceiling, one_domain
-from benchmarks.ceiling_page import Made, Outcome, losses, render
+from benchmarks.ceiling_page import Made, Outcome, _why, losses, render
 from benchmarks.peers import machine
 from benchmarks.peers.cells import Store
 
@@ -191,3 +191,14 @@ def test_the_page_in_the_documentation_is_that_of_the_stored_rows() -> None:
     stores = (ceiling.STORE, one_domain.STORE, ceiling.IDEAS)
     page = ceiling.page(*(ROOT / path for path in stores))
     assert (ROOT / ceiling.PAGE).read_text(encoding="utf-8") == page
+
+
+def test_why_an_idea_was_kept_follows_from_its_counts() -> None:
+    one: dict[str, Any] = {"idea": "i", "rows": 60, "fooled": 51, "reference": 43}
+    one |= {"problem": "deep", "evaluations": 14.2, "reference_evaluations": 29.4}
+    clear, chance = one | {"won": 8, "lost": 0}, one | {"won": 2, "lost": 1, "problem": "other"}
+    said = " ".join(_why([chance, clear])[0].split())
+    assert "because of deep: 51 rows of 60 and not 43, with 14.2 evaluations and not 29.4." in said
+    assert "On the other problems, 1 of 2, it fools neither more nor fewer rows" in said
+    assert _why([chance]) == []
+    assert _why([clear, one | {"won": 0, "lost": 8}]) == []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import subprocess
 import sys
 import time
@@ -21,6 +22,7 @@ from benchmarks.peers import __main__ as command
 from benchmarks.peers import machine, page, projections
 from benchmarks.peers.cases import CASES, Case
 from benchmarks.peers.cells import Store
+from benchmarks.peers.lines import lines
 from benchmarks.peers.measure import in_turn, measure, parts
 from benchmarks.peers.methods import METHODS, MeanLogits, Method, Work
 from benchmarks.timing import at_least, at_most
@@ -353,13 +355,13 @@ def test_figures_of_training_depend_on_the_code_of_training(
 
 
 def test_ratios_come_first() -> None:
-    ours, theirs = page.lines(stored()["cases"]["a: nets"]["cells"], "ours")
+    ours, theirs = lines(stored()["cases"]["a: nets"]["cells"], "ours")
     assert (ours.share, theirs.share) == (0.6, 0.3)
     assert (theirs.time_ratio, theirs.lost, theirs.evaluations) == (4.0, 3, 6.0)
     text = page.render(stored(), "peers.json")
     assert "| ASR_all, ours / theirs | Time, theirs / ours | Method |" in text
     assert "| 2 | 4 | theirs | 30.0 [21.9, 39.6] | 6.0 | 8.0 | 3 |" in text
-    assert "| 4 | +30.0 | 1.2 | nets | theirs | 123 | 2026-01-01 |" in text
+    assert "| 4 | +30.0 | 1.2 | nets | ours | theirs | 123 | 2026-01-01 |" in text
     assert "Step sizes: theirs: step = 1." in text
     assert "compares nothing" not in text
     assert "| CPU | chip |" in text
@@ -402,12 +404,75 @@ def test_what_is_in_short_is_large_enough_and_says_which_code_it_is_of() -> None
     small = {**one, "settings": {**SETTINGS, "images": 24}}
     content["cases"] |= {"a: earlier": earlier, "a: small": small}
     text = page.render(content, "peers.json").partition("## One perturbation")[0]
-    assert "| 4 | +30.0 | 1.2 | nets | theirs | 123 | 2026-01-01 |" in text
-    assert "| 4 | +30.0 | 1.2 | earlier | theirs | 999 | 2025-12-31 |" in text
+    assert "| 4 | +30.0 | 1.2 | nets | ours | theirs | 123 | 2026-01-01 |" in text
+    assert "| 4 | +30.0 | 1.2 | earlier | ours | theirs | 999 | 2025-12-31 |" in text
     assert "a table need not be of the present code" in text
     assert "| Code (commit, day) | 123 (abc, 2026-01-01); 999 (abc, 2025-12-31) |" in text
     assert "Left out, with fewer than 50 images: small." in text
     assert "| small |" not in text
+
+
+def test_where_others_break_more_or_take_less_time_is_collected_with_small_cases() -> None:
+    content = stored()
+    text = page.render(content, "peers.json")
+    assert "In no finished table of attacks does a method of another library break more" in text
+    one = content["cases"]["a: nets"]
+    lead = {name: {**each, "images": 12} for name, each in one["cells"].items()}
+    fooled = {"ours/0": 6, "ours/1": 7, "theirs/0": 9, "theirs/1": 10}
+    for name, count in fooled.items():
+        lead[name]["fooled"] = count
+    fast = {name: {**each, "seconds": 1 / each["seconds"]} for name, each in one["cells"].items()}
+    quick_misses = {**one, "methods": ["ours", "theirs"]}
+    unfinished = {**one, "cells": fast, "wanted": 5}
+    content["cases"] |= {
+        "b: small": {**one, "cells": lead, "settings": {**SETTINGS, "images": 24}},
+        "b: fast": {**one, "cells": fast},
+        "b: unfinished": unfinished,
+        "d: missed": quick_misses,
+    }
+    text = page.render(content, "peers.json")
+    text = text.partition("## Where others are ahead")[2].partition("\n## ")[0]
+    assert "| +25.0 | 4 | small | 24 | ours | theirs | overlap |" in text
+    assert "| -30.0 | 0.267 | fast | 100 | ours | theirs | apart |" in text
+    assert "| nets |" not in text
+    assert "unfinished |" not in text
+    assert "misses here: missed: beside theirs, `quick` takes 0.25 of the time." in text
+
+
+def test_names_of_other_processes_are_explained_where_there_are_some(tmp_path: Path) -> None:
+    content = stored()
+    assert "names of other processes" not in page.render(content, "peers.json")
+    content["cases"]["a: nets"]["others"] = ["make 0.9"]
+    assert "names of other processes" in page.render(content, "peers.json")
+    path = tmp_path / "figures.json"
+    for room in ("solver", "training"):
+        keep(path, room, [at_most("one", 1.0, 1.03)], 0.5, 1, [])
+    text = section(path)
+    assert "names of other processes" not in text
+    assert "share here" not in text
+    kept = json.loads(path.read_text(encoding="utf-8"))
+    kept["solver"] |= {"others": ["make 0.9"], "code": kept["training"]["code"]}
+    path.write_text(json.dumps(kept), encoding="utf-8")
+    text = section(path)
+    assert "names of other processes" in text
+    assert "share here (solver, training)" in text
+
+
+def test_the_commands_say_their_rooms_and_defaults(capsys: pytest.CaptureFixture[str]) -> None:
+    for main in (benchmarks_command.main, quick.main):
+        with pytest.raises(SystemExit):
+            main(["--help"])
+    said = " ".join(capsys.readouterr().out.split())
+    for room in (*benchmarks_command.ROOMS, *benchmarks_command.LONG):
+        assert room in said
+    assert "linf:0.3, l2:2 and l1:10 (``--threat`` can be given several times)" in said
+    assert f"images {quick_default('images')} from number {quick_default('first')} on" in said
+
+
+def quick_default(name: str) -> object:
+    found = re.search(rf'"--{name}", type=int, default=(\d+)', Path(quick.__file__).read_text())
+    assert found is not None
+    return found[1]
 
 
 def test_an_unfinished_table_says_so() -> None:
@@ -474,7 +539,9 @@ def test_what_else_runs_is_named_without_a_path_and_not_this_process() -> None:
 
 def test_every_digest_of_the_present_code_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
     assert benchmarks_command.main(["--codes"]) == 0
-    found = dict(line.split() for line in capsys.readouterr().out.splitlines())
+    heading, *printed = capsys.readouterr().out.splitlines()
+    assert heading.startswith("digests of the present code")
+    found = dict(line.split() for line in printed)
     assert found["peers"] == machine.code()
     assert found["ceiling"] == machine.code_of("ceiling")
     assert {"one_domain", "quick", *benchmarks_command.ROOMS} <= set(found)

@@ -40,7 +40,7 @@ def block(stores: Path = STORES) -> str:
         "compute as many gradients; others attack the mean of the logits "
         f"({count} images, `python -m benchmarks.peers`, {of}, [full tables](docs/BENCHMARKS.md)). "
         "Settings of `attack` were chosen on other images of MNIST, on these of CIFAR-10. "
-        "On single models others are sometimes ahead."
+        "In some cases [others are ahead](docs/BENCHMARKS.md#where-others-are-ahead)."
     )
     head = ["Models and radius", "`sp.attack`", "best of the others", "which is"]
     return f"\n{said}\n\n{_table(head, rows)}\n"

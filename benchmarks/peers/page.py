@@ -3,22 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from statistics import median
 from typing import Any
 
-from benchmarks.kept import section
+from benchmarks import kept
 from saddlepoint.evaluation.rates import wilson
 
-from . import machine
-from .measure import Cell
+from . import ahead, machine
+from .lines import Line, finished, lines, missed, number, table
 
 SMALL = 50
 """Images below which a page says that it compares nothing yet, and a case is not in its summary."""
-
-FASTER, WEAKER = 5.0, 1.0
-"""Of `quick` beside AutoAttack: times as fast at least, and points weaker at most."""
 
 HEADINGS = {
     "a": "One perturbation against all models",
@@ -36,7 +31,10 @@ process, so that others who want the machine count little.
 Every success is counted by our judge: the candidate is in the box, in the ball up to rounding (1e-4 of the
 radius), and misclassified by all models when they are asked again. "Not counted" are candidates that all models
 misclassify but that are outside ball or box, and candidates that are not numbers. Evaluations are images shown
-to a model, per image and model, counted by the same wrapper for all. Other libraries attack several models by
+to a model, per image and model, counted by the same wrapper for all, with a gradient or without. So they may be
+more than the gradients that a table allows: ours looks at the model on a few images of each part before it
+begins and asks once more at the end, foolbox and APGD ask once more without a gradient; in balls that shrink
+(l1) APGD takes two gradients more, at the starts of its later balls. Other libraries attack several models by
 the mean of their logits.
 
 Images are test images, of MNIST from number 300 on, of CIFAR-10 the first. Step lengths of `attack` and the
@@ -49,7 +47,8 @@ a torchvision that does not fit the installed torch breaks other libraries.
 
 Every table says by which code and on which day (UTC) it was begun. The code is a digest of the library's
 programs and of these comparisons when it was measured: **a table need not be of the present code**, whose
-digest `python -m benchmarks --codes` prints as that of `peers`.
+digest `python -m benchmarks --codes` prints as that of `peers`, for the tables of projections too; what it
+prints as `projections` is of a room of `python -m benchmarks`.
 """
 _ROOMS = {
     "a": "ASR_all is the share of images that all models misclassify. Above 1, the first ratio says that ours "
@@ -66,50 +65,12 @@ _ROOMS = {
     "attack. Above 1, the ratio says that ours takes less time; negative points say that ours breaks more. "
     "Wanted are a fifth of the time at most, and one point weaker at most; a line says where that is missed.",
 }
+_NAMES = (
+    " What ran beside a case are the names of other processes that used more than a tenth of a core when it "
+    "began, and how much of one."
+)
 _EARLIER = "`attack`, cross-entropy"
 """A line that only cases have which were measured before `attack` with one domain took two restarts."""
-
-
-@dataclass(frozen=True)
-class Line:
-    """What a method did on all parts of a case."""
-
-    method: str
-    images: int
-    fooled: int
-    lost: int
-    evaluations: float
-    seconds: float
-    time_ratio: float  # over the first method
-
-    @property
-    def share(self) -> float:
-        return self.fooled / self.images
-
-
-def lines(cells: Mapping[str, Cell], first: str) -> list[Line]:
-    """One line per method, in the order of the cells; times relative to those of `first`."""
-    by_method: dict[str, dict[str, Cell]] = {}
-    for name, cell in cells.items():
-        method, _, part = name.rpartition("/")
-        by_method.setdefault(method, {})[part] = cell
-    ours = by_method.get(first, {})
-    found = []
-    for method, parts in by_method.items():
-        images = sum(cell["images"] for cell in parts.values())
-        shared = [parts[part]["seconds"] / ours[part]["seconds"] for part in parts if part in ours]
-        found.append(
-            Line(
-                method,
-                images,
-                sum(cell["fooled"] for cell in parts.values()),
-                sum(cell["outside"] + cell["unusable"] for cell in parts.values()),
-                sum(cell["evaluations"] * cell["images"] for cell in parts.values()) / images,
-                sum(cell["seconds"] for cell in parts.values()),
-                median(shared) if shared else float("nan"),
-            )
-        )
-    return found
 
 
 def render(content: Mapping[str, Any], store: str, figures: Path | None = None) -> str:
@@ -127,7 +88,7 @@ def render(content: Mapping[str, Any], store: str, figures: Path | None = None) 
         blocks.append(
             f"**A run of {max(counts)} images at most: it shows that the command works, no more.**\n"
         )
-    blocks += [_machine(cases), _summary(cases)]
+    blocks += [_machine(cases), _summary(cases), ahead.section(cases)]
     for room, heading in HEADINGS.items():
         chosen = {key: case for key, case in cases.items() if key.startswith(f"{room}: ")}
         skipped = {
@@ -139,18 +100,11 @@ def render(content: Mapping[str, Any], store: str, figures: Path | None = None) 
         blocks += [_rules(chosen)] if room in "ab" else []
         for key, case in chosen.items():
             table = _projections(case) if room == "c" else _attacks(case, room)
-            missed = _missed(case) if room == "d" else ""
-            blocks.append(f"### {key[3:]}\n\n{table}{_about(case)}{missed}\n")
+            misses = [f"\n**Missed**: {said}." for said in missed(case)] if room == "d" else []
+            blocks.append(f"### {key[3:]}\n\n{table}{_about(case)}{''.join(misses)}\n")
         blocks += [f"Skipped: {key[3:]} ({why}).\n" for key, why in skipped.items()]
-    blocks += [section(figures)] if figures is not None else []
+    blocks += [kept.section(figures)] if figures is not None else []
     return "\n".join(block for block in blocks if block).rstrip() + "\n"
-
-
-def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """A Markdown table; all columns but that of the method are numbers."""
-    words = ("Method", "Case", "Best of the others", "Code")
-    marks = ["---" if name in words else "---:" for name in head]
-    return "".join(f"| {' | '.join(row)} |\n" for row in (head, marks, *rows))
 
 
 def _attacks(case: Mapping[str, Any], room: str) -> str:
@@ -163,7 +117,7 @@ def _attacks(case: Mapping[str, Any], room: str) -> str:
     head = [*ratios, "Method", f"{name}, %", "Evaluations", "Seconds", "Not counted"]
     rows = []
     for line in found:
-        time = _number(line.time_ratio)
+        time = number(line.time_ratio)
         if ours is None:
             first = ["-", "-"]
         elif room == "d":
@@ -178,29 +132,13 @@ def _attacks(case: Mapping[str, Any], room: str) -> str:
     return table(head, rows)
 
 
-def _missed(case: Mapping[str, Any]) -> str:
-    """In which way `quick` misses what it is wanted to be beside AutoAttack; nothing if it does not."""
-    found = lines(case["cells"], case["methods"][0])
-    share = sum(line.share for line in found if line.method == case["methods"][0])
-    said = []
-    for line in found:
-        misses = []
-        if line.method in case["peers"] and line.time_ratio < FASTER:
-            misses.append(f"takes {1 / line.time_ratio:.2g} of the time")
-        if line.method in case["peers"] and 100 * (line.share - share) > WEAKER + 1e-9:
-            misses.append(f"breaks {100 * (line.share - share):.1f} points less")
-        if misses:
-            said.append(f"\n**Missed**: beside {line.method}, `quick` {' and '.join(misses)}.")
-    return "".join(said)
-
-
 def _projections(case: Mapping[str, Any]) -> str:
     head = ["Time, theirs / ours", "Worst error, theirs / ours", "Method", "Worst error"]
     head += ["Farther", "Shape", "ms"]
     rows = [
         [
-            _number(cell["ratio"]),
-            _number(_over(cell["error"], cell["ours"])),
+            number(cell["ratio"]),
+            number(_over(cell["error"], cell["ours"])),
             name,
             f"{cell['error']:.1e}",
             f"{cell['farther']:+.1e}",
@@ -214,9 +152,7 @@ def _projections(case: Mapping[str, Any]) -> str:
 
 def _summary(cases: Mapping[str, Any]) -> str:
     rows, small = [], []
-    for key, case in cases.items():
-        if key.startswith("c: ") or len(case["cells"]) < case["wanted"]:
-            continue
+    for key, case in finished(cases):
         if case["settings"]["images"] < SMALL:
             small.append(key[3:])
             continue
@@ -229,12 +165,12 @@ def _summary(cases: Mapping[str, Any]) -> str:
         gain = 100 * (ours[0].share - best.share)
         asked = best.evaluations / ours[0].evaluations
         made = [case["settings"]["code"], case["begun"].partition(" ")[0]]
-        numbers = [_number(best.time_ratio), f"{gain:+.1f}", _number(asked)]
-        rows.append([*numbers, key[3:], best.method, *made])
+        numbers = [number(best.time_ratio), f"{gain:+.1f}", number(asked)]
+        rows.append([*numbers, key[3:], ours[0].method, best.method, *made])
     if not rows:
         return ""
     head = ["Time, theirs / ours", "Broken by ours - by theirs, points"]
-    head += ["Evaluations, theirs / ours", "Case", "Best of the others", "Code", "Day"]
+    head += ["Evaluations, theirs / ours", "Case", "Ours", "Best of the others", "Code", "Day"]
     text = "## In short\n\nOurs beside the method of another library that breaks most.\n\n"
     notes = []
     if small:
@@ -286,11 +222,11 @@ def _machine(cases: Mapping[str, Any]) -> str:
         ]
     )
     body = "".join(f"| {name} | {value} |\n" for name, value in rows)
+    named = any(case.get("others") for case in cases.values())
     return (
         "The load average counts processes that wanted a core when a case began, "
-        "a benchmark that already ran among them. What ran beside a case are the names of other processes that "
-        "used more than a tenth of a core when it began, and how much of one.\n\n"
-        "| Machine | |\n|---|---|\n" + body
+        f"a benchmark that already ran among them.{_NAMES if named else ''}\n\n| Machine | |\n|---|---|\n"
+        + body
     )
 
 
@@ -311,10 +247,4 @@ def _over_theirs(ours: Line, theirs: Line) -> str:
     """The ratio of shares; the counts themselves where theirs is zero."""
     if ours.fooled and not theirs.fooled:
         return f"{ours.fooled} : 0"
-    return _number(_over(ours.share, theirs.share))
-
-
-def _number(value: float) -> str:
-    if value != value:
-        return "-"
-    return "inf" if value == float("inf") else f"{value:.3g}" if value < 1000 else f"{value:.0f}"
+    return number(_over(ours.share, theirs.share))

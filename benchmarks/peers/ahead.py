@@ -1,0 +1,61 @@
+"""Where a method of another library does better than ours, of every finished table."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from saddlepoint.evaluation.rates import wilson
+
+from .lines import Line, finished, lines, missed, number, table
+
+_TEXT = """## Where others are ahead
+
+Every method of another library that breaks more images than ours or takes less time, of all finished tables of
+attacks, those with few images too. Intervals are those of the tables, of 95 % for each method alone: where they
+overlap, the difference in images broken may be chance. Differences of a few per cent in time may be, too.
+
+"""
+_HEAD = ["Broken by theirs - by ours, points", "Time, theirs / ours", "Case", "Images", "Ours"]
+_HEAD += ["Theirs", "Intervals"]
+
+
+def section(cases: Mapping[str, Any]) -> str:
+    """The section of the page; nothing if no table is finished."""
+    rows, notes, any_finished = [], [], False
+    for key, case in finished(cases):
+        any_finished = True
+        found = lines(case["cells"], case["methods"][0])
+        ours = next(line for line in found if line.method == case["methods"][0])
+        better = [line for line in found if line.method in case["peers"] and _ahead(line, ours)]
+        for line in sorted(better, key=lambda line: (-line.share, line.time_ratio)):
+            gain = f"{100 * (line.share - ours.share):+.1f}"
+            names = [key[3:], str(line.images), ours.method, line.method, _intervals(line, ours)]
+            rows.append([gain, number(line.time_ratio), *names])
+        if key.startswith("d: "):
+            notes += [f"{key[3:]}: {said}." for said in missed(case)]
+    if not any_finished:
+        return ""
+    if not rows:
+        text = (
+            _TEXT.partition("\n\n")[0]
+            + "\n\nIn no finished table of attacks does a method of another "
+        )
+        text += "library break more images than ours or take less time.\n"
+    else:
+        text = _TEXT + table([*_HEAD], rows)
+    if notes:
+        text += "\nWhat `quick` is wanted to be beside AutoAttack (a fifth of the time at most, one point "
+        text += f"weaker at most) it misses here: {' '.join(notes)}\n"
+    return text
+
+
+def _ahead(theirs: Line, ours: Line) -> bool:
+    return theirs.share > ours.share or theirs.time_ratio < 1
+
+
+def _intervals(theirs: Line, ours: Line) -> str:
+    (low, high), (other_low, other_high) = (
+        wilson(line.fooled, line.images) for line in (theirs, ours)
+    )
+    return "overlap" if low <= other_high and other_low <= high else "apart"
