@@ -40,8 +40,13 @@ from saddlepoint.runs.preparing import device_of
     ],
 )
 def test_a_name_that_is_nearly_right_is_suggested(
-    words: list[str], name: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
+    words: list[str],
+    name: str,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.chdir(tmp_path)  # a folder that is there, such as dist, may be nearer
     assert inside(*words) == 2
     said = capsys.readouterr().err.lower()
     assert f"did you mean {name}?" in said.replace('"', "")
