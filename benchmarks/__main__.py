@@ -16,6 +16,7 @@ from .peers import machine
 ROOMS = (
     "projections",
     "overheads",
+    "image_gradients",
     "solver",
     "training",
     "allocation",

@@ -29,6 +29,7 @@ LEVELS = {
     "allocator": -3,  # memory of the process
     "counts": -3,  # whole numbers
     "behind": -3,  # networks behind callables
+    "image_gradients": -3,  # of first layers
     "display": -2,  # how things print
     "bars": -2,
     "plots": -2,
@@ -58,6 +59,7 @@ MATHEMATICS = [
     "allocator",
     "counts",
     "behind",
+    "image_gradients",
     "display",
     "precision",
     "calls",

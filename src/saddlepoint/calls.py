@@ -17,7 +17,8 @@ import torch
 from torch import Tensor, nn
 
 from saddlepoint.behind import modules_behind, parts_in_training
-from saddlepoint.precision import how_of, scaled
+from saddlepoint.image_gradients import cheap_image_gradients
+from saddlepoint.precision import How, how_of, scaled
 
 __all__ = [
     "Model",
@@ -81,15 +82,8 @@ def call(model: Model, images: Tensor, *, fresh: bool = False) -> Tensor:
     if how is not None and how.dtype == torch.float16 and own.requires_grad:
         own, ending = scaled(own)
     try:
-        output: object
-        if how is not None:
-            with without_autocast():
-                output = how.ask(model, own)
-        elif any(map(torch.is_autocast_enabled, _DEVICES)):
-            with without_autocast():
-                output = model(own)
-        else:
-            output = model(own)
+        with cheap_image_gradients(model, own):
+            output = _answer(model, own, how)
     except RuntimeError as error:
         remedy = _dtype_remedy(own.dtype, dtypes_of(modules_behind(model)), error)
         if remedy is None:
@@ -103,6 +97,17 @@ def call(model: Model, images: Tensor, *, fresh: bool = False) -> Tensor:
         )
     logits = logits.to(images.device, torch.promote_types(logits.dtype, images.dtype))
     return logits if ending is None else ending(logits)
+
+
+def _answer(model: Model, images: Tensor, how: How | None) -> object:
+    """What a model returns, in full precision or as said."""
+    if how is not None:
+        with without_autocast():
+            return how.ask(model, images)
+    if any(map(torch.is_autocast_enabled, _DEVICES)):
+        with without_autocast():
+            return model(images)
+    return model(images)
 
 
 def logits_of(output: object) -> Tensor:

@@ -1,0 +1,194 @@
+"""Cheap gradients of images against those of torch."""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.nn.utils import parametrizations
+
+import saddlepoint as sp
+from saddlepoint import image_gradients
+from saddlepoint.calls import call
+from saddlepoint.image_gradients import cheap_image_gradients
+
+# out, kernel, stride, padding, bias, height, width
+LAYERS = [
+    (16, 4, 2, 1, True, 28, 28),
+    (32, 5, 1, 2, True, 28, 28),
+    (8, 3, 1, 0, False, 9, 12),
+    (5, (3, 2), (2, 3), (1, 0), True, 11, 10),  # windows that do not reach the last row
+    (4, 2, 3, 0, True, 9, 9),  # entries between windows
+]
+
+
+def layer_and_images(out, kernel, stride, padding, bias, height, width, dtype=torch.float64):
+    torch.manual_seed(0)
+    layer = nn.Conv2d(1, out, kernel, stride=stride, padding=padding, bias=bias).to(dtype)
+    return layer, torch.rand(3, 1, height, width, dtype=dtype)
+
+
+def cheaply(model):
+    def ask(images):
+        with cheap_image_gradients(model, images):
+            return model(images)
+
+    return ask
+
+
+def gradients(ask, x, parameters=()):
+    x = x.clone().requires_grad_()
+    answers = ask(x)
+    torch.manual_seed(1)
+    loss = (answers * torch.randn(answers.shape, dtype=torch.float64)).sum()
+    return answers.detach().clone(), torch.autograd.grad(loss, [x, *parameters])
+
+
+def folds(ask, x):
+    """Whether the gradient is taken by folding, and not by the convolution's own."""
+    x = x.clone().requires_grad_()
+    with torch.profiler.profile() as profile:
+        torch.autograd.grad(ask(x).sum(), x)
+    names = {event.key for event in profile.key_averages()}
+    assert ("aten::col2im" in names) != ("aten::convolution_backward" in names)
+    return "aten::col2im" in names
+
+
+@pytest.mark.parametrize("layer", LAYERS)
+def test_answers_and_gradients_are_those_of_torch(layer):
+    model, x = layer_and_images(*layer)
+    parameters = list(model.parameters())
+    answers, found = gradients(cheaply(model), x, parameters)
+    usual_answers, usual = gradients(model, x, parameters)
+    assert torch.equal(answers, usual_answers)
+    assert folds(cheaply(model), x)
+    assert not folds(model, x)
+    for each, other in zip(found, usual, strict=True):
+        torch.testing.assert_close(each, other, rtol=1e-12, atol=1e-12)
+
+
+def test_blocks_of_rows_make_no_difference(monkeypatch):
+    model, x = layer_and_images(*LAYERS[0])
+    _, (whole,) = gradients(cheaply(model), x)
+    monkeypatch.setattr(image_gradients, "_ENTRIES", 2 * 16 * 14 * 14)
+    _, (parts,) = gradients(cheaply(model), x)
+    torch.testing.assert_close(parts, whole, rtol=1e-12, atol=1e-12)
+
+
+def test_the_next_layer_may_write_into_the_answers():
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Conv2d(1, 4, 3), nn.ReLU(inplace=True), nn.Flatten()).double()
+    x = torch.rand(2, 1, 6, 6, dtype=torch.float64)
+    answers, found = gradients(cheaply(model), x, model.parameters())
+    usual_answers, usual = gradients(model, x, model.parameters())
+    assert torch.equal(answers, usual_answers)
+    for each, other in zip(found, usual, strict=True):
+        torch.testing.assert_close(each, other)
+
+
+def test_second_derivatives_also_with_respect_to_parameters():
+    model, x = layer_and_images(*LAYERS[3])
+    weight = model.weight.detach().clone().requires_grad_()
+
+    def slope(images, weight):
+        with cheap_image_gradients(F.conv2d, images):
+            answers = F.conv2d(images, weight, model.bias.detach(), (2, 3), (1, 0))
+        return torch.autograd.grad(answers.square().sum(), images, create_graph=True)[0]
+
+    assert torch.autograd.gradcheck(slope, (x.requires_grad_(), weight))
+
+
+def test_frozen_and_parametrised_filters():
+    torch.manual_seed(0)
+    model, x = parametrizations.weight_norm(nn.Conv2d(1, 4, 3).double()), torch.rand(2, 1, 6, 6)
+    parameters = list(model.parameters())
+    _, found = gradients(cheaply(model), x.double(), parameters)
+    _, usual = gradients(model, x.double(), parameters)
+    for each, other in zip(found, usual, strict=True):
+        torch.testing.assert_close(each, other)
+    model.requires_grad_(False)
+    _, found = gradients(cheaply(model), x.double())
+    torch.testing.assert_close(found[0], usual[0])
+
+
+def test_in_bfloat16_the_gradient_has_the_dtype_of_the_images():
+    model, x = layer_and_images(*LAYERS[0], dtype=torch.float32)
+
+    def low(images):
+        with torch.autocast("cpu", torch.bfloat16):
+            return cheaply(model)(images)
+
+    answers, (found,) = gradients(low, x)
+    assert answers.dtype == torch.bfloat16
+    assert found.dtype == torch.float32
+    torch.testing.assert_close(found, gradients(model, x)[1][0], rtol=0.02, atol=0.02)
+
+
+def test_channels_last_images():
+    model, x = layer_and_images(*LAYERS[1])
+    last = x.contiguous(memory_format=torch.channels_last)
+    _, (found,) = gradients(cheaply(model), last)
+    torch.testing.assert_close(found, gradients(model, x)[1][0])
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        nn.Conv2d(1, 4, 3, padding="same"),
+        nn.Conv2d(1, 4, 3, dilation=2),
+        nn.Conv2d(3, 4, 3),
+        nn.Conv2d(3, 6, 3, groups=3),
+        torch.jit.script(nn.Conv2d(1, 4, 3)),
+        lambda images: F.conv2d(images, torch.ones(2, 1, 3, 3), padding=1),
+    ],
+    ids=["same", "dilated", "colour", "groups", "script", "keywords"],
+)
+def test_other_convolutions_are_left_to_torch(model):
+    channels = next(iter(model.parameters())).shape[1] if isinstance(model, nn.Module) else 1
+    grouped = getattr(model, "groups", 1) == 3
+    x = torch.rand(2, 3 if grouped else channels, 9, 9)
+    assert not folds(cheaply(model), x)
+
+
+def test_reflected_borders_are_padded_before():
+    torch.manual_seed(0)
+    model = nn.Conv2d(1, 4, 3, padding=1, padding_mode="reflect").double()
+    x = torch.rand(2, 1, 6, 6, dtype=torch.float64)
+    found, usual = gradients(cheaply(model), x), gradients(model, x)
+    torch.testing.assert_close(found[1][0], usual[1][0])
+
+
+def test_models_that_transform_functions_or_compile_get_what_torch_does():
+    torch.manual_seed(0)
+    layer = nn.Conv2d(1, 4, 3).double()
+    x = torch.rand(2, 1, 6, 6, dtype=torch.float64)
+
+    def mapped(images):
+        return torch.vmap(lambda image: layer(image.unsqueeze(0)).squeeze(0))(images).flatten(1)
+
+    def forward(images):
+        with torch.autograd.forward_ad.dual_level():
+            return layer(images).flatten(1)
+
+    compiled = torch.compile(lambda images: layer(images).flatten(1), backend="eager")
+    usual = gradients(lambda images: layer(images).flatten(1), x)[1][0]
+    for model in (mapped, forward, compiled):
+        torch.testing.assert_close(gradients(cheaply(model), x)[1][0], usual)
+
+
+def test_nothing_is_done_without_a_gradient_or_a_convolution():
+    model, x = nn.Sequential(nn.Conv2d(1, 4, 3), nn.Flatten()), torch.rand(2, 1, 6, 6)
+    assert isinstance(cheap_image_gradients(model, x), nullcontext)
+    assert isinstance(cheap_image_gradients(nn.Flatten(), x.requires_grad_()), nullcontext)
+    with torch.no_grad():
+        assert not call(model, x).requires_grad
+
+
+def test_an_attack_on_a_grey_network_takes_it():
+    x, y = sp.data.sample("mnist", limit=4)
+    with torch.profiler.profile() as profile:
+        sp.attack(sp.Ensemble([sp.models.load("mnist-c")], x, y), sp.linf(0.05), steps=2)
+    assert "aten::col2im" in {event.key for event in profile.key_averages()}
