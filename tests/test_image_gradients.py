@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from contextlib import nullcontext
 
 import pytest
@@ -9,6 +10,8 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 from torch.nn.utils import parametrizations
+from torch.overrides import TorchFunctionMode
+from torch.utils.checkpoint import checkpoint
 
 import saddlepoint as sp
 from saddlepoint import image_gradients
@@ -55,6 +58,12 @@ def folds(ask, x):
     names = {event.key for event in profile.key_averages()}
     assert ("aten::col2im" in names) != ("aten::convolution_backward" in names)
     return "aten::col2im" in names
+
+
+@pytest.fixture(autouse=True)
+def however_little(monkeypatch):
+    """Small images are taken too: what pays is tested by itself."""
+    monkeypatch.setattr(image_gradients, "_LEAST", 0)
 
 
 @pytest.mark.parametrize("layer", LAYERS)
@@ -185,6 +194,192 @@ def test_nothing_is_done_without_a_gradient_or_a_convolution():
     assert isinstance(cheap_image_gradients(nn.Flatten(), x.requires_grad_()), nullcontext)
     with torch.no_grad():
         assert not call(model, x).requires_grad
+
+
+class Net(nn.Module):
+    """Two convolutions in float64."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.conv, self.conv2 = nn.Conv2d(1, 4, 3, padding=1), nn.Conv2d(4, 3, 3)
+        self.double()
+
+    def forward(self, x):
+        return self.conv2(F.relu(self.conv(x))).mean((2, 3))
+
+
+def images():
+    torch.manual_seed(2)
+    return torch.rand(3, 1, 9, 9, dtype=torch.float64)
+
+
+def assert_as_torch(model, x=None):
+    """The gradient of images is that of torch, and so are the answers."""
+    x = images() if x is None else x
+    (answers, (found,)), (usual_answers, (usual,)) = (
+        gradients(cheaply(model), x),
+        gradients(model, x),
+    )
+    assert torch.equal(answers, usual_answers)
+    torch.testing.assert_close(found, usual, rtol=1e-9, atol=1e-12)
+
+
+class Adapted(Net):
+    """Takes a step of its own parameters before it answers."""
+
+    def forward(self, x):
+        loss = super().forward(x).square().sum()
+        parameters = [self.conv.weight, self.conv.bias]
+        moves = torch.autograd.grad(loss, parameters, create_graph=True)
+        filters, bias = (each - 0.1 * move for each, move in zip(parameters, moves, strict=True))
+        return self.conv2(F.relu(F.conv2d(x, filters, bias, 1, 1))).mean((2, 3))
+
+
+class Checkpointed(Net):
+    def forward(self, x):
+        return checkpoint(super().forward, x, use_reentrant=False)
+
+
+def test_models_that_differentiate_themselves_or_keep_nothing():
+    assert_as_torch(Adapted())
+    assert_as_torch(Checkpointed())
+    assert_as_torch(Checkpointed().requires_grad_(False))
+
+
+def test_gradients_of_parameters_may_be_differentiated_with_respect_to_images():
+    found = []
+    for ask in (cheaply, lambda model: model):
+        model, x = Net(), images().requires_grad_()
+        slope = torch.autograd.grad(
+            ask(model)(x).square().sum(), model.conv.weight, create_graph=True
+        )[0]
+        found += torch.autograd.grad(slope.square().sum(), x)
+    torch.testing.assert_close(*found, rtol=1e-9, atol=1e-12)
+
+
+def test_networks_that_are_mapped_over_their_parameters():
+    networks = [Net() for _ in range(3)]
+    parameters, buffers = torch.func.stack_module_state(networks)
+
+    def mean(x):
+        ask = functools.partial(torch.func.functional_call, networks[0])
+        mapped = torch.vmap(lambda p, b: ask((p, b), (x,)))
+        return mapped(parameters, buffers).mean(0)
+
+    assert_as_torch(mean)
+
+
+def test_batches_of_gradients():
+    found = []
+    for ask in (cheaply, lambda model: model):
+        x = images().requires_grad_()
+        answers = ask(Net())(x)
+        each = torch.eye(answers.numel(), dtype=torch.float64).view(-1, *answers.shape)
+        found += torch.autograd.grad(answers, x, each, is_grads_batched=True)
+    torch.testing.assert_close(*found, rtol=1e-9, atol=1e-12)
+
+
+class Doubled(torch.Tensor):
+    """Filters that count twice."""
+
+    @classmethod
+    def __torch_function__(cls, func, types, args=(), kwargs=None):
+        if func is torch.conv2d:
+            x, weight, *more = args
+            with torch._C.DisableTorchFunctionSubclass():
+                return func(x, (weight * 2).as_subclass(torch.Tensor), *more)
+        return super().__torch_function__(func, types, args, kwargs)
+
+
+class Squaring(TorchFunctionMode):
+    """Convolutions see the squares of their images."""
+
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        if func is torch.conv2d:
+            args = (args[0].square(), *args[1:])
+        return func(*args, **(kwargs or {}))
+
+
+def test_what_others_make_of_a_convolution_stays_so():
+    model = Net()
+    model.conv.weight = nn.Parameter(model.conv.weight.detach().as_subclass(Doubled))
+    assert_as_torch(model)
+    with Squaring():
+        assert_as_torch(Net())
+    assert_as_torch(
+        lambda x: F.conv2d(x.to_mkldnn(), torch.ones(2, 1, 3, 3)).to_dense(), images().float()
+    )
+
+
+class Odd(Net):
+    """Compares by values, which are no truth."""
+
+    def __eq__(self, other):
+        return self.conv.weight == other.conv.weight
+
+    __hash__ = nn.Module.__hash__
+
+
+class Closed(Net):
+    def modules(self):
+        raise RuntimeError("not for you")
+
+
+@pytest.mark.parametrize("kind", [Odd, Closed])
+def test_modules_that_compare_or_list_their_parts_in_ways_of_their_own(kind):
+    model = kind()
+    assert_as_torch(model)
+    assert_as_torch(model)
+
+
+def test_a_compiled_network_is_not_compiled_once_more():
+    model, x = torch.compile(Net(), backend="eager", fullgraph=True), images().requires_grad_()
+    model(x)
+    with torch.compiler.set_stance("fail_on_recompile"):
+        cheaply(model)(x)
+    torch.compiler.reset()
+
+
+@pytest.mark.parametrize(
+    "how", [((2,),), ((2,), (1,)), ([2, 1], [1, 0]), (2, 1), (torch.Size([1, 2]),)]
+)
+def test_every_form_of_stride_and_padding_that_torch_takes(how):
+    torch.manual_seed(0)
+    weight = torch.rand(2, 1, 3, 3, dtype=torch.float64)
+    assert_as_torch(lambda x: F.conv2d(x, weight, None, *how))
+
+
+def test_a_network_that_is_traced_on_the_way():
+    def traced(x):
+        return torch.jit.trace(Net(), x)(x)
+
+    assert_as_torch(traced)
+
+
+def test_products_of_matrices_that_round_are_not_taken():
+    model, x = nn.Conv2d(1, 4, 3), images().float()
+    assert folds(cheaply(model), x)
+    torch.set_float32_matmul_precision("medium")
+    try:
+        assert not folds(cheaply(model), x)
+    finally:
+        torch.set_float32_matmul_precision("highest")
+
+
+def test_autocast_around_the_gradient_changes_nothing():
+    x = images().float().requires_grad_()
+    with torch.autocast("cpu", torch.bfloat16):
+        found = torch.autograd.grad(call(Net().float(), x).sum(), x)
+    usual = torch.autograd.grad(call(Net().float(), x).sum(), x)
+    assert torch.equal(*found, *usual)
+
+
+def test_it_is_done_where_it_pays(monkeypatch):
+    monkeypatch.undo()
+    assert not folds(cheaply(nn.Conv2d(1, 64, 3)), torch.rand(1, 1, 28, 28))
+    assert folds(cheaply(nn.Conv2d(1, 64, 3)), torch.rand(8, 1, 28, 28))
+    assert not folds(cheaply(nn.Conv2d(1, 8, 15)), torch.rand(2, 1, 96, 96))
 
 
 def test_an_attack_on_a_grey_network_takes_it():
