@@ -219,6 +219,37 @@ class TestWork:
         assert [line.split()[1] for line in lines] == ["train", "evaluate"] * 3
         assert all("--resume" in line for line in lines)
 
+    @pytest.mark.parametrize(
+        ("words", "expected"),
+        [
+            (["--only", "tiny/E-AT"], ["e-at-0"]),
+            (["--only", "tiny/AMPGD/1", "--only", "tiny/E-AT/0"], ["ampgd-1", "e-at-0"]),
+            (["--only", "tiny/AMPGD"], ["ampgd-0", "ampgd-1"]),
+            (["--suite", "quick"], ["ampgd-0", "e-at-0", "ampgd-1"]),
+            (["--suite", "autoattack"], []),
+        ],
+    )
+    def test_a_part_of_a_table(
+        self,
+        words: list[str],
+        expected: list[str],
+        tmp_path: Path,
+        monkeypatch: pytest.MonkeyPatch,
+        capsys: pytest.CaptureFixture[str],
+    ) -> None:
+        monkeypatch.setitem(plan.TABLES, "tiny", TINY)
+        assert main(["tiny", "--list", "--store", str(tmp_path / "s.json"), *words]) == 0
+        trained = [line for line in capsys.readouterr().out.splitlines() if " train " in line]
+        assert [Path(line.split()[-1]).parent.name for line in trained] == expected
+
+    def test_a_network_that_no_table_has_is_refused(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        monkeypatch.setitem(plan.TABLES, "tiny", TINY)
+        with pytest.raises(SystemExit):
+            main(["tiny", "--list", "--store", str(tmp_path / "s.json"), "--only", "tiny/MAX"])
+        assert "such as tiny/AMPGD/0, got 'tiny/MAX'" in capsys.readouterr().err
+
 
 class TestCalibration:
     def test_a_threat_below_the_mean_gets_a_larger_radius_within_its_bounds(self) -> None:

@@ -13,7 +13,7 @@ from . import __doc__ as about
 from .page import write
 from .plan import TABLES
 from .ship import ship
-from .work import Store, carry_out, lines
+from .work import Part, Store, carry_out, lines
 
 STORE, PAGE = Path("docs/results/defence.json"), Path("docs/RESULTS.md")
 
@@ -26,6 +26,19 @@ def main(words: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--store", type=Path, default=STORE)
     parser.add_argument("--page", type=Path, default=PAGE)
+    parser.add_argument(
+        "--only",
+        action="append",
+        metavar="TABLE/ROW[/SEED]",
+        help="these networks of the tables, in this order; may be given several times",
+    )
+    suites = sorted({suite for table in TABLES.values() for suite in table.suites})
+    parser.add_argument(
+        "--suite",
+        action="append",
+        choices=suites,
+        help="these judges only; may be given several times",
+    )
     parser.add_argument("--list", action="store_true", help="print the commands that are missing")
     parser.add_argument("--render", action="store_true", help="write the tables, run nothing")
     parser.add_argument(
@@ -39,13 +52,17 @@ def main(words: Sequence[str] | None = None) -> int:
     if unknown:
         parser.error(f"`TABLE` must be one of {', '.join(TABLES)}, got {unknown[0]}")
     tables = [TABLES[name] for name in options.tables or TABLES]
-    store = Store(options.store)
+    store, part = Store(options.store), Part(options.only, options.suite)
+    try:
+        list(part.trainings(tables))
+    except ValueError as error:
+        parser.error(str(error))
     if options.ship:
         for name, _, key in (text.partition("=") for text in options.ship):
             print(f"{name}: {ship(name, key, store, options.runs).robust}")
         return 0
     if options.list:
-        print(*lines(tables, store, options.runs), sep="\n")
+        print(*lines(tables, store, options.runs, part), sep="\n")
         return 0
     if not options.render:
         if not options.tables:
@@ -53,7 +70,7 @@ def main(words: Sequence[str] | None = None) -> int:
         # More threads than one change the bits of a training, and make such small networks no faster.
         os.environ.setdefault("OMP_NUM_THREADS", "1")
         try:
-            carry_out(tables, store, options.runs)
+            carry_out(tables, store, options.runs, part)
         except subprocess.CalledProcessError as error:
             print(f"stopped with exit code {error.returncode}; the same line goes on from here")
             return 1

@@ -25,8 +25,12 @@ class Training:
     settings: TrainSettings
 
     @property
+    def row_key(self) -> str:
+        return f"{self.table}/{self.row}"
+
+    @property
     def key(self) -> str:
-        return f"{self.table}/{self.row}/{self.seed}"
+        return f"{self.row_key}/{self.seed}"
 
     def folder(self, runs: Path) -> Path:
         """Where its training and evaluations are kept."""

@@ -6,7 +6,8 @@ import json
 import shlex
 import subprocess
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -59,19 +60,56 @@ class Store:
             write_atomically(self.path, (json.dumps(self.content, indent=1) + "\n").encode())
 
 
-def missing(tables: Iterable[Table], store: Store) -> Iterator[tuple[Training, str, int]]:
+@dataclass(frozen=True)
+class Part:
+    """What of the tables is wanted, so that cores and machines can divide them.
+
+    Attributes:
+        only: Networks, TABLE/ROW/SEED, or TABLE/ROW for all seeds; in this order. None is all.
+        suites: Judges. None is all.
+    """
+
+    only: Sequence[str] | None = None
+    suites: Sequence[str] | None = None
+
+    def trainings(self, tables: Iterable[Table]) -> Iterator[tuple[Table, Training]]:
+        """The networks that are wanted.
+
+        Raises:
+            ValueError: A word of `only` names none.
+        """
+        every = [(table, training) for table in tables for training in table.trainings()]
+        if self.only is None:
+            yield from every
+            return
+        for word in self.only:
+            found = [(t, each) for t, each in every if each.key == word or each.row_key == word]
+            if not found:
+                raise ValueError(
+                    f"`--only` must be TABLE/ROW or TABLE/ROW/SEED of a table that is named, such as "
+                    f"{every[0][1].key}, got {word!r}."
+                )
+            yield from found
+
+
+ALL = Part()
+
+
+def missing(
+    tables: Iterable[Table], store: Store, part: Part = ALL
+) -> Iterator[tuple[Training, str, int]]:
     """What has to be judged yet, in the order of the tables."""
-    for table in tables:
-        for training in table.trainings():
-            for suite, images in table.suites.items():
-                if not store.has(training, suite, images):
-                    yield training, suite, images
+    for table, training in part.trainings(tables):
+        for suite, images in table.suites.items():
+            wanted = part.suites is None or suite in part.suites
+            if wanted and not store.has(training, suite, images):
+                yield training, suite, images
 
 
-def lines(tables: Iterable[Table], store: Store, runs: Path) -> Iterator[str]:
+def lines(tables: Iterable[Table], store: Store, runs: Path, part: Part = ALL) -> Iterator[str]:
     """The commands of all that is missing."""
     told = set()
-    for training, suite, images in missing(tables, store):
+    for training, suite, images in missing(tables, store, part):
         folder = training.folder(runs)
         if training.key not in told:
             told.add(training.key)
@@ -83,13 +121,13 @@ def lines(tables: Iterable[Table], store: Store, runs: Path) -> Iterator[str]:
             yield judge.command(resume=True, out=folder / suite)
 
 
-def carry_out(tables: Iterable[Table], store: Store, runs: Path) -> None:
+def carry_out(tables: Iterable[Table], store: Store, runs: Path, part: Part = ALL) -> None:
     """Do all that is missing; each network is kept as soon as a suite has judged it.
 
     Raises:
         subprocess.CalledProcessError: A command has failed or was interrupted.
     """
-    for training, suite, images in missing(tables, store):
+    for training, suite, images in missing(tables, store, part):
         folder = training.folder(runs)
         train_once(training.settings, folder / "train")
         about = described(training, folder / "train")
