@@ -16,9 +16,9 @@ Written by `python -m benchmarks.ceiling` from `docs/results/{store}`; edit neit
 cent: the share of rows, images or groups of images, of which every domain is fooled. The default is
 `sp.attack(problem, ball)`, one restart of 50 steps; the ceiling is ten restarts of 200 steps. Evaluations of
 all domains are means per row: rows that are fooled stop. Networks are the shipped ones and radii those of the
-paper's tables. Images are test images on which no number of `attack` was chosen (but see "One domain"): from
-number 2000 on, groups from number 4000 on. Network B computes in bfloat16 during the search; verdicts are in
-float32. p is that of the exact McNemar test.
+paper's tables, for groups of A and C, which the paper has not, that of D. Images are test images on which no
+number of `attack` was chosen (but see "One domain"): from number 2000 on, groups from number 4000 on. Network
+B computes in bfloat16 during the search; verdicts are in float32. p is that of the exact McNemar test.
 
 Every line says by which code and on which day (UTC) it was begun. The code is a digest of the programs that it
 depended on when it was measured: **a line need not be of the present code**, whose digest
@@ -44,9 +44,9 @@ _IDEAS = """## What was tried and not kept
 Ideas to come closer to the ceiling, at the same number of evaluations, on other test images (from number 1000
 on) and at smaller radii, where more rows are left: rows fooled by the idea and by what it would replace, rows
 that only the idea fools and those that it loses. They were variants of the loop that are not in the library;
-the counts are in `{ideas}`, all of 2026-11-17 or before and of codes that are not recorded, and a
-few more that did no better are not listed. With so many comparisons one p below 0.05 is to be expected; two
-restarts of 24 steps have one, on one problem of three.
+the counts are in `{ideas}`, all of 2026-11-17 or before and of codes that are not recorded, and a few more
+that did no better are not listed. With so many comparisons p below 0.05 is to be expected now and then; in
+favour of an idea it is found once, for two restarts of 24 steps on one problem of three.
 What looked like a gain on 200 groups (weights carried over, longer first steps) was none when the images were
 grouped anew. Groups here are of images 1000 to 3999, some of which are in the tables above as single images.
 """

@@ -13,11 +13,11 @@ from .timing import Figure
 
 FILE = Path("docs/results/figures.json")
 _INTRODUCTION = """
-`python -m benchmarks --store` measures these and keeps them in `{path}`; rooms can be named. A ratio
-compares what ran in turn in one process (in `allocation` in fresh ones), by the time that the processor worked
-for it; throughput of processes is by the clock. Values are medians over rounds, with the lowest and the highest
-where they are kept. The load is the number of processes that wanted one of {cores} cores when a room began and
-ended{names}.
+`python -m benchmarks --store` measures these and keeps them in `{path}`; rooms can be named. A ratio compares
+what ran in turn in one process (in `allocation` in fresh ones), by the time that the processor worked for it;
+throughput of processes is by the clock, without the time that imports take. Values are medians over rounds,
+with the lowest and the highest where they are kept. The load is the number of processes that wanted one of
+{cores} cores when a room began and ended{names}.
 
 Rooms are measured one by one. The code is a digest of the programs that the figures of a room depend on, its
 own among them, when they were measured, so that it is to be compared with a digest of the same room only.
@@ -25,10 +25,11 @@ own among them, when they were measured, so that it is to be compared with a dig
 
 Bare forward + backward is what torch does alone: in `overheads` the models, the sum of their logits and its
 gradient, with `sp.keep_memory()` for both sides, as on the command line; in `training` with cross-entropy.
-Steps on convolutional networks of MNIST are below one since the library differentiates their first layer in a
-cheaper way than torch (`image_gradients`); what a step adds to the library's own passes stands beside it. The
-passes of A are so short that the least loop that attacks it at all, with no check, weights or history, is far
-from 1.05 too: the last line of `overheads` about it.
+Steps of `attack` in `overheads` are below one on convolutional networks of MNIST since the library
+differentiates their first layer in a cheaper way than torch (`image_gradients`, one thread, plain layout); what
+a step adds to the library's own passes stands beside it. The passes of A are so short that a loop of margins,
+signs, projections, verdicts and best iterates alone, with no check, weights or history, is far from 1.05 too:
+the line of the least loop. In `precision`, gradients of networks are those of torch alone.
 Accumulated domains keep a gradient each, as large as the images, until the weights are known, which follow from
 the losses of all domains; with more than four domains fewer rows are taken at a time, so that no more is kept.
 Peak memory is that of the process, in which the allocator has a part that varies from run to run.

@@ -28,7 +28,13 @@ def figures() -> Iterator[Figure]:
     sp.keep_memory()
     try:
         x, y = sp.data.sample("mnist")
-        for names, steps, rounds in (("acd", 15, 9), ("b", 8, 5), ("c", 25, 11), ("a", 100, 11)):
+        for names, steps, rounds in (
+            ("acd", 15, 9),
+            ("b", 8, 5),
+            ("c", 25, 11),
+            ("d", 15, 9),
+            ("a", 100, 11),
+        ):
             yield from _overheads(names, x, y, steps, rounds)
         for letter in "DCA":
             yield from _memory(letter)

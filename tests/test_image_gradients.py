@@ -60,12 +60,6 @@ def folds(ask, x):
     return "aten::col2im" in names
 
 
-@pytest.fixture(autouse=True)
-def however_little(monkeypatch):
-    """Small images are taken too: what pays is tested by itself."""
-    monkeypatch.setattr(image_gradients, "_LEAST", 0)
-
-
 @pytest.mark.parametrize("layer", LAYERS)
 def test_answers_and_gradients_are_those_of_torch(layer):
     model, x = layer_and_images(*layer)
@@ -123,17 +117,15 @@ def test_frozen_and_parametrised_filters():
     torch.testing.assert_close(found[0], usual[0])
 
 
-def test_in_bfloat16_the_gradient_has_the_dtype_of_the_images():
+def test_fewer_bits_are_left_to_torch():
     model, x = layer_and_images(*LAYERS[0], dtype=torch.float32)
 
     def low(images):
         with torch.autocast("cpu", torch.bfloat16):
             return cheaply(model)(images)
 
-    answers, (found,) = gradients(low, x)
-    assert answers.dtype == torch.bfloat16
-    assert found.dtype == torch.float32
-    torch.testing.assert_close(found, gradients(model, x)[1][0], rtol=0.02, atol=0.02)
+    assert not folds(low, x)
+    assert folds(cheaply(model), x)
 
 
 def test_channels_last_images():
@@ -375,11 +367,17 @@ def test_autocast_around_the_gradient_changes_nothing():
     assert torch.equal(*found, *usual)
 
 
-def test_it_is_done_where_it_pays(monkeypatch):
-    monkeypatch.undo()
-    assert not folds(cheaply(nn.Conv2d(1, 64, 3)), torch.rand(1, 1, 28, 28))
-    assert folds(cheaply(nn.Conv2d(1, 64, 3)), torch.rand(8, 1, 28, 28))
+def test_it_is_done_where_it_pays():
+    assert folds(cheaply(nn.Conv2d(1, 64, 3)), torch.rand(1, 1, 28, 28))
     assert not folds(cheaply(nn.Conv2d(1, 8, 15)), torch.rand(2, 1, 96, 96))
+
+
+def test_the_size_of_a_batch_makes_no_difference():
+    x, y = sp.data.sample("mnist", limit=24)
+    problem = sp.Ensemble([sp.models.load("mnist-ampgd")], x, y)
+    whole, parts = (sp.attack(problem, sp.l2(1.0), steps=5, batch_size=n) for n in (24, 5))
+    assert torch.equal(whole.fooled, parts.fooled)
+    torch.testing.assert_close(whole.delta, parts.delta, rtol=0, atol=1e-6)
 
 
 def test_an_attack_on_a_grey_network_takes_it():

@@ -13,7 +13,8 @@ _TEXT = """## Where others are ahead
 
 Every method of another library that breaks more images than ours or takes less time, of all finished tables of
 attacks, those with few images too. Intervals are those of the tables, of 95 % for each method alone: where they
-overlap, the difference in images broken may be chance. Differences of a few per cent in time may be, too.
+overlap, the difference in images broken may be chance. Differences of a few per cent in time may be, too. The
+code and the day of a case are those of its table, and need not be the present ones.
 
 """
 _HEAD = ["Broken by theirs - by ours, points", "Time, theirs / ours", "Case", "Images", "Ours"]

@@ -35,7 +35,9 @@ to a model, per image and model, counted by the same wrapper for all, with a gra
 more than the gradients that a table allows: ours looks at the model on a few images of each part before it
 begins and asks once more at the end, foolbox and APGD ask once more without a gradient; in balls that shrink
 (l1) APGD takes two gradients more, at the starts of its later balls. Other libraries attack several models by
-the mean of their logits.
+the mean of their logits. They ask the networks themselves: the cheaper gradients of grey images that the
+library has since 2026-11-18 05:00 (`image_gradients`, below) are on our side only, and in no table begun
+before.
 
 Images are test images, of MNIST from number 300 on, of CIFAR-10 the first. Step lengths of `attack` and the
 numbers of `MinMax()` were chosen on the first test images of both (docs/RESULTS.md), so that the lines of

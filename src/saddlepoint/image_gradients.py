@@ -1,16 +1,18 @@
 """The gradient of a convolution with respect to images of one channel, at a fraction of its price.
 
 Attacks differentiate with respect to the images, and so differentiate the first layer of a network where nobody
-else does. On CPUs oneDNN computes that gradient for whole blocks of eight or sixteen channels, of which grey
-images have one. Here it is a product of matrices, whose columns are added up where the windows of the
-convolution overlap: the same sum in another order. The answers are those of the model, bit for bit.
+else does. On CPUs with AVX-512 oneDNN computes that gradient for whole blocks of sixteen channels, in the plain
+layout, of which grey images have one. Here it is a product of matrices, whose columns are added up where the
+windows of the convolution overlap: the same sum in another order. The answers are those of the model, bit for
+bit.
 
     answers = W windows(x)        (B, O, L): L windows of height * width entries
     dx      = fold(W^T danswers)  fold is the adjoint of taking windows
 
-A plain convolution of plain tensors is done so; whatever else a model does, also to autograd itself, is left to
-torch. Hooks of the deprecated `register_backward_hook` on such a convolution see the gradient of its answers in
-the place of that of its images; those of `register_full_backward_hook` see what they always see.
+A plain convolution of plain tensors in full precision is done so, and whatever else a model asks for is left to
+torch. Two things look different from inside a model: `grad_fn` of the answers is a function of ours, and hooks
+of the deprecated `register_backward_hook` on such a convolution see other gradients in other places; those of
+`register_full_backward_hook` see what they always see.
 """
 
 from __future__ import annotations
@@ -28,7 +30,6 @@ from torch.utils.weak import WeakIdKeyDictionary
 __all__ = ["cheap_image_gradients"]
 
 _ENTRIES = 2**20  # of columns at a time: they stay in the cache, and need little memory
-_LEAST = 2**20  # products of numbers below which the calls cost more than they save
 _DTYPES = (torch.float32, torch.float64)
 # What torch tells about itself, without promising to go on doing so: without it everything is left to torch.
 _TOLD = all(
@@ -48,9 +49,9 @@ def cheap_image_gradients(model: object, images: Tensor) -> AbstractContextManag
     """The context in which to ask a model about images, (B, ...), whose gradient may be wanted.
 
     Convolutions of one channel are differentiated as above; what that brings to whole networks is measured by
-    `python -m benchmarks image_gradients`. With three channels nothing was gained. Nothing changes where no
-    gradient is wanted, on other devices, for modules that are compiled or have no `nn.Conv2d`, and where
-    somebody else looks at what is asked of torch.
+    `python -m benchmarks image_gradients`. On the shipped networks of CIFAR-10, with three channels, nothing
+    was gained. Nothing changes where no gradient is wanted, on other devices, for modules that are compiled or
+    have no `nn.Conv2d`, and where somebody else looks at what is asked of torch.
 
     Example:
         >>> layer, x = nn.Conv2d(1, 64, 3), torch.rand(8, 1, 28, 28, requires_grad=True)
@@ -153,6 +154,8 @@ def _suits(x: Any, weight: Any, bias: Any) -> bool:
     ):
         return False
     strided = all(each.layout is torch.strided for each in (x, *parameters))
+    if torch.is_autocast_enabled("cpu"):  # in fewer bits nothing was gained
+        return False
     grey = x.dim() == 4 and x.shape[1] == 1 and x.device.type == "cpu" and x.dtype in _DTYPES
     if not (strided and grey and x.requires_grad and torch.is_grad_enabled()):
         return False
@@ -164,10 +167,12 @@ def _suits(x: Any, weight: Any, bias: Any) -> bool:
 
 
 def _pays(x: Tensor, weight: Tensor, how: _How) -> bool:
-    """Whether there is enough to do, and not too much of it for one image, to be faster than oneDNN."""
+    """Whether the columns of an image are few; the same for every batch, so that results are too.
+
+    For a few images at a time, as few as take less than a millisecond, the calls cost more than they save.
+    """
     windows = x.shape[2] * x.shape[3] // (how.stride[0] * how.stride[1])
-    area = weight.shape[2] * weight.shape[3]
-    return len(x) * weight.numel() * windows >= _LEAST and area * windows <= _ENTRIES
+    return weight.shape[2] * weight.shape[3] * windows <= _ENTRIES
 
 
 @final
@@ -190,14 +195,13 @@ class _OfParameters(torch.autograd.Function):
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         (gradient,), (x, weight) = gradients, ctx.saved_tensors
         with torch.autocast("cpu", enabled=False):
-            given = gradient, x.to(gradient.dtype), weight.to(gradient.dtype)
             _, dweight, dbias = torch.ops.aten.convolution_backward(
-                *given,
+                *(gradient, x, weight),
                 [len(weight)] if ctx.biased else None,
                 *(ctx.how.stride, ctx.how.padding, (1, 1), False, (0, 0), 1),
                 [False, True, ctx.biased],
             )
-        return dweight.to(weight.dtype), dbias.to(weight.dtype) if ctx.biased else None, None, None
+        return dweight, dbias, None, None
 
 
 @final
@@ -208,14 +212,14 @@ class _OfImages(torch.autograd.Function):
     def forward(ctx: Any, answers: Tensor, x: Tensor, weight: Tensor, how: _How) -> Tensor:
         ctx.mark_dirty(answers)  # the same tensor, which the next layer may write into
         ctx.save_for_backward(weight)
-        ctx.shape, ctx.dtype, ctx.how = x.shape, x.dtype, how
+        ctx.shape, ctx.how = x.shape, how
         return answers
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         (gradient,), (weight,) = gradients, ctx.saved_tensors
         with torch.autocast("cpu", enabled=False):
-            found = _folded(gradient.to(ctx.dtype), weight.to(ctx.dtype), ctx.shape, ctx.how)
+            found = _folded(gradient, weight, ctx.shape, ctx.how)
         return gradient, found, None, None
 
 

@@ -125,10 +125,11 @@ def load(
 def channels_last(network: nn.Module) -> nn.Module:
     """The same network, its filters laid out with channels last; for networks that are ours to change.
 
-    Gradients of networks C and D take less time on a CPU so (`python -m benchmarks precision`), those of A
-    the same. Values and hashes are the same; answers differ by rounding. `load` does not do it, because
-    files of parameters and exported programs want the plain layout; `precision="auto"` measures it for the
-    models of an attack.
+    By torch alone gradients of networks C and D take less time on a CPU so (`python -m benchmarks precision`),
+    those of A the same; in attacks on C the first layer is differentiated in a cheap way in both layouts.
+    Values and hashes are the same; answers differ by rounding. `load` does not do it, because files of
+    parameters and exported programs want the plain layout; `precision="auto"` measures it for the models of an
+    attack.
 
     Example:
         >>> channels_last(load("mnist-c")).training

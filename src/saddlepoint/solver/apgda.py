@@ -79,8 +79,9 @@ def apgda(
         start: delta_0, (B, ...), projected first; zero by default.
         targeted: Whether the labels are classes to reach.
         batch_size: Rows at a time; chosen from the memory a row needs by default. It changes no result.
-        accumulate: Differentiate domain by domain: the memory of one graph, and of eight gradients of all rows,
-            as with more domains fewer rows are taken at a time. Decided from memory by default.
+        accumulate: Differentiate domain by domain: the memory of one graph, and of four gradients of all rows,
+            as with more domains fewer rows than `batch_size` are taken at a time. Decided from memory by
+            default.
         precision: What models compute in during the search: "float32" (as they are), "bfloat16", "float16", or
             "auto", which is what a short measurement shows to be faster for each model, filters and images with
             channels last ("bfloat16+channels_last") among it; one word for all models, or one for each. All

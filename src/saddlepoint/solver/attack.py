@@ -92,8 +92,9 @@ def attack(
         keep_going: Whether a row that fools every domain goes on to the last step of its restart, for the
             iterate of lowest worst loss, which may fool models that were not asked too. Every row then takes
             all steps; a fooled one is not restarted.
-        accumulate: Differentiate domain by domain: the memory of one graph, and of eight gradients of all rows,
-            as with more domains fewer rows are taken at a time. Decided from memory by default.
+        accumulate: Differentiate domain by domain: the memory of one graph, and of four gradients of all rows,
+            as with more domains fewer rows than `batch_size` are taken at a time. Decided from memory by
+            default.
         precision: What models compute in during the search: "float32" (as they are), "bfloat16", "float16", or
             "auto", which is what a short measurement shows to be faster for each model, filters and images with
             channels last ("bfloat16+channels_last") among it; one word for all models, or one for each. All
