@@ -15,16 +15,14 @@ from torch import nn
 import saddlepoint as sp
 from saddlepoint.image_gradients import cheap_image_gradients
 
-from .timing import Figure, at_most, ratios
+from .timing import Figure, at_most, one_thread, ratios
 
 ROWS = 128
 
 
 def figures() -> Iterator[Figure]:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
     sp.keep_memory()
-    try:
+    with one_thread():
         for name, model, times in (
             ("C", sp.models.load("mnist-c"), 20),
             ("D", sp.models.load("mnist-d"), 5),
@@ -33,8 +31,6 @@ def figures() -> Iterator[Figure]:
             ("mnist_cnn", sp.models.build("mnist_cnn", channels=1, size=28).eval(), 5),
         ):
             yield _over_torch(name, model, times)
-    finally:
-        torch.set_num_threads(threads)
 
 
 def _over_torch(name: str, model: nn.Module, times: int) -> Figure:

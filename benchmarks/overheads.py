@@ -16,17 +16,15 @@ from torch import Tensor
 
 import saddlepoint as sp
 
-from .timing import Figure, at_most, ratios, seconds, unbounded
+from .timing import Figure, at_most, one_thread, ratios, seconds, unbounded
 
 TINY = sp.linf(1e-4)  # fools nothing, so that every row takes every step
 ROWS = 128
 
 
 def figures() -> Iterator[Figure]:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
     sp.keep_memory()
-    try:
+    with one_thread():
         x, y = sp.data.sample("mnist")
         for names, steps, rounds in (
             ("acd", 15, 9),
@@ -38,8 +36,6 @@ def figures() -> Iterator[Figure]:
             yield from _overheads(names, x, y, steps, rounds)
         for letter in "DCA":
             yield from _memory(letter)
-    finally:
-        torch.set_num_threads(threads)
 
 
 def _overheads(names: str, x: Tensor, y: Tensor, steps: int, rounds: int) -> Iterator[Figure]:

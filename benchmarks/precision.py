@@ -17,7 +17,7 @@ from torch import nn
 import saddlepoint as sp
 from saddlepoint.precision import is_native
 
-from .timing import Figure, at_least, at_most, ratios
+from .timing import Figure, at_least, at_most, one_thread, ratios
 
 IMAGES = 64
 MANY = 128  # of which one image is less than a point
@@ -29,15 +29,11 @@ def figures() -> Iterator[Figure]:
     if not is_native(torch.device("cpu")):
         print("skipped: this CPU does not compute in bfloat16 by itself")
         return
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
+    with one_thread():
         yield from _attack()
         yield at_least("AMPGD step of VGG16 (E), float32 over bfloat16, time", _training(), 1.6)
         yield from _formats()
         yield from _auto()
-    finally:
-        torch.set_num_threads(threads)
 
 
 def _in_plain_layout(name: str) -> nn.Module:

@@ -9,25 +9,20 @@ import math
 import time
 from collections.abc import Iterator
 
-import torch
 from torch import Tensor
 
 import saddlepoint as sp
 
-from .timing import Figure, at_least, at_most, ratios
+from .timing import Figure, at_least, at_most, one_thread, ratios
 
 BALL = sp.LpBall(math.inf, 0.2)
 
 
 def figures() -> Iterator[Figure]:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
+    with one_thread():
         x, y = sp.data.sample("mnist")
         yield from _strength(x, y)
         yield from _scaling(x, y)
-    finally:
-        torch.set_num_threads(threads)
 
 
 def _strength(x: Tensor, y: Tensor) -> Iterator[Figure]:

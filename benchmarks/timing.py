@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from statistics import median
+
+import torch
 
 
 @dataclass(frozen=True)
@@ -43,6 +46,17 @@ def _median(value: Value) -> tuple[float, tuple[float, float] | None]:
     if isinstance(value, Sequence):
         return median(value), (min(value), max(value))
     return value, None
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """In which torch computes on one thread."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def seconds(run: Callable[[], object], clock: Callable[[], float] = time.perf_counter) -> float:

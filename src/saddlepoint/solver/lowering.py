@@ -20,7 +20,7 @@ from saddlepoint.solver.watch import moved
 __all__ = ["choose_precisions"]
 
 _ROWS = 32  # that are measured; parameters are converted once per batch, so that few rows would look too slow
-_ROUNDS = 3
+_ROUNDS = 3  # two for passes that are not short
 # Times slower than the fastest, and by seconds that count: not measured again.
 _HOPELESS, _SHORT = 1.3, 0.05
 _GAIN = 1.1  # what a way has to bring to be worth its rounding
@@ -196,9 +196,10 @@ def _times(
             except Exception:
                 # A model that cannot do it; what it says as it is comes up in the attack itself.
                 times[way] = math.inf
-        if number == 0:
-            bound = max(_SHORT, _HOPELESS * min(times.values()))
-            left = {w: how for w, how in left.items() if w == ways[0] or times[w] <= bound}
+        bound = max(_SHORT, _HOPELESS * min(times.values()))
+        left = {way: how for way, how in left.items() if times[way] <= bound}
+        if len(left) < 2 or (number == _ROUNDS - 2 and min(times.values()) > _SHORT):
+            break
     return times
 
 
