@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-from benchmarks.defence import calibrate, page, plan, ship, unseen, work
+from benchmarks.defence import calibrate, figures, page, plan, ship, unseen, work
 from benchmarks.defence.__main__ import PAGE, STORE, main
 
 from folders import ROOT
@@ -462,3 +462,48 @@ class TestPage:
         assert f"<!-- defence -->\n{page.document(content)}<!-- end of defence -->" in text, (
             "write it again: python -m benchmarks.defence --render"
         )
+
+
+class TestFigures:
+    @staticmethod
+    def content() -> dict[str, Any]:
+        """Two seeds of a row of the race, one of the other, and two radii, one of them with two seeds."""
+        epochs = [[(0.5, 0.25), (0.75, 0.5)], [(0.25, 0.25), (1.0, 0.75)], [(0.5, 0.5), (0.5, 0.5)]]
+        keys = ("race/AMPGD/0", "race/AMPGD/1", "race/MSD/0")
+        kept: dict[str, Any] = {
+            key: {"validation": [{"clean": 1.0, "l2": a, "union": b} for a, b in each]}
+            for key, each in zip(keys, epochs, strict=True)
+        }
+        for key, weight in (("l2 4/0", 0.75), ("l2 1/0", 0.25), ("l2 1/1", 0.5)):
+            kept[f"weights/{key}"] = {"weights": {"linf": 1 - weight, "l2": weight}}
+        return {"trainings": kept}
+
+    def test_lines_are_means_in_bands(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        sheets = []
+        monkeypatch.setattr(
+            figures.drawing, "draw", lambda sheet, folder: sheets.append(sheet) or []
+        )
+        figures.draw(self.content(), tmp_path)
+        (msd, ampgd), (weights,) = (sheet.panels for sheet in sheets)
+        assert [panel.title for panel in (msd, ampgd)] == ["MSD, 1 seed", "AMPGD, 2 seeds"]
+        threat, union = ampgd.curves
+        assert (threat.label, threat.x, threat.y) == ("l2", (1.0, 2.0), (37.5, 87.5))
+        assert (threat.low, threat.high) == ((25.0, 75.0), (50.0, 100.0))
+        assert (union.label, union.y) == ("union", (25.0, 62.5))
+        assert msd.curves[0].low == ()
+        linf, l2 = weights.curves
+        assert (l2.x, l2.y, l2.low) == ((1.0, 4.0), (0.375, 0.75), (0.25, 0.75))
+        assert linf.y == (0.625, 0.25)
+
+    def test_files_are_drawn_and_only_those_that_there_is_something_for(
+        self, tmp_path: Path
+    ) -> None:
+        files = figures.draw(self.content(), tmp_path)
+        assert [file.name for file in files] == [
+            *("defence-accuracy.png", "defence-accuracy.svg"),
+            *("defence-weights.png", "defence-weights.svg"),
+        ]
+        assert all(file.stat().st_size > 5000 for file in files)
+        assert figures.draw({"trainings": {}}, tmp_path) == []

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from . import __doc__ as about
+from .figures import draw
 from .page import write
 from .plan import TABLES
 from .ship import ship
@@ -26,6 +27,7 @@ def main(words: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--store", type=Path, default=STORE)
     parser.add_argument("--page", type=Path, default=PAGE)
+    parser.add_argument("--figures", type=Path, help="folder for figures, such as docs/figures")
     parser.add_argument(
         "--only",
         action="append",
@@ -75,7 +77,8 @@ def main(words: Sequence[str] | None = None) -> int:
             print(f"stopped with exit code {error.returncode}; the same line goes on from here")
             return 1
     write(options.page, store.content)
-    print(f"wrote {options.page}")
+    drawn = draw(store.content, options.figures) if options.figures else []
+    print("wrote", *(str(file) for file in (options.page, *drawn)))
     return 0
 
 
