@@ -11,6 +11,7 @@ from torch import Tensor, nn
 import saddlepoint as sp
 from saddlepoint.calls import call
 from saddlepoint.precision import How, Precisions, how_of
+from saddlepoint.solver import apgda_unchecked, attack_unchecked
 from saddlepoint.solver.domain_losses import evaluate
 
 
@@ -58,6 +59,84 @@ def test_the_best_iterate_of_apgda_is_not_chosen_by_what_only_looks_fooled() -> 
         result = sp.apgda(problem, sp.linf(0.1), steps=2, keep="best", precision="bfloat16")
     assert not result.fooled.any()
     assert result.num_forwards.tolist() == [6]
+
+
+class _Exactly(nn.Module):
+    """A network that notes the images it is asked about in full precision."""
+
+    def __init__(self, network: nn.Module) -> None:
+        super().__init__()
+        self.network, self.asked = network, list[Tensor]()
+
+    def forward(self, images: Tensor) -> Tensor:
+        if not torch.is_autocast_enabled("cpu"):
+            self.asked.append(images.detach().clone())
+        found: Tensor = self.network(images)
+        return found
+
+
+_SEARCHES: dict[str, Any] = {
+    "attack": (attack_unchecked, {"restarts": 2}),
+    "keep going": (attack_unchecked, {"keep_going": True}),
+    "accumulate": (attack_unchecked, {"accumulate": True, "quantize": 256}),
+    "best of apgda": (
+        apgda_unchecked,
+        {"keep": "best", "step_size": 0.02, "direction": sp.directions.sign},
+    ),
+}
+
+
+@pytest.mark.parametrize("search", _SEARCHES)
+def test_no_candidate_is_asked_about_twice_in_full_precision(search: str) -> None:
+    """What confirms a success is its verdict; rows without success are asked about once, at the end."""
+    x, y = sp.data.sample("mnist", 24)
+    model = _Exactly(sp.models.load("mnist-c")).eval()
+    problem = sp.Ensemble([model], (255 * x).round() / 255, y)
+    solve, options = _SEARCHES[search]
+    precisions = Precisions((model,), ("bfloat16",))
+    result = solve(
+        *(problem, sp.linf(0.1)), steps=8, batch_size=16, precisions=precisions, **options
+    )
+    asked = torch.cat(model.asked)
+    assert 0 < int(result.success.sum()) < len(problem)
+    assert len(asked) == len(asked.unique(dim=0))
+    with torch.no_grad():
+        answers = model(result.adversarial)
+    assert torch.equal(result.fooled[:, 0], answers.argmax(dim=1) != y)
+    exact = sp.cw_margin(answers, y)
+    torch.testing.assert_close(result.losses[:, 0], exact, rtol=1e-5, atol=1e-5)
+    for row in result.adversarial:
+        assert (
+            (asked == row).flatten(1).all(dim=1).any()
+        )  # no verdict but that of the network as it is
+    if search == "attack":
+        assert len(asked) <= len(problem) + 3  # a few rows look fooled and are not
+
+
+def test_what_is_not_finite_in_full_precision_is_refused_though_it_looks_fooled() -> None:
+    class Broken(nn.Module):
+        def forward(self, images: Tensor) -> Tensor:
+            low = torch.is_autocast_enabled("cpu")
+            return images if low else torch.where(images > 0.6, torch.nan, images)
+
+    model = Broken().eval()
+    problem = sp.Ensemble([model], torch.tensor([[0.5, 0.55]]), torch.tensor([0]))
+    with pytest.raises(ValueError, match="logits and losses must be finite"):
+        attack_unchecked(
+            *(problem, sp.linf(0.2)),
+            start=torch.tensor([[0.0, 0.2]]),
+            batch_size=1,
+            precisions=Precisions((model,), ("bfloat16",)),
+        )
+
+
+def test_random_transforms_are_judged_on_a_draw_of_their_own() -> None:
+    x, y = sp.data.sample("mnist", 6)
+    model = _Exactly(sp.models.load("mnist-a")).eval()
+    problem = sp.Transformed(model, [sp.transforms.random_brightness(0.2)], x, y)
+    precisions = Precisions((model,), ("bfloat16",))
+    attack_unchecked(problem, sp.linf(0.3), steps=3, batch_size=6, precisions=precisions)
+    assert len(model.asked[-1]) == 6  # all of them, whatever was confirmed on the way
 
 
 @pytest.mark.parametrize("precision", ["bfloat16", "float16"])
