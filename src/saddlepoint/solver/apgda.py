@@ -24,6 +24,7 @@ from saddlepoint.solver.best import Best, may_be_kept
 from saddlepoint.solver.checks import check_arguments, check_differentiable
 from saddlepoint.solver.domain_losses import Evaluation, evaluate, gradients_enabled
 from saddlepoint.solver.inspection import inspect
+from saddlepoint.solver.judging import judged
 from saddlepoint.solver.lowering import choose_precisions
 from saddlepoint.solver.result import AttackResult, Callback, History, keep_partial
 from saddlepoint.solver.watch import Watch
@@ -168,7 +169,7 @@ def apgda_unchecked(
         return _apgda(part, ball, rule, loss, step_size, towards, keep, delta, setup, report)
 
     with full_precision(), gradients_enabled():
-        return in_batches(problem, ball, start, loss, setup, solve, callback)
+        return in_batches(problem, ball, start, setup, solve, callback)
 
 
 class _Momentum:
@@ -215,7 +216,7 @@ def _apgda(
     def found() -> AttackResult:
         told = history + history[-1:] * (setup.steps + 1 - len(history))
         best.history = History(*(torch.stack(series) for series in zip(*told, strict=True)))
-        return best.result(problem)
+        return judged(problem, best, loss, setup)
 
     try:
         point = evaluate(problem, delta, loss, differentiate=setup.steps > 0, **options)

@@ -25,6 +25,7 @@ from saddlepoint.solver.domain_losses import gradients_enabled
 from saddlepoint.solver.gradients import Gradient, check_gradient, exact_phases, phases_of
 from saddlepoint.solver.grid import Grid
 from saddlepoint.solver.inspection import inspect
+from saddlepoint.solver.judging import judged
 from saddlepoint.solver.lowering import choose_precisions
 from saddlepoint.solver.restart import Restart
 from saddlepoint.solver.result import AttackResult, Callback, keep_partial
@@ -67,7 +68,8 @@ def attack(
 
     Costs at most restarts * (steps + 1) forward and restarts * steps backward passes per row and draw, or
     `evaluations` if that is given; `result.num_forwards` says what each row took. The verdict asks once more at
-    the end, without gradient and not counted there: a model that then answers differently is refused.
+    the end, without gradient and not counted there: a model that then answers differently is refused. With
+    fewer bits it asks a row that looks fooled at once, which is counted.
 
     Args:
         problem: B independent rows, K domains.
@@ -232,10 +234,10 @@ def attack_unchecked(
                 watch.check()
                 # Of random transforms rows that are fooled go on too: another draw may not fool them.
                 best.completed[rows if part.random else best.left(setup.most(part))] = False
-                keep_partial(stop, best.result(part))
+                keep_partial(stop, judged(part, best, loss, setup))
             raise
-        return best.result(part)
+        return judged(part, best, loss, setup)
 
     with full_precision(), gradients_enabled():
         problem = problem if grid is None else problem.on_grid(grid.levels)
-        return in_batches(problem, ball, start, loss, setup, solve, callback)
+        return in_batches(problem, ball, start, setup, solve, callback)

@@ -1,4 +1,4 @@
-"""Rows in batches that fit into memory, each judged at its end, until all are done or Ctrl-C is pressed."""
+"""Rows in batches that fit into memory, until all are done or Ctrl-C is pressed."""
 
 from __future__ import annotations
 
@@ -11,13 +11,10 @@ from typing import final
 import torch
 from torch import Tensor
 
-from saddlepoint.losses import Loss, finite
-from saddlepoint.losses import fooled as is_fooled
 from saddlepoint.precision import Precisions
 from saddlepoint.problems import AbstractProblem
 from saddlepoint.projections import AbstractSet, LpBall
 from saddlepoint.rules import AbstractWeightRule
-from saddlepoint.solver.domain_losses import typed_loss
 from saddlepoint.solver.result import (
     Asked,
     AttackResult,
@@ -28,8 +25,6 @@ from saddlepoint.solver.result import (
     keep_partial,
     partial_of,
 )
-from saddlepoint.solver.watch import Watch, check_again
-from saddlepoint.streams import JUDGE
 
 __all__ = ["Plan", "Report", "SolveBatch", "in_batches"]
 
@@ -60,13 +55,13 @@ class Plan:
 Report = Callable[[int, int, Tensor], None]
 """Told after every iterate of a batch: restart, step, and what is fooled, (n, K)."""
 SolveBatch = Callable[[AbstractProblem, LpBall, Tensor, Report], AttackResult]
+"""Rows to their result, which is judged, see `judging`; after Ctrl-C it is in the exception."""
 
 
 def in_batches(
     problem: AbstractProblem,
     region: AbstractSet,
     start: Tensor | None,
-    loss: Loss,
     setup: Plan,
     solve: SolveBatch,
     callback: Callback | None,
@@ -100,15 +95,14 @@ def in_batches(
         for rows in torch.arange(len(problem), device=start.device).split(setup.batch_size):
             part, part_ball = problem.take(rows), ball.take(rows)
             delta = part_ball.project(start[rows], part.lower, part.upper)
-            result = solve(part, part_ball, delta, report)
-            parts.append(_judge(part, result, loss, setup))
+            parts.append(solve(part, part_ball, delta, report))
             done += len(part)
             fooled += int(parts[-1].fooled.all(dim=1).sum())
             report(0, setup.steps, parts[-1].fooled[:0])
     except KeyboardInterrupt as stop:
         found = partial_of(stop)
         if found is not None:  # else the rows of this batch are among those left
-            parts.append(_judge(part, found, loss, setup))
+            parts.append(found)
         reached = sum(len(part.delta) for part in parts)
         if reached < len(problem):
             left = torch.arange(reached, len(problem), device=start.device)
@@ -129,28 +123,6 @@ def _restricted(problem: AbstractProblem, region: AbstractSet) -> AbstractProble
     part = copy(problem)
     part.lower, part.upper = region.box(problem.lower, problem.upper)
     return part
-
-
-def _judge(problem: AbstractProblem, result: AttackResult, loss: Loss, setup: Plan) -> AttackResult:
-    """Ask again, without gradient and in full precision: what counts is the answer to the candidate itself.
-
-    Random transforms are judged on a draw that the attack has not seen, others on the same images once more.
-    """
-    targeted = setup.targeted
-    with torch.no_grad():
-        logits = problem.logits(result.delta, JUDGE if problem.random else 0)
-        function = typed_loss(loss, targeted=targeted, dtype=result.delta.dtype)
-        losses = function(logits, problem.labels)
-    watch = Watch(loss, targeted=targeted)
-    numbers = finite(logits) & losses.isfinite()
-    watch.values(problem, result.delta, numbers, step=len(result.history.losses) - 1)
-    watch.check()
-    goal, reached = problem.goal(targeted)
-    verdict = is_fooled(logits, goal, targeted=reached)
-    if problem.random or setup.precisions.low:  # other answers than on the way are to be expected
-        return replace(result, losses=losses, fooled=verdict)
-    check_again(problem, logits, result.fooled, verdict)
-    return replace(result, fooled=verdict)
 
 
 def _untouched(problem: AbstractProblem, steps: int) -> AttackResult:

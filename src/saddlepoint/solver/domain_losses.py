@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import final
+from typing import NamedTuple, final
 
 import torch
 from torch import Tensor
@@ -14,7 +15,15 @@ from saddlepoint.losses import Loss, finite, fooled
 from saddlepoint.precision import FULL, Precisions
 from saddlepoint.problems import AbstractProblem
 
-__all__ = ["Evaluation", "broken_gradients", "evaluate", "gradients_enabled", "typed_loss"]
+__all__ = [
+    "Evaluation",
+    "Verdict",
+    "broken_gradients",
+    "evaluate",
+    "gradients_enabled",
+    "typed_loss",
+    "verdict_on",
+]
 
 
 @final
@@ -31,6 +40,8 @@ class Evaluation:
         without: Domains that let no gradient through, as far as they were looked at one by one.
         steep: Whether the gradient of a domain differs from zero in a row, (B, K), boolean, if they were looked
             at one by one.
+        exact: The losses of rows that were asked again in full precision, (B, K), NaN for others and where an
+            answer is not finite; None where nothing is searched in fewer bits, or nothing confirmed.
     """
 
     losses: Tensor
@@ -40,6 +51,17 @@ class Evaluation:
     spent: int | Tensor
     without: tuple[int, ...] = ()
     steep: Tensor | None = None
+    exact: Tensor | None = None
+
+
+@final
+class Verdict(NamedTuple):
+    """What models as they are answer to candidates: logits, (n, K, C), and what follows, (n, K) each."""
+
+    logits: Tensor
+    losses: Tensor
+    fooled: Tensor
+    finite: Tensor
 
 
 @contextmanager
@@ -103,27 +125,53 @@ def evaluate(
             point = _by_domain(problem, leaf, function, draws, targeted, differentiate)
         else:
             point = _at_once(problem, leaf, function, draws, targeted)
-    return (
-        _confirmed(problem, delta, point, draws, targeted) if confirm and precisions.low else point
-    )
+    if not (confirm and precisions.low):
+        return point
+    return _confirmed(problem, delta, point, loss, draws, targeted)
+
+
+def verdict_on(
+    problem: AbstractProblem, delta: Tensor, loss: Loss, *, stream: int = 0, targeted: bool = False
+) -> Verdict:
+    """Ask about candidates, delta (n, ...), without gradient and in full precision: every verdict is made here.
+
+    Args:
+        problem: n rows.
+        delta: (n, ...), as it would be saved.
+        loss: Small = fooled.
+        stream: Which random draw.
+        targeted: Whether labels are classes to reach.
+    """
+    with torch.no_grad():
+        logits = problem.logits(delta, stream)
+        function = typed_loss(loss, targeted=targeted, dtype=delta.dtype)
+        losses = function(logits, problem.labels)
+    known, (goal, reached) = finite(logits), problem.goal(targeted)
+    broken = fooled(logits, goal, targeted=reached, known=known)
+    return Verdict(logits, losses, broken, known & losses.isfinite())
 
 
 def _confirmed(
-    problem: AbstractProblem, delta: Tensor, point: Evaluation, draws: range, targeted: bool
+    problem: AbstractProblem,
+    delta: Tensor,
+    point: Evaluation,
+    loss: Loss,
+    draws: range,
+    targeted: bool,
 ) -> Evaluation:
     """The same with verdicts in full precision on the rows that look fooled in every domain."""
     rows = point.fooled.all(dim=1).nonzero().flatten()
+    exact = torch.full_like(point.losses, math.nan)
     if len(rows) == 0:
-        return point
-    few, verdict = problem.take(rows), point.fooled.clone()
-    goal, reached = few.goal(targeted)
-    with torch.no_grad():
-        for draw in draws:
-            logits = few.logits(delta[rows], draw)
-            verdict[rows] &= fooled(logits, goal, targeted=reached)
+        return replace(point, exact=exact)
+    few, at, broken = problem.take(rows), delta[rows], point.fooled.clone()
+    for draw in draws:
+        verdict = verdict_on(few, at, loss, stream=draw, targeted=targeted)
+        broken[rows] &= verdict.fooled
+        exact[rows] = verdict.losses.masked_fill(~verdict.finite, math.nan)
     spent = torch.full_like(problem.rows, len(draws))
     spent[rows] += len(draws)
-    return replace(point, fooled=verdict, spent=spent)
+    return replace(point, fooled=broken, spent=spent, exact=exact)
 
 
 def _at_once(
