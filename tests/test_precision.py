@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
@@ -193,6 +194,31 @@ def test_shipped_networks_in_bfloat16_are_fooled_as_often_and_truly() -> None:
     assert (low.num_forwards >= 1 + low.success.long()).all()
 
 
+def _let_passes_take(
+    seconds: Callable[[sp.Ensemble, int], float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Passes that "auto" measures are made, and take the seconds that are said for a problem and a domain."""
+    from saddlepoint.solver import lowering
+
+    made = lowering._pass
+
+    def told(problem: sp.Ensemble, domain: int) -> Any:
+        return made(problem, domain)._replace(seconds=seconds(problem, domain))
+
+    monkeypatch.setattr(lowering, "_pass", told)
+
+
+def _by_way(times: Sequence[float]) -> Callable[[sp.Ensemble, int], float]:
+    """Seconds of the four ways, the one that rounds least first."""
+    names = ("float32", "float32+channels_last", "bfloat16", "bfloat16+channels_last")
+
+    def seconds(problem: sp.Ensemble, domain: int) -> float:
+        how = how_of(problem.models[domain])
+        return dict(zip(names, times, strict=True))["float32" if how is None else how.name]
+
+    return seconds
+
+
 def test_auto_takes_bfloat16_where_it_is_there_and_pays(monkeypatch: pytest.MonkeyPatch) -> None:
     from saddlepoint.solver import lowering
 
@@ -201,11 +227,11 @@ def test_auto_takes_bfloat16_where_it_is_there_and_pays(monkeypatch: pytest.Monk
     problem = sp.Ensemble([slow, fast], x, y)
     monkeypatch.setattr(lowering, "is_native", lambda device: True)
 
-    def seconds(problem: object, domain: int) -> float:
+    def seconds(problem: sp.Ensemble, domain: int) -> float:
         low = how_of((slow, fast)[domain]) is not None
         return {(0, False): 1.0, (0, True): 0.5, (1, False): 1.0, (1, True): 0.95}[domain, low]
 
-    monkeypatch.setattr(lowering, "_seconds", seconds)
+    _let_passes_take(seconds, monkeypatch)
     assert lowering.choose_precisions(problem, "auto").names == ("bfloat16", "float32")
     monkeypatch.setattr(lowering, "is_native", lambda device: False)
     assert lowering.choose_precisions(problem, "auto").names == ("float32", "float32")
@@ -221,19 +247,46 @@ def test_auto_measures_again_once_there_are_more_rows(monkeypatch: pytest.Monkey
     def seconds(problem: sp.Ensemble, domain: int) -> float:
         # Parameters are converted once per batch, which pays for many rows and not for one.
         seen.append(len(problem))
-        return 1.0 + 0.1 * len(problem) if how_of(model) else 0.2 * len(problem)
+        return 1e-3 * (2.0 + 0.1 * len(problem) if how_of(model) else 0.2 * len(problem))
 
     def chosen(rows: int) -> tuple[str, ...]:
         problem = sp.Ensemble([model], torch.rand(rows, 8), torch.zeros(rows).long())
         return lowering.choose_precisions(problem, "auto").names
 
-    monkeypatch.setattr(lowering, "_seconds", seconds)
+    _let_passes_take(seconds, monkeypatch)
     assert chosen(1) == ("float32",)
     assert chosen(32) == ("bfloat16",)  # one row has not decided for good
-    assert set(seen) == {1, 32}
+    assert set(seen) == {1, 8, 16, 32}
     seen.clear()
     assert chosen(500) == chosen(7) == ("bfloat16",)  # nor are the last few rows of a batch asked
     assert seen == []
+
+
+@pytest.mark.parametrize(("milliseconds", "rows"), [(4.0, [8]), (2.0, [8, 16]), (0.1, [8, 16, 32])])
+def test_auto_measures_heavy_networks_on_few_rows_and_asks_nothing_else(
+    monkeypatch: pytest.MonkeyPatch, milliseconds: float, rows: list[int]
+) -> None:
+    """What it compares answers by are those of the passes that it has timed."""
+    from saddlepoint.solver import lowering
+
+    monkeypatch.setattr(lowering, "is_native", lambda device: True)
+    passes = list[int]()
+
+    def seconds(problem: sp.Ensemble, domain: int) -> float:
+        passes.append(len(problem))
+        return 1e-3 * milliseconds * len(problem) * (0.5 if how_of(model) else 1.0)
+
+    _let_passes_take(seconds, monkeypatch)
+    model, asked = nn.Linear(8, 3).eval(), list[int]()
+    model.register_forward_hook(lambda _, inputs, output: asked.append(len(output)))
+    problem = sp.Ensemble([model], torch.rand(40, 8), torch.zeros(40).long())
+    assert lowering.choose_precisions(problem, "auto").names == ("bfloat16",)
+    assert sorted(set(asked)) == rows
+    assert asked == passes
+    heavy = milliseconds > 1
+    assert len(asked) == 2 * len(rows) + (
+        0 if heavy else 2 * 2
+    )  # of two ways, one is soon hopeless
 
 
 def test_small_networks_stay_in_float32_under_auto(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -424,6 +477,7 @@ def test_what_a_model_uses_twice_is_laid_out_in_both_places_and_left_alone(share
         ((1.0, 0.95, 0.99, 0.92), "float32"),
         ((1.0, 0.8, 0.79, 0.78), "float32+channels_last"),
         ((1.0, 0.95, 0.5, 0.48), "bfloat16"),
+        ((1.0, 0.95, 0.5, 0.47), "bfloat16+channels_last"),
         ((1.0, 0.8, 0.5, 0.4), "bfloat16+channels_last"),
     ],
 )
@@ -433,8 +487,7 @@ def test_auto_takes_the_way_that_rounds_least_of_those_that_are_fast(
     from saddlepoint.solver import lowering
 
     monkeypatch.setattr(lowering, "is_native", lambda device: True)
-    found = lambda problem, index, ways: dict(zip(ways, times, strict=True))  # noqa: E731
-    monkeypatch.setattr(lowering, "_times", found)
+    _let_passes_take(_by_way(times), monkeypatch)
     problem = sp.Ensemble([_Plain().eval()], torch.rand(2, 3, 9, 9), torch.zeros(2).long())
     assert lowering.choose_precisions(problem, "auto").names == (chosen,)
 
@@ -499,8 +552,7 @@ def test_auto_does_without_what_answers_otherwise(monkeypatch: pytest.MonkeyPatc
     from saddlepoint.solver import lowering
 
     monkeypatch.setattr(lowering, "is_native", lambda device: True)
-    found = lambda problem, index, ways: {way: 1.0 / (1 + n) for n, way in enumerate(ways)}  # noqa: E731
-    monkeypatch.setattr(lowering, "_times", found)
+    _let_passes_take(_by_way((1.0, 0.8, 0.5, 0.25)), monkeypatch)
     x = torch.tensor([[0.2, 0.9], [0.9, 0.3]])
     odds = sp.Ensemble([_Odds().eval()], x, torch.tensor([1, 0]))
     assert sp.attack(odds, sp.linf(0.05), steps=2, precision="auto").precision == ("float32",)

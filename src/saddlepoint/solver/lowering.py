@@ -5,10 +5,11 @@ from __future__ import annotations
 import math
 import time
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple, final
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from saddlepoint.behind import modules_behind
 from saddlepoint.calls import dtypes_of, home
@@ -20,11 +21,14 @@ from saddlepoint.solver.watch import moved
 
 __all__ = ["choose_precisions"]
 
-_ROWS = 32  # that are measured; parameters are converted once per batch, so that few rows would look too slow
-_ROUNDS = 3  # two for passes that are not short
-# Times slower than the fastest, and by seconds that count: not measured again.
-_HOPELESS, _SHORT = 1.3, 0.05
+# Rows that are measured: as few as take long enough to be told from each other. Parameters are converted once
+# per batch, so that very few would look too slow.
+_FEW, _ROWS = 8, 32
+_ENOUGH = 0.015  # seconds, of the fastest way
+_ROUNDS = 3  # two where that is so
+_HOPELESS = 1.5  # times slower than the fastest, the first time included: not measured again
 _GAIN = 1.1  # what a way has to bring to be worth its rounding
+_GAIN_OF_LAYOUT = 1.05  # and where as few bits are taken already
 # By how much answers may move, see `moved`: where only the layout differs, and where there are fewer bits.
 # Measured on 32 images with the MNIST networks A to D, and on 16 random ones with VGG16 and ResNets before
 # training: not at all, and by less than 0.01.
@@ -42,8 +46,8 @@ def choose_precisions(
 ) -> Precisions:
     """How each model of a problem will compute; "auto" is decided here, by a short measurement.
 
-    A network is measured once: what was decided for it on 32 rows holds as long as it is there, and what was
-    decided on fewer rows until there are more.
+    A network is measured once, on 8 to 32 rows: what was decided for it where there were 32 holds as long as it
+    is there, and what was decided where there were fewer until there are more.
 
     Args:
         problem: Its first rows are measured, forward and backward, in all ways by turns.
@@ -123,9 +127,12 @@ def _fastest(problem: AbstractProblem, index: int, ways: tuple[Precision, ...]) 
     measured, chosen = known.get(case, (0, ways[0]))
     if measured < rows:
         chosen = ways[0]
-        times = _times(problem, index, ways) if len(ways) > 1 else {}
-        for way, seconds in times.items():
-            if times[chosen] > _GAIN * seconds and _alike(problem, index, way):
+        passes = _passes(problem, index, ways) if len(ways) > 1 else {}
+        for way, found in passes.items():
+            alone = chosen == "bfloat16" and way.startswith(chosen)
+            gain = _GAIN_OF_LAYOUT if alone else _GAIN
+            faster = passes[chosen].seconds > gain * found.seconds
+            if faster and _alike(passes[ways[0]].logits, found.logits, way):
                 chosen = way
         known[case] = rows, chosen
     return chosen
@@ -146,7 +153,7 @@ def _check_layout(problem: AbstractProblem, index: int, word: Precision) -> None
     known, case = _known(model), (*home(model, problem.lower), problem.lower.shape[1:], word)
     if case in known:
         return
-    if not _alike(problem, index, word):
+    if not _answers_alike(problem, index, word):
         plain = word.partition("+")[0]
         raise ValueError(
             f"`precision` must be {plain} or auto for {type(model).__name__}, which answers otherwise where "
@@ -155,16 +162,22 @@ def _check_layout(problem: AbstractProblem, index: int, word: Precision) -> None
     known[case] = 0, word
 
 
-def _alike(problem: AbstractProblem, index: int, way: Precision) -> bool:
-    """Whether a model answers in a way as it does by itself, up to what rounding explains."""
+def _answers_alike(problem: AbstractProblem, index: int, way: Precision) -> bool:
+    """Whether a model answers in a way as it does by itself, asked here."""
     model, domain = problem.models[index], _domain(problem, index)
     if domain is None:
         return True
-    few = _first(problem)
+    few = _first(problem, _FEW)
     with full_precision(), torch.inference_mode(False), torch.no_grad():
         exact = few.domain_logits(few.zeros(), domain)
         with Precisions((model,), (way,)).applied():
-            other = few.domain_logits(few.zeros(), domain)
+            return _alike(exact, few.domain_logits(few.zeros(), domain), way)
+
+
+def _alike(exact: Tensor | None, other: Tensor | None, way: Precision) -> bool:
+    """Whether answers in a way, (n, C), are those of the model as it is, up to what rounding explains."""
+    if exact is None or other is None:
+        return False
     most = _LAYOUT if way.startswith("float32") else _BITS
     return bool(other.isfinite().all() & (moved(exact, other).median() <= most))
 
@@ -174,46 +187,74 @@ def _domain(problem: AbstractProblem, index: int) -> int | None:
     return next((k for k in range(problem.num_domains) if problem.model_of(k) == index), None)
 
 
-def _first(problem: AbstractProblem) -> AbstractProblem:
-    """The rows that are measured."""
-    return problem.take(torch.arange(min(_ROWS, len(problem)), device=problem.lower.device))
+def _first(problem: AbstractProblem, rows: int) -> AbstractProblem:
+    """So many rows, or as many as there are."""
+    return problem.take(torch.arange(min(rows, len(problem)), device=problem.lower.device))
 
 
-def _times(
+@final
+class _Pass(NamedTuple):
+    """Seconds of a forward and backward pass to the images, and the answers, (n, C), if there are any."""
+
+    seconds: float
+    logits: Tensor | None
+
+
+def _passes(
     problem: AbstractProblem, index: int, ways: tuple[Precision, ...]
-) -> dict[Precision, float]:
-    """Seconds that one domain of a model takes in every way; infinite where it fails."""
+) -> dict[Precision, _Pass]:
+    """The fastest pass of one domain of a model in every way; infinite where it fails.
+
+    On a few rows, and on twice as many as long as that takes too little time to tell ways from each other.
+    """
     model, domain = problem.models[index], _domain(problem, index)
-    times = dict.fromkeys(ways, math.inf)
     if domain is None:
-        return dict.fromkeys(ways, 0.0)
-    few = _first(problem)
+        return dict.fromkeys(ways, _Pass(0.0, None))
     left = {way: Precisions((model,), (way,)) for way in ways}
-    for number in range(_ROUNDS):
-        for way, precisions in left.items():
-            try:
-                with precisions.applied():
-                    times[way] = min(times[way], _seconds(few, domain))
-            except Exception:
-                # A model that cannot do it; what it says as it is comes up in the attack itself.
-                times[way] = math.inf
-        bound = max(_SHORT, _HOPELESS * min(times.values()))
-        left = {way: how for way, how in left.items() if times[way] <= bound}
-        if len(left) < 2 or (number == _ROUNDS - 2 and min(times.values()) > _SHORT):
-            break
-    return times
+    rows, most = _FEW, min(_ROWS, len(problem))
+    found = _in_turn(problem, rows, domain, left)
+    while rows < most and _least(found) < _ENOUGH:
+        rows *= 2
+        found = _in_turn(problem, rows, domain, left)
+    for _ in range(_ROUNDS - (1 if _least(found) < _ENOUGH else 2)):
+        bound = max(_ENOUGH, _HOPELESS * _least(found))
+        left = {way: how for way, how in left.items() if found[way].seconds <= bound}
+        if len(left) > 1:
+            for way, again in _in_turn(problem, rows, domain, left).items():
+                found[way] = min(found[way], again, key=lambda one: one.seconds)
+    return found
 
 
-def _seconds(problem: AbstractProblem, domain: int) -> float:
-    """What one forward and backward pass to the images takes."""
+def _least(found: Mapping[Precision, _Pass]) -> float:
+    return min(each.seconds for each in found.values())
+
+
+def _in_turn(
+    problem: AbstractProblem, rows: int, domain: int, ways: Mapping[Precision, Precisions]
+) -> dict[Precision, _Pass]:
+    """One pass of so many rows in every way."""
+    few, found = _first(problem, rows), dict[Precision, _Pass]()
+    for way, precisions in ways.items():
+        try:
+            with precisions.applied():
+                found[way] = _pass(few, domain)
+        except Exception:
+            # A model that cannot do it; what it says as it is comes up in the attack itself.
+            found[way] = _Pass(math.inf, None)
+    return found
+
+
+def _pass(problem: AbstractProblem, domain: int) -> _Pass:
+    """One forward and backward pass to the images."""
     # On a CPU the time of this process: on a busy machine a clock on the wall measures the others.
     device, _ = home(problem.models[problem.model_of(domain)], problem.lower)
     clock = time.process_time if device.type == "cpu" else time.perf_counter
     with full_precision(), gradients_enabled():
         began = clock()
         leaf = problem.zeros().requires_grad_()
-        total = problem.domain_logits(leaf, domain).sum()
+        logits = problem.domain_logits(leaf, domain)
+        total = logits.sum()
         if total.requires_grad:
             torch.autograd.grad(total, leaf, allow_unused=True)
         total.item()  # accelerators work on their own until they are asked
-        return clock() - began
+        return _Pass(clock() - began, logits.detach())
