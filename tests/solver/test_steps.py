@@ -31,6 +31,26 @@ def test_a_linf_step_is_that_of_the_entries_that_can_move() -> None:
         assert torch.equal(step(ball, lower, upper, delta, gradient, 0.7), wanted)
 
 
+@pytest.mark.parametrize("kind", ["plain", "channels last", "one number for all"])
+@pytest.mark.parametrize("eps", [0.1, torch.linspace(0.1, 0.3, 4)], ids=["one", "per row"])
+def test_a_linf_move_has_a_tensor_of_its_own(kind: str, eps: float | torch.Tensor) -> None:
+    """Hooks of a model may hold the gradient, and the best iterates hold delta: neither is written into."""
+    draw = torch.Generator().manual_seed(0)
+    delta, gradient = (torch.rand(4, 3, 5, 5, generator=draw) - 0.5 for _ in range(2))
+    if kind == "channels last":
+        gradient = gradient.contiguous(memory_format=torch.channels_last)
+    if kind == "one number for all":
+        gradient = gradient[:, :1, :1, :1].expand_as(delta)
+    before = delta.clone(), gradient.clone()
+    moved = linf_move(sp.LpBall(torch.inf, eps), delta, gradient, 1.3)
+    radius = torch.as_tensor(eps).reshape(-1, 1, 1, 1)
+    assert torch.equal(moved, delta - 1.3 * radius * gradient.sign())
+    assert moved.stride() == delta.stride()
+    moved.zero_()
+    assert torch.equal(delta, before[0])
+    assert torch.equal(gradient, before[1])
+
+
 def test_a_linf_step_goes_all_the_way_to_a_bound_that_rounding_fell_short_of() -> None:
     lower, upper = -torch.ones(1, 2), torch.tensor([[0.5, 0.5]])
     delta = upper - torch.tensor([[3e-8, 0.25]])

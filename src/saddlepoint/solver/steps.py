@@ -62,8 +62,13 @@ def step(
 
 
 def linf_move(ball: LpBall, delta: Tensor, gradient: Tensor, length: float) -> Tensor:
-    """`step` for p = inf before the projection: every entry moves alone, also where the box will stop it."""
-    return torch.addcmul(delta, gradient.sign(), length * _radius(ball, delta), value=-1)
+    """`step` for p = inf before the projection: every entry moves alone, also where the box will stop it.
+
+    Nobody else has the tensor that is returned, laid out as delta.
+    """
+    moved = torch.sign(gradient, out=torch.empty_like(delta))
+    # Into the same memory, which is still in the cache.
+    return torch.addcmul(delta, moved, length * _radius(ball, delta), value=-1, out=moved)
 
 
 def movable(motion: Tensor, delta: Tensor, lower: Tensor, upper: Tensor) -> Tensor:
