@@ -11,6 +11,7 @@ import pytest
 from commands import inside
 from saddlepoint import runs
 from saddlepoint.solver import lowering
+from stand_ins import passes_of
 
 DATA = ("--data", "mnist-sample", "--limit", 4)
 ATTACK = (
@@ -40,7 +41,9 @@ def measure(monkeypatch: pytest.MonkeyPatch) -> Callable[[bool], None]:
 
     def find(pays: bool) -> None:
         low = 0.5 if pays else 1.0
-        monkeypatch.setattr(lowering, "_times", lambda *_: {"float32": 1.0, "bfloat16": low})
+        monkeypatch.setattr(
+            lowering, "_passes", lambda *_: passes_of({"float32": 1.0, "bfloat16": low})
+        )
 
     find(True)
     return find
@@ -87,7 +90,7 @@ def test_every_model_has_its_own_word(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, measure: Callable[[bool], None]
 ) -> None:
     times = ({"float32": 1.0, "bfloat16": 0.95}, {"float32": 1.0, "bfloat16": 0.9})
-    monkeypatch.setattr(lowering, "_times", lambda problem, index, ways: times[index])
+    monkeypatch.setattr(lowering, "_passes", lambda problem, index, ways: passes_of(times[index]))
     assert inside(*ATTACK, "--precision", "auto", "--out", tmp_path / "a") == 0
     assert runs.Run.read(tmp_path / "a").settings["precision"] == ["float32", "bfloat16"]
     assert inside(*ATTACK, "--precision", "float32,bfloat16", "--out", tmp_path / "b") == 0
