@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from saddlepoint.files import write_atomically
-
+from . import marks
 from .peers.page import table
 
 SUITES = ("quick", "autoattack")
 POINTS, TIME = 1.0, 0.2  # what `quick` promises
-_MARKED = re.compile(r"(<!-- quick beside autoattack -->\n).*?(<!-- end -->)", re.DOTALL)
+_MARK = "<!-- quick beside autoattack -->"
 _CODE = """The code is a digest of programs when the lines were measured, which need not be the present ones:
 `python -m benchmarks --codes` prints the digest of these as that of `quick`.
 """
@@ -122,9 +120,5 @@ def _origins(cases: Mapping[str, Any]) -> str:
 
 
 def write(page: Path, content: Mapping[str, Any]) -> None:
-    """Put the table between its marks, once they are there."""
-    text = page.read_text(encoding="utf-8")
-    if not _MARKED.search(text):
-        raise ValueError(f"`--page` must have the marks of the table, got {page} without.")
-    whole = _MARKED.sub(lambda marks: marks[1] + render(content) + marks[2], text)
-    write_atomically(page, whole.encode())
+    """Put the table between its marks."""
+    marks.put(page, render(content), _MARK)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from benchmarks import marks
 from benchmarks.peers.page import table as markdown
 from saddlepoint.evaluation.rates import wilson
 from saddlepoint.experiments.defences import PUBLISHED
@@ -28,7 +28,7 @@ SUITES = {
     "paper": "suite `paper`",
     unseen.SUITE: "`quick`, on training images that no row has seen",
 }
-_MARKED = re.compile(r"(<!-- defence -->\n).*?(<!-- end of defence -->)", re.DOTALL)
+_MARKS = "<!-- defence -->", "<!-- end of defence -->"
 _INTRODUCTION = """\
 Written by `python -m benchmarks.defence` from `docs/results/defence.json`; the network is `mnist_cnn_small`
 with radii (0.3, 2, 10), for CIFAR-10 `preact_resnet_small` with (0.03, 0.5, 12). Accuracy in percent on the
@@ -224,10 +224,4 @@ def write(page: Path, content: Mapping[str, Any]) -> None:
     Raises:
         ValueError: The page has no marks.
     """
-    text = page.read_text(encoding="utf-8")
-    if not _MARKED.search(text):
-        raise ValueError(
-            f"`{page}` must have the marks <!-- defence --> and <!-- end of defence -->."
-        )
-    made = document(content)
-    page.write_text(_MARKED.sub(lambda m: f"{m[1]}{made}{m[2]}", text), encoding="utf-8")
+    marks.put(page, document(content), *_MARKS)

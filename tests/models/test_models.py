@@ -51,6 +51,7 @@ def norm(width):
 
 def by_hand(name, c, s):
     """Parameters of a network for c channels and s x s images, ten classes, layer by layer."""
+    name = name.removesuffix("_unshifted")
     if name == "A":
         return linear(c * s * s, 128) + linear(128, 128) + linear(128, 64) + linear(64, 10)
     if name == "B":
@@ -210,6 +211,18 @@ class TestArchitectures:
         moved = [not torch.equal(a, b) for a, b in zip(before, after, strict=True)]
         assert sum(moved) > 0.9 * len(moved)
         assert all(p.isfinite().all() for p in after)
+
+    @pytest.mark.parametrize("letter", SMALL)
+    def test_an_unshifted_network_is_the_same_without_the_shift(self, letter):
+        shifted, plain = models.build(letter).eval(), models.build(f"{letter}_unshifted").eval()
+        for mine, theirs in zip(plain.parameters(), shifted.parameters(), strict=True):
+            mine.data.copy_(theirs.data)
+        x = torch.rand(2, 1, 28, 28)
+        torch.testing.assert_close(plain(x - 0.5), shifted(x))
+        recipes = [
+            training.recipe_for("fast", "mnist", name) for name in (letter, f"{letter}_unshifted")
+        ]
+        assert recipes[0] == recipes[1]
 
     def test_dropout_of_b_acts_in_training_only(self):
         network = models.build("B", 1, 28)

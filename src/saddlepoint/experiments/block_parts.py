@@ -71,10 +71,12 @@ def explain_missing(names: Sequence[str]) -> str:
     """
     first = names[0]
     family, letter = first.rsplit("-", 1)
-    recipe = " --recipe paper" if family.endswith("-paper") else ""
+    model = letter.upper()
+    if family.endswith("-paper"):
+        model += "_unshifted --recipe paper"
     return (
         f"no parameters for {', '.join(names)}: train them, such as `saddlepoint train --data "
-        f"{family.removesuffix('-paper')} --model {letter.upper()}{recipe} --out DIR`, copy model.safetensors "
+        f"{family.removesuffix('-paper')} --model {model} --out DIR`, copy model.safetensors "
         f"and model.json into a folder as {first}.safetensors and {first}.json, and name the folder with "
         "--parameters"
     )
@@ -98,9 +100,10 @@ def load_network(name: str, parameters: Path | None = None) -> nn.Module:
     own = _own_file(name, parameters)
     if own is None and name not in models.shipped():
         raise ValueError(f"`networks` must have parameters; {explain_missing([name])}.")
-    letter = name.rsplit("-", 1)[1].upper()
-    network = models.load(name) if own is None else models.load(own, architecture=letter)
-    return models.channels_last(network)
+    if own is None:
+        return models.channels_last(models.load(name))
+    letter = None if own.with_suffix(".json").is_file() else name.rsplit("-", 1)[1].upper()
+    return models.channels_last(models.load(own, architecture=letter))
 
 
 def load_images(

@@ -28,13 +28,18 @@ ARCHITECTURES: Mapping[str, Architecture] = MappingProxyType(
         "F": Architecture(deep.resnet50, 1),
         "G": Architecture(deep.wide_resnet, 1),
         "H": Architecture(deep.googlenet, 1),
+        "A_unshifted": Architecture(small.unshifted(small.mlp), 1),
+        "B_unshifted": Architecture(small.unshifted(small.all_cnn), 1),
+        "C_unshifted": Architecture(small.unshifted(small.lenet), 16),
+        "D_unshifted": Architecture(small.unshifted(small.lenet_v2), 4),
         "mnist_cnn": Architecture(small.mnist_cnn, 4),
         "mnist_cnn_small": Architecture(small.mnist_cnn_small, 4),
         "preact_resnet18": Architecture(deep.preact_resnet18, 1),
         "preact_resnet_small": Architecture(deep.preact_resnet_small, 1),
     }
 )
-"""Networks that `build` makes, by name: A to H of the paper, and those of the training guide.
+"""Networks that `build` makes, by name: A to H of the paper, A to D without the shift of their input, and
+those of the training guide.
 
 Example:
     >>> "mnist_cnn_small" in ARCHITECTURES
@@ -46,8 +51,8 @@ def build(name: str, channels: int = 1, size: int = 28, classes: int = 10) -> nn
     """A network with random parameters, in training mode.
 
     Args:
-        name: "A" to "H", "mnist_cnn", "mnist_cnn_small", "preact_resnet18" or
-            "preact_resnet_small".
+        name: "A" to "H", "A_unshifted" to "D_unshifted", "mnist_cnn", "mnist_cnn_small",
+            "preact_resnet18" or "preact_resnet_small".
         channels: Of the images.
         size: Height and width of the images.
         classes: Number of logits.

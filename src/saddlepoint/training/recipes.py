@@ -142,7 +142,7 @@ def recipe_for(name: str, data: str, model: str, *, adversarial: bool = False) -
     if name != "fast":
         raise ValueError(f"`recipe` must be 'fast' or 'paper', got {name!r}.")
     recipes = _FAST_CIFAR10 if data.startswith("cifar10") else _FAST_MNIST
-    return recipes.get(model, recipes[""])
+    return recipes.get(model.removesuffix("_unshifted"), recipes[""])
 
 
 def _half_cosine(start: float, end: float, fraction: float) -> float:

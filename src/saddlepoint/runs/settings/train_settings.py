@@ -54,10 +54,10 @@ class TrainSettings(Settings):
         "folder of images per class, file.npz, file.py:dataset or package.module:dataset."
     )
     model: str = Field(
-        description="An architecture with new parameters: A to H, mnist_cnn, mnist_cnn_small, "
-        "preact_resnet18 or preact_resnet_small; or a network as in `evaluate`, which is trained on from what "
-        "it is: mnist-a, nets.py:factory, package.module:factory, parameters.safetensors:A, "
-        "parameters.pt:nets.py:factory, timm:NAME, hf:FOLDER."
+        description="An architecture with new parameters: A to H, A_unshifted to D_unshifted (without the "
+        "shift of their input), mnist_cnn, mnist_cnn_small, preact_resnet18 or preact_resnet_small; or a "
+        "network as in `evaluate`, which is trained on from what it is: mnist-a, nets.py:factory, "
+        "package.module:factory, parameters.safetensors:A, parameters.pt:nets.py:factory, timm:NAME, hf:FOLDER."
     )
     mean: Mean = None
     std: Std = None
