@@ -104,8 +104,8 @@ def _overheads(names: str, x: Tensor, y: Tensor, steps: int, rounds: int) -> Ite
     about = f"{steps} steps, the look before and the verdict after"
     yield unbounded(f"all of an attack on {shown}, {about}, over its bare passes", whole)
     if names == "a":
-        least = ratios(lambda: _written_out(problem, steps), bare, rounds, time.process_time)
-        yield unbounded(f"the least loop on {shown} over bare forward + backward", least)
+        short = ratios(lambda: _written_out(problem, steps), bare, rounds, time.process_time)
+        yield unbounded(f"a short loop on {shown} over bare forward + backward", short)
 
 
 def _over_bare(
@@ -137,10 +137,11 @@ def _over_bare(
 
 
 def _written_out(problem: sp.Ensemble, steps: int) -> Tensor:
-    """The least that an attack of one model can do: signs, a projection, a verdict, the best iterate of a row.
+    """A short attack on one model: signs, a projection, a verdict, the best iterate of a row.
 
     No check, no weights, no history, no row that leaves: what `attack` on a network as short as A is to be held
-    against.
+    against. It asks for logits and margins as `attack` does, through the library: asked directly, and with the
+    margin written out, the model takes about a tenth less.
     """
     low, high = problem.lower.clamp_min(-1e-4), problem.upper.clamp_max(1e-4)
     delta = best = problem.zeros()

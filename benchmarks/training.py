@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 import saddlepoint as sp
 
-from .timing import Figure, at_most, ratios
+from .timing import Figure, at_most, one_thread, ratios
 
 THREATS = {
     "linf": sp.LpBall(math.inf, 0.3),
@@ -26,8 +26,9 @@ ROWS = 32
 
 def figures() -> Iterator[Figure]:
     x, y = sp.data.sample("mnist", limit=ROWS)
-    yield at_most("AMPGD step over AVG step, K = 3", _rules(x, y), 1.03)
-    yield at_most("AMPGD step over K times bare forward + backward", _overhead(x, y), 1.15)
+    with one_thread():
+        yield at_most("AMPGD step over AVG step, K = 3", _rules(x, y), 1.03)
+        yield at_most("AMPGD step over K times bare forward + backward", _overhead(x, y), 1.15)
 
 
 def _network() -> tuple[nn.Module, torch.optim.Optimizer]:

@@ -30,6 +30,7 @@ LEVELS = {
     "counts": -3,  # whole numbers
     "behind": -3,  # networks behind callables
     "image_gradients": -3,  # of first layers
+    "rounding": -3,  # of float32, by settings of the user's
     "display": -2,  # how things print
     "bars": -2,
     "plots": -2,
@@ -60,6 +61,7 @@ MATHEMATICS = [
     "counts",
     "behind",
     "image_gradients",
+    "rounding",
     "display",
     "precision",
     "calls",

@@ -7,7 +7,6 @@ import functools
 import math
 import time
 from collections import namedtuple
-from collections.abc import Iterator
 from types import SimpleNamespace
 
 import numpy as np
@@ -17,8 +16,9 @@ from torch import Tensor, nn
 
 import saddlepoint as sp
 from saddlepoint.behind import keeping_random, modules_behind
-from saddlepoint.calls import call, check_eval_mode, full_precision, logits_of
+from saddlepoint.calls import call, check_eval_mode, logits_of
 from saddlepoint.evaluation.attacks import sealed
+from saddlepoint.rounding import full_precision
 from saddlepoint.runs.training_task import TrainingTask
 from saddlepoint.solver.search import random_search
 
@@ -140,7 +140,7 @@ class TestInPlace:
         with torch.no_grad():
             whole = seconds(lambda: network(x))
             around = seconds(lambda: call(lambda images: images.flatten(1), x, fresh=True))
-        assert around < 0.05 * whole  # of a forward pass alone; measured: well below one hundredth
+        assert around < 0.1 * whole  # of a forward pass alone of a small network; measured: 0.03
 
 
 # ------------------------------------------------------------------------------ what comes back
@@ -306,91 +306,6 @@ class TestAutocast:
             with full_precision():
                 assert not torch.is_autocast_enabled("cpu")
             assert torch.is_autocast_enabled("cpu")
-
-
-def fewer_bits(how: str) -> None:
-    """What users write to let float32 be rounded."""
-    if how == "medium":
-        torch.set_float32_matmul_precision("medium")
-    elif how == "everywhere":
-        torch.backends.fp32_precision = "bf16"
-    else:
-        torch.backends.mkldnn.matmul.fp32_precision = "bf16"
-        torch.backends.mkldnn.conv.fp32_precision = "bf16"
-
-
-def products() -> list[str]:
-    """What float32 is rounded to: on a CPU, and on a GPU."""
-    cpu, gpu = torch.backends.mkldnn, torch.backends.cudnn
-    parts = [cpu.matmul, cpu.conv, cpu.rnn, torch.backends.cuda.matmul, gpu.conv, gpu.rnn]
-    return [part.fp32_precision for part in parts]
-
-
-@pytest.fixture
-def as_before() -> Iterator[None]:
-    yield
-    torch.set_float32_matmul_precision("highest")
-    cpu = torch.backends.mkldnn
-    for part in (cpu.matmul, cpu.conv, torch.backends.cuda.matmul, torch.backends):
-        part.fp32_precision = "none"
-
-
-@pytest.mark.usefixtures("as_before")
-class TestFewerBitsOfTheUsersOwn:
-    @pytest.mark.parametrize("gpu", [False, True])
-    @pytest.mark.parametrize("how", ["medium", "everywhere", "each"])
-    def test_float32_is_float32_while_an_attack_is_at_work(
-        self, how, gpu, network, digits, monkeypatch
-    ):
-        # There is no GPU: what is set for one is looked at all the same.
-        monkeypatch.setattr(torch.cuda, "is_available", lambda: gpu)
-        seen = []
-
-        def model(images: Tensor) -> Tensor:
-            seen.append(products())
-            return network(images)
-
-        problem = sp.Ensemble([model], *digits)
-        plain = sp.attack(problem, BALL, steps=5)
-        rates = sp.success_rates(problem, plain.delta)
-        seen.clear()
-        fewer_bits(how)
-        before = products()
-        assert "bf16" in before[:2]
-        same(sp.attack(problem, BALL, steps=5), plain)
-        assert torch.equal(sp.success_rates(problem, plain.delta).fooled, rates.fooled)
-        sp.robust_accuracy(model, *digits, {"linf": BALL})
-        looked = slice(None) if gpu else slice(3)
-        assert {word for words in seen for word in words[looked]} <= {"ieee", "none"}
-        assert products() == before
-
-    def test_a_wider_setting_is_followed_afterwards(self):
-        torch.backends.fp32_precision = "bf16"
-        with full_precision():
-            assert products()[0] == "ieee"
-        torch.backends.fp32_precision = "none"
-        assert products()[0] == "none"
-
-    @pytest.mark.parametrize("word", ["highest", "high", "medium"])
-    def test_older_words_can_be_read_inside_and_after(self, word, monkeypatch):
-        monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-        torch.set_float32_matmul_precision(word)
-        with full_precision():
-            assert not torch.backends.cudnn.allow_tf32
-            assert not torch.backends.cuda.matmul.allow_tf32
-        assert torch.backends.cudnn.allow_tf32  # as torch comes
-        assert torch.get_float32_matmul_precision() == word
-
-    def test_words_that_were_mixed_are_left_so(self, monkeypatch):
-        monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-        torch.set_float32_matmul_precision("high")
-        torch.backends.cuda.matmul.fp32_precision = "ieee"
-        with pytest.raises(RuntimeError):
-            _ = torch.backends.cuda.matmul.allow_tf32
-        before = products()
-        with full_precision():
-            assert set(products()) <= {"ieee", "none"}
-        assert products() == before
 
 
 # --------------------------------------------------------------------------------- what is given

@@ -439,6 +439,38 @@ def test_parameters_and_images_are_laid_out_anew_and_the_model_is_left_alone() -
         assert torch.equal(result.fooled[:, 0], model(result.adversarial).argmax(dim=1) != y)
 
 
+def _twice(shared: str) -> tuple[nn.Sequential, nn.Conv2d, nn.Conv2d]:
+    """A network with one convolution under two names, or two that share their filters."""
+    first = nn.Conv2d(3, 3, 3, padding=1)
+    second = first if shared == "module" else nn.Conv2d(3, 3, 3, padding=1)
+    second.weight = first.weight
+    layers = [first, nn.ReLU(), second, nn.AdaptiveAvgPool2d(1), nn.Flatten()]
+    return nn.Sequential(*layers).eval(), first, second
+
+
+@pytest.mark.parametrize("shared", ["module", "parameter"])
+def test_what_a_model_uses_twice_is_laid_out_in_both_places_and_left_alone(shared: str) -> None:
+    model, first, second = _twice(shared)
+    own, x = first.weight, torch.rand(6, 3, 9, 9)
+    seen = []
+    for convolution in {first, second}:
+        convolution.register_forward_pre_hook(lambda module, _: seen.append(module.weight.stride()))
+    exact = call(model, x)
+    assert seen == [own.stride()] * 2
+    seen.clear()
+    with Precisions((model,), ("float32+channels_last",)).applied():
+        other = call(model, x)
+    assert seen == [torch.empty(own.shape).to(memory_format=torch.channels_last).stride()] * 2
+    torch.testing.assert_close(other, exact, rtol=1e-5, atol=1e-6)
+    problem = sp.Ensemble([model], x, exact.argmax(dim=1))
+    sp.attack(problem, sp.linf(0.05), steps=3, precision="bfloat16+channels_last")
+    assert first.weight is second.weight is own
+    assert isinstance(own, nn.Parameter)
+    assert own.requires_grad
+    model(x).sum().backward()
+    assert own.grad is not None
+
+
 @pytest.mark.parametrize(
     ("times", "chosen"),
     [

@@ -1,17 +1,16 @@
 """The one place where a model is called, and what has to be so before it is.
 
-A model maps images in [0, 1] to logits. It gets a tensor of its own, on its device and in its dtype, in full
-precision whatever autocast is around, unless `saddlepoint.precision` says otherwise for it. What it returns is
-taken apart, and the logits come back on the device of the images, and in their dtype or a finer one that the
-model answers in. Whoever asks a model, asks it here.
+A model maps images in [0, 1] to logits. It gets a tensor of its own, on its device and in its dtype, whatever
+autocast is around, unless `saddlepoint.precision` says otherwise for it. Asked without gradients, as for every
+verdict, it answers in full precision: see `saddlepoint.rounding`. What it returns is taken apart; the logits
+come back on the device of the images, in their dtype or a finer one that the model answers in. Whoever asks
+a model, asks it here.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from itertools import chain
-from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -19,17 +18,16 @@ from torch import Tensor, nn
 from saddlepoint.behind import modules_behind, parts_in_training
 from saddlepoint.image_gradients import cheap_image_gradients
 from saddlepoint.precision import How, how_of, scaled
+from saddlepoint.rounding import UNROUNDED, autocast_is_on, without_autocast
 
 __all__ = [
     "Model",
     "call",
     "check_eval_mode",
     "dtypes_of",
-    "full_precision",
     "home",
     "how_to_declare",
     "logits_of",
-    "without_autocast",
 ]
 
 Model = Callable[[Tensor], Tensor]
@@ -46,10 +44,9 @@ _DECLARE = (
     "it has no gradients; declare a model that answers arrays by saddlepoint.scores(model), on the command "
     "line by scores: before its word, and give the attack a gradient"
 )
-_DEVICES = ("cpu", "cuda", "mps", "xpu")  # that autocast may be on for
 
 
-def call(model: Model, images: Tensor, *, fresh: bool = False) -> Tensor:
+def call(model: Model, images: Tensor, *, fresh: bool = False, training: bool = False) -> Tensor:
     """The logits of a model, as a tensor on the device of the images.
 
     Args:
@@ -57,6 +54,8 @@ def call(model: Model, images: Tensor, *, fresh: bool = False) -> Tensor:
         images: (n, ...), float32 or float64. What the model does to them in place reaches nobody. A module
             whose parameters and buffers are of other dtypes gets them in the widest of these.
         fresh: Whether nobody else uses this tensor, so that it need not be copied.
+        training: Whether it is asked for a step of training, which keeps the user's settings of what float32 is
+            rounded to; otherwise questions without gradients do not.
 
     Returns:
         (n, C), in the dtype of the images, or in that of the model if it is finer: which class has the largest
@@ -83,7 +82,7 @@ def call(model: Model, images: Tensor, *, fresh: bool = False) -> Tensor:
         own, ending = scaled(own)
     try:
         with cheap_image_gradients(model, own):
-            output = _answer(model, own, how)
+            output = _answer(model, own, how, training)
     except RuntimeError as error:
         remedy = _dtype_remedy(own.dtype, dtypes_of(modules_behind(model)), error)
         if remedy is None:
@@ -99,15 +98,18 @@ def call(model: Model, images: Tensor, *, fresh: bool = False) -> Tensor:
     return logits if ending is None else ending(logits)
 
 
-def _answer(model: Model, images: Tensor, how: How | None) -> object:
-    """What a model returns, in full precision or as said."""
+def _answer(model: Model, images: Tensor, how: How | None, training: bool) -> object:
+    """What a model returns, as said; in full precision where there is nothing to differentiate."""
     if how is not None:
         with without_autocast():
             return how.ask(model, images)
-    if any(map(torch.is_autocast_enabled, _DEVICES)):
+    if autocast_is_on():
         with without_autocast():
-            return model(images)
-    return model(images)
+            return _answer(model, images, how, training)
+    if training or torch.is_grad_enabled():
+        return model(images)
+    with UNROUNDED:
+        return model(images)
 
 
 def logits_of(output: object) -> Tensor:
@@ -160,90 +162,6 @@ flat=True)'
         "; declare a classifier of scikit-learn by saddlepoint.scores(it.predict_proba, probabilities=True, "
         "flat=True)"
     )
-
-
-@contextmanager
-def full_precision() -> Iterator[None]:
-    """Verdicts are made in full precision, whatever the user has set: autocast off, and float32 is float32.
-
-    Without it `torch.set_float32_matmul_precision("medium")`, `torch.backends.fp32_precision` and what belongs
-    to it let products of float32 matrices be rounded to bfloat16 or TF32, and convolutions on GPUs are so by
-    default. These settings are of the process: while an attack is at work they hold for its other threads too,
-    and afterwards they are what they were. To search faster, give `precision`.
-
-    Example:
-        >>> torch.set_float32_matmul_precision("medium")
-        >>> with torch.autocast("cpu", dtype=torch.bfloat16), full_precision():
-        ...     (torch.ones(2, 2) @ torch.ones(2, 2)).dtype, torch.backends.mkldnn.matmul.fp32_precision
-        (torch.float32, 'ieee')
-        >>> torch.get_float32_matmul_precision(), torch.backends.mkldnn.matmul.fp32_precision
-        ('medium', 'bf16')
-        >>> torch.set_float32_matmul_precision("highest")
-    """
-    cpu: Any = torch.backends.mkldnn  # whose parts have no types
-    with ExitStack() as stack:
-        stack.enter_context(without_autocast())
-        stack.enter_context(_ieee(cpu.matmul, cpu.conv, cpu.rnn))
-        if torch.cuda.is_available():
-            stack.enter_context(_without_tf32())
-        yield
-
-
-@contextmanager
-def _ieee(*parts: Any) -> Iterator[None]:
-    """Parts of torch that round float32 to fewer bits do not; afterwards all of them are as they were."""
-    before = [part.fp32_precision for part in parts]
-    try:
-        for part, word in zip(parts, before, strict=True):
-            if word not in ("ieee", "none"):
-                part.fp32_precision = "ieee"
-        yield
-    finally:
-        for part, word in zip(parts, before, strict=True):
-            if part.fp32_precision != word:
-                part.fp32_precision = (
-                    "none"  # what follows from a wider setting goes on to follow from it
-                )
-            if part.fp32_precision != word:
-                part.fp32_precision = word
-
-
-@contextmanager
-def _without_tf32() -> Iterator[None]:
-    """The same on GPUs, by the older words of torch where it can still read them, as users' code may too."""
-    products, images = torch.backends.cuda.matmul, cast(Any, torch.backends.cudnn)
-    try:
-        word, short = torch.get_float32_matmul_precision(), (products.allow_tf32, images.allow_tf32)
-    except RuntimeError:  # older and newer words were mixed
-        with _ieee(products, images.conv, images.rnn):
-            yield
-        return
-    try:
-        if short[0]:
-            products.allow_tf32 = False
-        if short[1]:
-            images.allow_tf32 = False
-        yield
-    finally:
-        images.allow_tf32 = short[1]
-        if short[0]:
-            torch.set_float32_matmul_precision(word)
-
-
-@contextmanager
-def without_autocast() -> Iterator[None]:
-    """Autocast off, also inside a user's `torch.autocast`.
-
-    Example:
-        >>> with torch.autocast("cpu", dtype=torch.bfloat16), without_autocast():
-        ...     (torch.ones(2, 2) @ torch.ones(2, 2)).dtype
-        torch.float32
-    """
-    with ExitStack() as stack:
-        for device in _DEVICES:
-            if torch.is_autocast_enabled(device):
-                stack.enter_context(torch.autocast(device, enabled=False))
-        yield
 
 
 def check_eval_mode(models: Sequence[Model]) -> None:

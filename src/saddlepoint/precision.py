@@ -76,12 +76,7 @@ class How:
                     f"`precision` must be {number} for {type(model).__name__}, which is no module and has no "
                     f"parameters to lay out, got {name!r}."
                 )
-            # `contiguous` would leave filters of one channel as they are, and the layers after them are slow.
-            filters = {
-                key: value.detach().clone(memory_format=torch.channels_last)
-                for key, value in model.named_parameters()
-                if value.dim() == 4
-            }
+            filters = _filters_last(model)
         low = _DTYPES.get(number)
         return How(name, low, filters) if low is not None or filters else None
 
@@ -97,7 +92,7 @@ class How:
             if images.dim() == 4:
                 images = images.contiguous(memory_format=torch.channels_last)
             try:
-                return functional_call(model, dict(self.filters), (images,))
+                return functional_call(model, dict(self.filters), (images,), tie_weights=False)
             except RuntimeError as error:
                 plain, do = self.name.partition("+")[0], ""
                 if isinstance(model, torch.jit.ScriptModule):
@@ -111,6 +106,25 @@ class How:
                     f'`precision` must be {plain} for {type(model).__name__}, {why}, or "auto", which does '
                     f"without this layout then, got {self.name!r}{do}."
                 ) from error
+
+
+def _filters_last(model: nn.Module) -> dict[str, Tensor]:
+    """Four-dimensional parameters with channels last, each under one name for every module that holds it.
+
+    A module with two names has its parameters here once: `functional_call` would swap the same attribute
+    twice, and put its own tensor back in place of the parameter. Modules that share a parameter share what is
+    in its place.
+    """
+    filters: dict[str, Tensor] = {}
+    laid_out: dict[nn.Parameter, Tensor] = {}
+    for where, module in model.named_modules():  # each once
+        for name, value in module.named_parameters(where, recurse=False, remove_duplicate=False):
+            if value.dim() == 4 and value not in laid_out:
+                # `contiguous` would leave filters of one channel as they are, and layers after them are slow.
+                laid_out[value] = value.detach().clone(memory_format=torch.channels_last)
+            if value.dim() == 4:
+                filters[name] = laid_out[value]
+    return filters
 
 
 @final

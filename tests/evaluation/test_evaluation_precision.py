@@ -13,6 +13,7 @@ import saddlepoint as sp
 from saddlepoint.evaluation.attacks import AbstractAttack, Target
 
 LINF = {"linf": sp.linf(0.15)}
+SUITE = {math.inf: [sp.evaluation.OurAttack(steps=4)]}
 
 
 @pytest.fixture
@@ -71,12 +72,32 @@ class _Knife(nn.Module):
 
 def test_what_only_looks_broken_in_bfloat16_is_not() -> None:
     x, y = torch.full((3, 2), 0.5), torch.ones(3).long()
-    suite = {math.inf: [sp.evaluation.OurAttack(steps=4)]}
-    robust = sp.robust_accuracy(_Knife().eval(), x, y, LINF, suite, precision="bfloat16")
+    robust = sp.robust_accuracy(_Knife().eval(), x, y, LINF, SUITE, precision="bfloat16")
     assert robust.union == 1.0
-    assert (
-        robust.outcomes[0].queries == 3 * 2 * 5
-    )  # five iterates asked twice, the best of them too
+    assert robust.outcomes[0].queries == 3 * 2 * 5  # five iterates asked twice
+
+
+@pytest.mark.parametrize("several", [False, True])
+def test_auto_is_decided_on_the_first_part_of_a_loader(
+    several: bool, monkeypatch: pytest.MonkeyPatch, dtypes: list[torch.dtype]
+) -> None:
+    from saddlepoint.solver import lowering
+
+    network = sp.models.load("mnist-c")
+    ways = iter(["bfloat16", "float32", "float32"])  # as noise may have it
+    monkeypatch.setattr(lowering, "_fastest", lambda *_: next(ways))
+    x, y = sp.data.sample("mnist", 12)
+    parts = list(zip(x.split(4), y.split(4), strict=True))
+    model = lambda images: network(images)  # noqa: E731  # a function, which is not remembered
+    if several:
+        problems = (sp.Ensemble([model], *part) for part in parts)
+        found = sp.robust_domains(problems, LINF, SUITE, precision="auto")
+    else:
+        found = sp.robust_accuracy(model, parts, LINF, SUITE, batch_size=1, precision="auto")
+    assert found.precision == ("bfloat16",)
+    low = [number for number, dtype in enumerate(dtypes) if dtype == torch.bfloat16]
+    assert low[-1] > len(dtypes) * 2 / 3  # the last part, too
+    assert next(ways) == "float32"  # measured once
 
 
 def test_attacks_of_others_see_float32(dtypes: list[torch.dtype]) -> None:

@@ -20,6 +20,7 @@ from saddlepoint.loaders import batches
 from saddlepoint.models.own_code import place_of
 from saddlepoint.problems import Model
 from saddlepoint.problems.inputs import Data, Numbers
+from saddlepoint.rounding import full_precision
 from saddlepoint.score_models import has_gradient
 
 __all__ = ["Finding", "Findings", "Status", "examine", "worst"]
@@ -27,6 +28,7 @@ __all__ = ["Finding", "Findings", "Status", "examine", "worst"]
 _FIRST = 64  # images of a loader that are looked at
 
 
+@full_precision()
 def examine(
     model: Model,
     x: Data,

@@ -11,7 +11,7 @@ from urllib.parse import quote
 from torch import Tensor, nn
 
 from saddlepoint.behind import keeping_buffers
-from saddlepoint.calls import call, full_precision
+from saddlepoint.calls import call
 from saddlepoint.counts import check_seed
 from saddlepoint.evaluation.domain_results import DomainAccuracy
 from saddlepoint.evaluation.failures import AttackFailedError, OnFailure, check_on_failure
@@ -35,6 +35,7 @@ from saddlepoint.problems import (
     check_targets,
 )
 from saddlepoint.projections import LpBall
+from saddlepoint.rounding import full_precision
 from saddlepoint.solver.domain_losses import gradients_enabled
 from saddlepoint.solver.inspection import Look
 from saddlepoint.solver.lowering import choose_precisions

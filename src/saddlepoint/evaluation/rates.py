@@ -12,13 +12,13 @@ import torch
 from torch import Tensor
 
 from saddlepoint.behind import keeping_buffers
-from saddlepoint.calls import full_precision
 from saddlepoint.counts import check_count
 from saddlepoint.display import counted, hardest, html_table, percent, percents
 from saddlepoint.losses import cw_margin, finite
 from saddlepoint.losses import fooled as is_fooled
 from saddlepoint.problems import AbstractProblem, check_targets
 from saddlepoint.problems.inputs import Array
+from saddlepoint.rounding import full_precision
 from saddlepoint.solver.inspection import first_answers
 from saddlepoint.solver.result import Asked, AttackResult, asked_of
 from saddlepoint.solver.watch import Watch

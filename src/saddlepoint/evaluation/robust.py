@@ -12,7 +12,6 @@ import torch
 from torch import Tensor
 
 from saddlepoint.behind import keeping_buffers
-from saddlepoint.calls import full_precision
 from saddlepoint.counts import check_seed
 from saddlepoint.evaluation.attacks import AbstractAttack, Target, Watched, sealed
 from saddlepoint.evaluation.failures import AttackFailedError, OnFailure, check_on_failure
@@ -28,6 +27,7 @@ from saddlepoint.precision import Precision, Precisions
 from saddlepoint.problems import AbstractProblem, Ensemble, Model, check_eval_mode
 from saddlepoint.problems.inputs import Data, Numbers, as_labels, images_and_labels, plain
 from saddlepoint.projections import LpBall
+from saddlepoint.rounding import full_precision
 from saddlepoint.solver.domain_losses import gradients_enabled
 from saddlepoint.solver.inspection import Look, look
 from saddlepoint.solver.lowering import choose_precisions

@@ -34,8 +34,8 @@ def streaming(evaluate: Callable[_P, RobustAccuracy]) -> Callable[_P, RobustAccu
     Every image is read once, a few batches are in memory at a time, and a few bytes of each image are kept.
 
     Args:
-        evaluate: With the arguments `batch_size`, `budget`, `ledger`, `rows`, `progress` and `callback` of
-            `robust_accuracy`; the bar is shown here.
+        evaluate: With the arguments `batch_size`, `budget`, `ledger`, `rows`, `precision`, `progress` and
+            `callback` of `robust_accuracy`; the bar is shown here.
     """
     signature = inspect.signature(evaluate)
 
@@ -68,6 +68,7 @@ def streaming(evaluate: Callable[_P, RobustAccuracy]) -> Callable[_P, RobustAccu
             with _said_once(said):
                 found = evaluate(**{**given, **more})  # type: ignore[call-arg]
             time.add("", found)
+            given["precision"] = found.precision  # "auto" is decided on the first part
             parts.append(replace(found, nearest={}, problem=None))
             del found  # its perturbations are as large as the images
         if not parts:
@@ -81,8 +82,8 @@ def streaming_problems(evaluate: Callable[_P, DomainAccuracy]) -> Callable[_P, D
     """Let an evaluation of `problem, threats, ...` take problems with the same domains, one after the other.
 
     Args:
-        evaluate: With the arguments `budget`, `ledger`, `progress` and `callback` of `robust_domains`; the bar
-            is shown here.
+        evaluate: With the arguments `budget`, `ledger`, `precision`, `progress` and `callback` of
+            `robust_domains`; the bar is shown here.
     """
     signature = inspect.signature(evaluate)
 
@@ -111,6 +112,7 @@ def streaming_problems(evaluate: Callable[_P, DomainAccuracy]) -> Callable[_P, D
             more["budget"] = time.of(first, len(problem))
             with _said_once(said):
                 found = evaluate(**{**given, **more})  # type: ignore[call-arg]
+            given["precision"] = found.precision
             for name, each in found.per_domain.items():
                 time.add(name, each)
             single = {name: replace(each, nearest={}) for name, each in found.per_domain.items()}

@@ -17,6 +17,7 @@ from saddlepoint.behind import parts_in_training
 from saddlepoint.calls import call
 from saddlepoint.display import counted
 from saddlepoint.losses import fooled
+from saddlepoint.rounding import full_precision
 
 __all__ = ["FGSM_EPS", "Accuracy", "Card", "measure"]
 
@@ -41,6 +42,7 @@ class Accuracy(NamedTuple):
     fgsm: float
 
 
+@full_precision()
 def measure(
     model: nn.Module,
     x: Tensor,

@@ -10,12 +10,12 @@ from torch import Tensor
 from saddlepoint import streams
 from saddlepoint.bars import telling
 from saddlepoint.behind import keeping_buffers
-from saddlepoint.calls import full_precision
 from saddlepoint.counts import check_count, check_seed
 from saddlepoint.losses import Loss, cw_margin
 from saddlepoint.precision import Precision, Precisions
 from saddlepoint.problems import AbstractProblem
 from saddlepoint.projections import AbstractSet, LpBall
+from saddlepoint.rounding import full_precision
 from saddlepoint.rules import AbstractWeightRule, MinMax
 from saddlepoint.solver.attack_bar import attack_bar
 from saddlepoint.solver.batching import Plan, Report, in_batches

@@ -11,10 +11,10 @@ from typing import final
 import torch
 from torch import Tensor, nn
 
-from saddlepoint.calls import full_precision
 from saddlepoint.losses import Loss, cw_margin, finite
 from saddlepoint.problems import AbstractProblem, check_eval_mode
 from saddlepoint.problems.inputs import say_whose
+from saddlepoint.rounding import full_precision
 from saddlepoint.solver.domain_losses import Evaluation, evaluate, gradients_enabled, typed_loss
 from saddlepoint.solver.watch import Watch, check_answers
 

@@ -12,9 +12,10 @@ import torch
 from torch import Tensor, nn
 
 from saddlepoint.behind import modules_behind
-from saddlepoint.calls import dtypes_of, full_precision, home
+from saddlepoint.calls import dtypes_of, home
 from saddlepoint.precision import Precision, Precisions, check_precision, is_native
 from saddlepoint.problems import AbstractProblem
+from saddlepoint.rounding import full_precision
 from saddlepoint.solver.domain_losses import gradients_enabled
 from saddlepoint.solver.watch import moved
 

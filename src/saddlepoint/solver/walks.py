@@ -117,9 +117,10 @@ class Descent(AbstractWalk):
         )
 
     def _most(self, here: Here) -> int:
-        """What no `entries` exceed; the device is asked for the largest radius once: rows only leave."""
+        """What no `entries` exceed; the largest of several radii is asked for once: rows only leave."""
         if self.largest is None:
-            self.largest = float(torch.as_tensor(here.ball.eps).max())
+            eps = here.ball.eps
+            self.largest = float(eps.max()) if isinstance(eps, Tensor) else float(eps)
         size = here.delta[0].numel()
         found = self.schedule.most_entries(self.largest, size, here.number)
         return min(found + 1, size)  # one more: powers are rounded otherwise there

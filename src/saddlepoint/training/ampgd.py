@@ -32,8 +32,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from saddlepoint.calls import without_autocast
 from saddlepoint.precision import Precision
+from saddlepoint.rounding import without_autocast
 from saddlepoint.rules import AbstractWeightRule, Average, MinMax, WorstCase
 from saddlepoint.solver.domain_losses import gradients_enabled
 from saddlepoint.solver.schedule import Schedule

@@ -289,7 +289,9 @@ def _losses(
     blocks, rows = images.shape[:2]
     labels = y.repeat(blocks)
     flat = images.flatten(0, 1)
-    logits = ask(module, flat, labels, fresh=True) if first else call(module, flat, fresh=True)
+    logits = call(module, flat, fresh=True, training=True)
+    if first:
+        _check_classes(logits, labels)
     losses = loss(logits, labels).to(images.dtype)  # logits may be finer
     if losses.shape != labels.shape:
         raise ValueError(
@@ -303,9 +305,13 @@ def _losses(
 def ask(module: nn.Module, images: Tensor, labels: Tensor, *, fresh: bool = False) -> Tensor:
     """Logits (N, C) of images (N, ...), with a class for each of the labels (N,); `fresh` as in `call`."""
     logits = call(module, images, fresh=fresh)
+    _check_classes(logits, labels)
+    return logits
+
+
+def _check_classes(logits: Tensor, labels: Tensor) -> None:
     classes = logits.shape[1]
     if int(labels.max()) >= classes:
         raise ValueError(
             f"`y` must be in 0 ... {classes - 1}, as the model has {classes} classes, got {int(labels.max())}."
         )
-    return logits

@@ -16,12 +16,12 @@ from torch.utils.data import Dataset
 
 from saddlepoint.bars import telling
 from saddlepoint.behind import keeping_random
-from saddlepoint.calls import without_autocast
 from saddlepoint.counts import check_seed
 from saddlepoint.directions import raw
 from saddlepoint.loaders import batches, collected, in_order, length
 from saddlepoint.losses import fooled
 from saddlepoint.precision import Precision
+from saddlepoint.rounding import without_autocast
 from saddlepoint.solver.domain_losses import gradients_enabled
 
 from .abstract_method import AbstractMethod, Plain, Step
@@ -137,8 +137,8 @@ def train(
         checkpoint_every: Write a checkpoint after every so many steps too, for long epochs.
         seed: Of everything random.
         precision: What the model computes in while it is trained, as in `ampgd_step`; validation is in full
-            precision. "auto" is decided once, by process 0 for all, and kept in the checkpoint: a run that is
-            resumed goes on as it began.
+            precision, while steps keep what is set for the process, such as TF32. "auto" is decided once, by
+            process 0 for all, and kept in the checkpoint: a run that is resumed goes on as it began.
         progress: Whether to show a bar with epoch and time left, and a line per epoch, on stderr (needs rich).
         callback: Called after every step; after the last of an epoch when everything has been written.
         **options: `rule`, `steps`, `mix`, `start`, `ramp` and `radii`, see `MethodOptions`.

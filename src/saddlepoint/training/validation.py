@@ -12,6 +12,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from saddlepoint.loaders import batches, sent
 from saddlepoint.losses import fooled
+from saddlepoint.rounding import full_precision
 
 from .ampgd import perturb
 from .attack_and_update import ask, check_batch, evaluating
@@ -21,6 +22,7 @@ from .threats import Checked, RandomStart, Threat, ThreatLike, ZeroStart, check_
 __all__ = ["validate"]
 
 
+@full_precision()
 def validate(
     model: nn.Module,
     x: Tensor | Dataset[Any] | DataLoader[Any],
