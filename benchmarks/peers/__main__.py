@@ -48,16 +48,22 @@ def main(words: Sequence[str] | None = None) -> int:
     return 0
 
 
+_ROOMS = """which, separated by commas: a, one perturbation against several models; b, one model; c,
+projections; d, robust accuracy by quick and AutoAttack; all by default"""
+_PAGE = "page to write; %(default)s by default, which is replaced"
+_KEPT = "what is measured, kept from one call to the next; %(default)s by default"
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.peers", description=__doc__)
     parser.add_argument("--images", type=int, default=200, help="per table")
     parser.add_argument("--deep-images", type=int, help="with ResNet-18; a quarter by default")
-    parser.add_argument("--evaluations", type=int, default=50, help="gradients, rooms a and b")
-    parser.add_argument("--rooms", default="a,b,c,d", help="which, separated by commas")
+    parser.add_argument("--evaluations", type=int, default=50, help="gradients, in rooms a and b")
+    parser.add_argument("--rooms", default="a,b,c,d", help=_ROOMS)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--out", type=Path, default=Path("docs/BENCHMARKS.md"))
-    parser.add_argument("--store", type=Path, default=Path("docs/results/peers.json"))
+    parser.add_argument("--out", type=Path, default=Path("docs/BENCHMARKS.md"), help=_PAGE)
+    parser.add_argument("--store", type=Path, default=Path("docs/results/peers.json"), help=_KEPT)
     parser.add_argument("--render", action="store_true", help="write the page again, run nothing")
     return parser
 

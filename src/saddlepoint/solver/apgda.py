@@ -79,7 +79,8 @@ def apgda(
             the start where that is better.
         start: delta_0, (B, ...), projected first; zero by default.
         targeted: Whether the labels are classes to reach.
-        batch_size: Rows at a time; chosen from the memory a row needs by default. It changes no result.
+        batch_size: Rows at a time; chosen from the memory a row needs by default. It changes no result,
+            beyond rounding.
         accumulate: Differentiate domain by domain: the memory of one graph, and of four gradients of all rows,
             as with more domains fewer rows than `batch_size` are taken at a time. Decided from memory by
             default.

@@ -81,9 +81,12 @@ def attack(
         restarts: How often to begin: the first time from `start`, then, with the rows that are not fooled yet,
             from random points; once by default. With one domain, if neither is given, there are two restarts of
             25 steps; not for random transforms, and not with `keep_going`.
-        evaluations: The most evaluations of the K domains that a row may take, in place of `steps` and
-            `restarts`, which follow from it: one restart for each 50 of them, with one domain for each 25.
-        batch_size: Rows at a time; chosen from the memory a row needs by default. It changes no result.
+        evaluations: The most evaluations of the K domains that the search may spend on a row, in place of
+            `steps` and `restarts`, which follow from it: one restart for each 50 of them, with one domain for
+            each 25. The look at a few rows before it and the verdict at the end are not among them; with fewer
+            bits some are left for asking again in full precision.
+        batch_size: Rows at a time; chosen from the memory a row needs by default. It changes no result, beyond
+            rounding.
         seed: Decides the random starts. Each row has its own stream: its result does not depend on the others.
         targeted: Whether the labels are classes to reach.
         quantize: Number of grey levels, 256 for 8-bit images: delta moves whole levels, and the models see what

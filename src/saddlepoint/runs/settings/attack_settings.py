@@ -131,8 +131,8 @@ class AttackSettings(Settings):
     evaluations: int | None = Field(
         default=None,
         ge=1,
-        description="The most evaluations of all domains that a row may take with --method attack, in place of "
-        "--steps and --restarts, which then follow from it.",
+        description="The most evaluations of all domains that the search may spend on a row with --method "
+        "attack, in place of --steps and --restarts, which then follow from it.",
     )
     gradient: str | None = Field(default=None, description=GRADIENTS)
     keep_going: bool = Field(
