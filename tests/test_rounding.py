@@ -129,11 +129,11 @@ class Other(Watched):
 
 OWN = "--data mnist-sample --limit 6"
 COMMANDS = {
-    "ensemble": f"attack ensemble --models nets.py:Watched,C {OWN} --steps 2 --eps 0.1 --batch-size 3 "
-    "--victims nets.py:Other --targeted least-likely --save-images saved",
-    "patch": f"attack patch --models nets.py:Watched {OWN} --steps 2 --patch 8 --views here "
+    "ensemble": f"attack ensemble --models rounded.py:Watched,C {OWN} --steps 2 --eps 0.1 --batch-size 3 "
+    "--victims rounded.py:Other --targeted least-likely --save-images saved",
+    "patch": f"attack patch --models rounded.py:Watched {OWN} --steps 2 --patch 8 --views here "
     "--images-per-patch 2 --held-out 2",
-    "evaluate": f"evaluate nets.py:Watched {OWN} --threat linf:0.1 --save-images saved",
+    "evaluate": f"evaluate rounded.py:Watched {OWN} --threat linf:0.1 --save-images saved",
 }
 
 
@@ -187,7 +187,7 @@ class TestFewerBitsOfTheUsersOwn:
         self, command, tmp_path, monkeypatch
     ):
         monkeypatch.chdir(tmp_path)
-        (tmp_path / "nets.py").write_text(NETS)
+        (tmp_path / "rounded.py").write_text(NETS)
         with short_suites():
             assert inside(*COMMANDS[command].split(), "--out", "run") == 0
         seen = set((tmp_path / "seen").read_text().split())

@@ -122,7 +122,7 @@ def test_what_is_missing_is_said_as_it_is(tmp_path: Path) -> None:
     for name, gone in (("transform", False), ("ensemble-cifar10-deep", True)):
         found = checks.mean_lift(empty, name=name, reported=9.39, only="")
         assert found.why.startswith(f"no summary of {name} is stored")
-        assert ("no parameters are shipped of cifar10-e" in found.why) == gone
+        assert ("no parameters are shipped of cifar10-f" in found.why) == gone
     shutil.copy(STORE / "eps-mnist-abc.json", tmp_path)
     assert ensembles.radii(Summaries(tmp_path)).why.startswith("mnist A, B, C; 14 images")
 

@@ -71,12 +71,10 @@ def explain_missing(names: Sequence[str]) -> str:
     """
     first = names[0]
     family, letter = first.rsplit("-", 1)
-    model = letter.upper()
-    if family.endswith("-paper"):
-        model += "_unshifted --recipe paper"
+    recipe = " --recipe paper" if family.endswith("-paper") else ""
     return (
         f"no parameters for {', '.join(names)}: train them, such as `saddlepoint train --data "
-        f"{family.removesuffix('-paper')} --model {model} --out DIR`, copy model.safetensors "
+        f"{family.removesuffix('-paper')} --model {letter.upper()}{recipe} --out DIR`, copy model.safetensors "
         f"and model.json into a folder as {first}.safetensors and {first}.json, and name the folder with "
         "--parameters"
     )
