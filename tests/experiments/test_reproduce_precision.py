@@ -13,6 +13,7 @@ from test_stored_results import pair
 from saddlepoint import experiments, models
 from saddlepoint.experiments import Setup, document
 from saddlepoint.experiments.block_parts import load_images
+from saddlepoint.experiments.finished import Source, lowered
 from saddlepoint.losses import fooled
 from saddlepoint.runs import Run, read_results
 
@@ -79,6 +80,18 @@ def test_tables_and_summaries_say_so(
     path.write_text(json.dumps(stored))
     with pytest.raises(ValueError, match="numbers of the present settings"):
         experiments.read_summary(experiment, tmp_path)
+
+
+def test_a_source_of_which_all_rows_are_lowered_is_named_once(low: Path) -> None:
+    results = experiments.collect(pair(steps=4), low)
+    one, two = results.attacks
+    others = [replace(item, source=Source("attack"), precision="float32") for item in (one, two)]
+    (said,) = lowered(replace(results, attacks=(one, two, *others)))
+    assert said.startswith(f"Of our rows all of {one.source.name} were attacked")
+    partly = replace(two, precision="float32")
+    (said,) = lowered(replace(results, attacks=(one, partly)))
+    name = f"{one.block.label}, {one.row.strategy.label}, {one.source.name}"
+    assert said.startswith(f"Of our rows {name} were attacked")
 
 
 def test_measurements_are_in_float32_and_say_so(tmp_path: Path) -> None:

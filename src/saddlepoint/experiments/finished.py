@@ -293,15 +293,19 @@ def lowered(results: Results) -> list[str]:
     low = [item for item in results.attacks if item.precision != "float32"]
     if not low:
         return []
+    whole = {item.source for item in low} - {
+        item.source for item in results.attacks if item.precision == "float32"
+    }
+    some = (
+        f"all of {item.source.name}"
+        if item.source in whole
+        else f"{item.block.label}, {item.row.strategy.label}, {item.source.name}"
+        for item in low
+    )
     every = (
         "All of our rows"
         if len(low) == len(results.attacks)
-        else "Of our rows "
-        + "; ".join(
-            dict.fromkeys(
-                f"{item.block.label}, {item.row.strategy.label}, {item.source.name}" for item in low
-            )
-        )
+        else f"Of our rows {'; '.join(dict.fromkeys(some))}"
     )
     return [
         f"{every} were attacked with networks computing in {low[0].precision}; verdicts are in float32."
