@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar
 from dataclasses import dataclass, field
+from threading import RLock
 from typing import Any, Literal, cast, final, get_args
 
 import torch
@@ -76,7 +77,8 @@ class How:
                     f"`precision` must be {number} for {type(model).__name__}, which is no module and has no "
                     f"parameters to lay out, got {name!r}."
                 )
-            filters = _filters_last(model)
+            with torch.inference_mode(False):  # else no gradient could pass them
+                filters = _filters_last(model)
         low = _DTYPES.get(number)
         return How(name, low, filters) if low is not None or filters else None
 
@@ -92,7 +94,9 @@ class How:
             if images.dim() == 4:
                 images = images.contiguous(memory_format=torch.channels_last)
             try:
-                return functional_call(model, dict(self.filters), (images,), tie_weights=False)
+                # Parameters are swapped in place meanwhile: another thread would take ours for the model's own.
+                with _SWAPPED:
+                    return functional_call(model, dict(self.filters), (images,), tie_weights=False)
             except RuntimeError as error:
                 plain, do = self.name.partition("+")[0], ""
                 if isinstance(model, torch.jit.ScriptModule):
@@ -106,6 +110,9 @@ class How:
                     f'`precision` must be {plain} for {type(model).__name__}, {why}, or "auto", which does '
                     f"without this layout then, got {self.name!r}{do}."
                 ) from error
+
+
+_SWAPPED = RLock()
 
 
 def _filters_last(model: nn.Module) -> dict[str, Tensor]:

@@ -51,8 +51,7 @@ def test_what_bfloat16_breaks_is_broken_in_float32(dtypes: list[torch.dtype]) ->
     assert not _right(model, x + low.nearest["linf"], y)[broken].any()
     assert torch.equal(low.correct, full.correct)  # without attack: full precision too
     assert abs(low.union - full.union) <= 1 / 12
-    # What looked fooled was asked again, and that was its verdict: no other follows.
-    assert low.outcomes[0].queries < full.outcomes[0].queries + int(broken.sum())
+    assert low.outcomes[0].queries != full.outcomes[0].queries  # what looked fooled was asked again
 
 
 class _Knife(nn.Module):
@@ -74,7 +73,8 @@ def test_what_only_looks_broken_in_bfloat16_is_not() -> None:
     x, y = torch.full((3, 2), 0.5), torch.ones(3).long()
     robust = sp.robust_accuracy(_Knife().eval(), x, y, LINF, SUITE, precision="bfloat16")
     assert robust.union == 1.0
-    assert robust.outcomes[0].queries == 3 * 2 * 5  # five iterates asked twice
+    # Five iterates asked twice, then the verdict.
+    assert robust.outcomes[0].queries == 3 * (2 * 5 + 1)
 
 
 @pytest.mark.parametrize("several", [False, True])

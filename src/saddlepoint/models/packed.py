@@ -30,9 +30,15 @@ def packed_files() -> dict[str, Path]:
 
 def _folders() -> list[Path]:
     named = os.environ.get(VARIABLE)
+    if named and not Path(named).expanduser().is_dir():
+        raise ValueError(
+            f"`{VARIABLE}` must name a folder, got {named!r}; unset it, or make the folder."
+        )
     checkout = Path(__file__).resolve().parents[3]
     own = [checkout / "weights"] if (checkout / "pyproject.toml").is_file() else []
-    return [folder for folder in ([Path(named)] if named else []) + own if folder.is_dir()]
+    return [
+        folder for folder in ([Path(named).expanduser()] if named else []) + own if folder.is_dir()
+    ]
 
 
 def how_to_get(data: str, letter: str) -> str:

@@ -235,6 +235,8 @@ def _apgda(
             weights = rule.update(weights, point.losses)
             note(step, weights, point)
             report(0, step, best.fooled)
+        watch.check()
+        return found()
     except KeyboardInterrupt as stop:
         if history and best.begun:
             watch.check()
@@ -242,5 +244,3 @@ def _apgda(
             best.completed &= best.fooled.all(dim=1) & (keep == "best" and not problem.random)
             keep_partial(stop, found())
         raise
-    watch.check()
-    return found()

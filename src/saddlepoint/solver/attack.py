@@ -69,7 +69,7 @@ def attack(
     Costs at most restarts * (steps + 1) forward and restarts * steps backward passes per row and draw, or
     `evaluations` if that is given; `result.num_forwards` says what each row took. The verdict asks once more at
     the end, without gradient and not counted there: a model that then answers differently is refused. With
-    fewer bits it asks a row that looks fooled at once, which is counted.
+    fewer bits a row that looks fooled is asked in full precision at once, too, which is counted.
 
     Args:
         problem: B independent rows, K domains.
@@ -232,6 +232,7 @@ def attack_unchecked(
                 rows = best.left(setup.most(part))
                 if len(rows) == 0:
                     break
+            return judged(part, best, loss, setup)
         except KeyboardInterrupt as stop:
             if best.begun:
                 watch.check()
@@ -239,7 +240,6 @@ def attack_unchecked(
                 best.completed[rows if part.random else best.left(setup.most(part))] = False
                 keep_partial(stop, judged(part, best, loss, setup))
             raise
-        return judged(part, best, loss, setup)
 
     with full_precision(), gradients_enabled():
         problem = problem if grid is None else problem.on_grid(grid.levels)

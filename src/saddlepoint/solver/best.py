@@ -80,13 +80,13 @@ def may_be_kept(problem: AbstractProblem, step: int, steps: int) -> bool:
 @final
 @dataclass(frozen=True)
 class _Kept:
-    """The best iterates; they are never written into, see `Best.offer`. `exact` is that of `Evaluation`."""
+    """The best iterates; they are never written into, see `Best.offer`. `confirmed` is that of `Evaluation`."""
 
     delta: Tensor
     weights: Tensor
     losses: Tensor
     fooled: Tensor
-    exact: Tensor | None
+    confirmed: Tensor | None
 
     @cached_property
     def mark(self) -> Mark:
@@ -118,7 +118,7 @@ class Best:
                 weights=torch.full_like(losses, 1.0 / shape[1]),
                 losses=losses,
                 fooled=torch.zeros_like(losses, dtype=torch.bool),
-                exact=torch.full_like(losses, math.nan),
+                confirmed=torch.zeros_like(problem.rows, dtype=torch.bool),
             ),
             history=History(*(losses.new_zeros(steps + 1, *shape) for _ in range(2))),
             num_forwards=torch.zeros_like(problem.rows),
@@ -194,15 +194,15 @@ class Best:
             weights=taken(kept.weights, weights),
             losses=taken(kept.losses, point.losses),
             fooled=taken(kept.fooled, point.fooled),
-            exact=None
-            if kept.exact is None or point.exact is None
-            else taken(kept.exact, point.exact),
+            confirmed=None
+            if kept.confirmed is None or point.confirmed is None
+            else taken(kept.confirmed, point.confirmed),
         )
         return better
 
     def take(self, delta: Tensor, weights: Tensor, point: Evaluation) -> None:
         """Take over an iterate of all rows, better or not; in one assignment, as in `offer`."""
-        self.kept = _Kept(delta, weights.clone(), point.losses, point.fooled, point.exact)
+        self.kept = _Kept(delta, weights.clone(), point.losses, point.fooled, point.confirmed)
 
     def result(self, problem: AbstractProblem) -> AttackResult:
         """The frozen form, with the images of the problem."""

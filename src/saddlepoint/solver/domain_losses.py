@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -40,8 +39,8 @@ class Evaluation:
         without: Domains that let no gradient through, as far as they were looked at one by one.
         steep: Whether the gradient of a domain differs from zero in a row, (B, K), boolean, if they were looked
             at one by one.
-        exact: The losses of rows that were asked again in full precision, (B, K), NaN for others and where an
-            answer is not finite; None where nothing is searched in fewer bits, or nothing confirmed.
+        confirmed: Rows that were asked again in full precision, (B,), boolean; None where nothing is searched
+            in fewer bits, or nothing confirmed.
     """
 
     losses: Tensor
@@ -51,7 +50,7 @@ class Evaluation:
     spent: int | Tensor
     without: tuple[int, ...] = ()
     steep: Tensor | None = None
-    exact: Tensor | None = None
+    confirmed: Tensor | None = None
 
 
 @final
@@ -161,17 +160,17 @@ def _confirmed(
 ) -> Evaluation:
     """The same with verdicts in full precision on the rows that look fooled in every domain."""
     rows = point.fooled.all(dim=1).nonzero().flatten()
-    exact = torch.full_like(point.losses, math.nan)
+    confirmed = torch.zeros_like(problem.rows, dtype=torch.bool)
     if len(rows) == 0:
-        return replace(point, exact=exact)
+        return replace(point, confirmed=confirmed)
     few, at, broken = problem.take(rows), delta[rows], point.fooled.clone()
     for draw in draws:
         verdict = verdict_on(few, at, loss, stream=draw, targeted=targeted)
         broken[rows] &= verdict.fooled
-        exact[rows] = verdict.losses.masked_fill(~verdict.finite, math.nan)
     spent = torch.full_like(problem.rows, len(draws))
     spent[rows] += len(draws)
-    return replace(point, fooled=broken, spent=spent, exact=exact)
+    confirmed[rows] = True
+    return replace(point, fooled=broken, spent=spent, confirmed=confirmed)
 
 
 def _at_once(

@@ -103,8 +103,7 @@ class AttackResult:
             truth.
         history: Weights and losses per step.
         num_forwards: Evaluations of the K domains spent on the search in each row, (B,), int64, those that
-            confirm in full precision what looked fooled in less included; for other rows the verdict is one
-            more.
+            confirm in full precision what looked fooled in less included; the verdict is one more.
         completed: Rows that are done, (B,), boolean: fooled, or attacked to the end; all but after Ctrl-C. Rows
             of which `apgda` keeps the last iterate are done at the end only.
         precision: What each model of the problem computed in during the search, such as "bfloat16"; empty where
