@@ -235,3 +235,14 @@ def test_a_packed_card_claims_only_what_was_measured_on_images_that_training_set
         f"of 8 test images {card.accuracy:.2f} % right as it is kept, {right:.2f} % before" in said
     )
     assert card.test_images == 8
+
+
+def test_a_variable_that_names_no_folder_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SADDLEPOINT_WEIGHTS", str(tmp_path / "nowhere"))
+    with pytest.raises(ValueError, match=r"`SADDLEPOINT_WEIGHTS` must name a folder, got .*nowhere"):
+        sp.models.shipped()
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("SADDLEPOINT_WEIGHTS", "~")
+    assert "mnist-a" in sp.models.shipped()

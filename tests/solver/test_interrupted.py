@@ -204,3 +204,25 @@ def test_ctrl_c_in_a_second_restart_leaves_rows_of_random_problems_done_that_the
         sp.attack(problem, sp.linf(0.01), steps=3, restarts=2, callback=impatient)
     found: sp.AttackResult = caught.value.result  # type: ignore[attr-defined]
     assert found.success.tolist() == found.completed.tolist() == [True, True, False, False]
+
+
+@pytest.mark.parametrize("solve", [sp.attack, partial(sp.apgda, step_size=0.02)])
+def test_ctrl_c_in_the_very_last_question_keeps_what_was_found(solve: Any) -> None:
+    x, y = sp.data.sample("mnist", 8)
+    network, asked, last = sp.models.load("mnist-c"), [0], [0]
+
+    def model(images: torch.Tensor) -> torch.Tensor:
+        asked[0] += 1
+        if asked[0] == last[0]:
+            raise KeyboardInterrupt
+        return cast(torch.Tensor, network(images))
+
+    options = {"steps": 6, "batch_size": 8}
+    whole = solve(sp.Ensemble([model], x, y), sp.linf(0.15), **options)
+    last[0], asked[0] = asked[0], 0
+    with pytest.raises(KeyboardInterrupt) as caught:
+        solve(sp.Ensemble([model], x, y), sp.linf(0.15), **options)
+    found = caught.value.result  # type: ignore[attr-defined]
+    assert whole.success.any()
+    assert torch.equal(found.success, whole.success)
+    assert torch.equal(found.delta, whole.delta)
