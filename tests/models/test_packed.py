@@ -241,7 +241,9 @@ def test_a_variable_that_names_no_folder_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SADDLEPOINT_WEIGHTS", str(tmp_path / "nowhere"))
-    with pytest.raises(ValueError, match=r"`SADDLEPOINT_WEIGHTS` must name a folder, got .*nowhere"):
+    with pytest.raises(
+        ValueError, match=r"`SADDLEPOINT_WEIGHTS` must name a folder, got .*nowhere"
+    ):
         sp.models.shipped()
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("SADDLEPOINT_WEIGHTS", "~")
