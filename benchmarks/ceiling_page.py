@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,8 +18,9 @@ cent: the share of rows, images or groups of images, of which every domain is fo
 `sp.attack(problem, ball)`, one restart of 50 steps; the ceiling is ten restarts of 200 steps. Evaluations of
 all domains are means per row: rows that are fooled stop. Networks are the shipped ones and radii those of the
 paper's tables, for groups of A and C, which the paper has not, that of D. Images are test images on which no
-number of `attack` was chosen (but see "One domain"): from number 2000 on, groups from number 4000 on. Network
-B computes in bfloat16 during the search; verdicts are in float32. p is that of the exact McNemar test.
+number of `attack` was chosen (but see "One domain"): from number 2000 on, groups from number 4000 on. In lines
+that have B{low} it computes in bfloat16 during the search; verdicts are in float32. p is that of the exact
+McNemar test.
 
 Every line says by which code and on which day (UTC) it was begun. The code is a digest of the programs that it
 depended on when it was measured: **a line need not be of the present code**, whose digest
@@ -117,14 +119,27 @@ class Made:
     code: str
     day: str
     cpu: str
+    precision: tuple[str, ...] = ()
 
     @staticmethod
     def of(stored: Mapping[str, Any]) -> Made:
-        return Made(stored["settings"]["code"], stored["begun"].partition(" ")[0], stored["cpu"])
+        settings, day = stored["settings"], stored["begun"].partition(" ")[0]
+        return Made(settings["code"], day, stored["cpu"], tuple(settings.get("precision", ())))
 
     @property
     def cells(self) -> tuple[str, str]:
         return self.code, self.day
+
+
+def _but_in_full(made: Mapping[str, Mapping[str, Made]]) -> str:
+    """The lines with network B that were measured on a processor without bfloat16, as an exception."""
+    found = {
+        f"{title} ({table})"
+        for table, lines in made.items()
+        for title, each in lines.items()
+        if re.search(r"\bB\b", title) and "bfloat16" not in each.precision
+    }
+    return f", but {'; '.join(sorted(found))}," if found else ""
 
 
 Lines = dict[str, dict[str, Outcome]]
@@ -150,7 +165,7 @@ def render(
     single = list(alone)
     origins = [each for table in made.values() for each in table.values()]
     cpus = sorted({each.cpu for each in (*origins, *(origin for _, origin, _ in single))})
-    introduction = _INTRODUCTION.format(store=store, cpu=", ".join(cpus))
+    introduction = _INTRODUCTION.format(store=store, cpu=", ".join(cpus), low=_but_in_full(made))
     parts = (
         ("rules", introduction, _HEADS[0], _ceiling),
         ("rules", _RULES, _HEADS[1], _rules),
