@@ -76,7 +76,7 @@ class Case:
 
     @property
     def precision(self) -> list[str]:
-        """bfloat16 for network B, the slowest, where the processor has it; verdicts are in float32 all the same."""
+        """bfloat16 for network B, the slowest, where the processor has it; verdicts are always in float32."""
         native = is_native(torch.device("cpu"))
         return [
             "bfloat16" if native and name.endswith("-b") else "float32"
