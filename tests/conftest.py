@@ -9,8 +9,9 @@ from pathlib import Path
 import hypothesis
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 
+import saddlepoint as sp
 from children import Nursery, shared
 from shortened import short_suites
 
@@ -29,16 +30,28 @@ def generator() -> torch.Generator:
 @pytest.fixture
 def networks(generator: torch.Generator) -> list[nn.Module]:
     """Three two-layer networks from 6 numbers to 4 classes, float64, in eval mode."""
-    return [network(generator) for _ in range(3)]
+    return [_small(generator) for _ in range(3)]
 
 
-def network(generator: torch.Generator, size: int = 6, classes: int = 4) -> nn.Module:
+def _small(generator: torch.Generator, size: int = 6, classes: int = 4) -> nn.Module:
     model = nn.Sequential(nn.Flatten(), nn.Linear(size, 8), nn.Tanh(), nn.Linear(8, classes))
     model = model.double().eval()
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.copy_(torch.randn(parameter.shape, generator=generator, dtype=torch.float64))
     return model
+
+
+@pytest.fixture(scope="module")
+def network() -> nn.Module:
+    """A network for digits, with its parameters."""
+    return sp.models.load("mnist-a")
+
+
+@pytest.fixture(scope="module")
+def digits() -> tuple[Tensor, Tensor]:
+    """Twelve images for it, with their labels."""
+    return sp.data.sample("mnist", limit=12)
 
 
 @pytest.fixture

@@ -26,16 +26,6 @@ BALL = sp.LpBall(math.inf, 0.1)
 SOLVERS = [sp.attack, sp.apgda]
 
 
-@pytest.fixture(scope="module")
-def network() -> nn.Module:
-    return sp.models.load("mnist-a")
-
-
-@pytest.fixture(scope="module")
-def digits() -> tuple[Tensor, Tensor]:
-    return sp.data.sample("mnist", limit=12)
-
-
 class Wrapped(nn.Module):
     """A network behind a function of images, as users write it."""
 

@@ -24,16 +24,6 @@ from shortened import short_suites
 BALL = sp.linf(0.1)
 
 
-@pytest.fixture(scope="module")
-def network() -> nn.Module:
-    return sp.models.load("mnist-a")
-
-
-@pytest.fixture(scope="module")
-def digits() -> tuple[Tensor, Tensor]:
-    return sp.data.sample("mnist", limit=12)
-
-
 def fewer_bits(how: str) -> None:
     """What users write to let float32 be rounded."""
     if how == "medium":

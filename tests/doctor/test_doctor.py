@@ -25,11 +25,6 @@ def images() -> tuple[Tensor, Tensor]:
     return data.sample("mnist", 48)
 
 
-@pytest.fixture(scope="module")
-def network() -> nn.Module:
-    return models.load("mnist-a")
-
-
 def test_findings_show_themselves_in_a_line_and_in_a_notebook(
     network: nn.Module, images: tuple[Tensor, Tensor]
 ) -> None:

@@ -19,11 +19,6 @@ BALL = sp.LpBall(math.inf, 0.1)
 
 
 @pytest.fixture(scope="module")
-def network() -> nn.Module:
-    return sp.models.load("mnist-a")
-
-
-@pytest.fixture(scope="module")
 def digits(network: nn.Module) -> tuple[Tensor, Tensor]:
     """Twelve images that the network has right."""
     x, y = sp.data.sample("mnist", limit=60)
