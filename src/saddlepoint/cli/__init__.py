@@ -5,7 +5,6 @@ Modules of this folder import torch inside their functions, so that `--help` ans
 
 import io
 import os
-import signal
 import sys
 from collections.abc import Sequence
 
@@ -22,7 +21,7 @@ from saddlepoint import __version__
 from saddlepoint.allocator import keep_memory
 from saddlepoint.bars import columns
 from saddlepoint.runs.plain import printable
-from saddlepoint.runs.signals import stop_on_signals
+from saddlepoint.runs.signals import end_undisturbed, stop_on_signals
 
 from .errors import Failure, one_line, usage_text, wants_traceback, with_suggestion
 
@@ -94,19 +93,15 @@ def main(words: Sequence[str] | None = None) -> None:
         with stop_on_signals():
             code = _run(sys.argv[1:] if words is None else list(words))
         if code == 130:
-            _end_undisturbed()
+            end_undisturbed()
     except KeyboardInterrupt:
-        _end_undisturbed()
+        end_undisturbed()
         print("saddlepoint: stopped", file=sys.stderr)
         code = 130
     except BrokenPipeError:  # the reader of our output has gone, as in `saddlepoint ... | head`
         sys.stderr.close()
         code = 1
     sys.exit(code)
-
-
-def _end_undisturbed() -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a second Ctrl-C changes nothing any more
 
 
 def _run(words: Sequence[str]) -> int:

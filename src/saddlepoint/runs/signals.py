@@ -40,11 +40,16 @@ def _unheard(number: int, frame: FrameType | None) -> None:
 def end_undisturbed() -> None:
     """The work has been stopped, or has failed: no signal takes from what is left to write and to say of it.
 
-    Until the outermost block of `stop_on_signals` has been left, which restores what was.
+    Until the outermost block of `stop_on_signals` has been left, which restores what was. After it a command
+    that was stopped has only to exit: Ctrl-C is ignored for good, by the system, since Python gives up handlers
+    of its own before it has ended.
     """
-    if threading.current_thread() is threading.main_thread():
-        for number in _heard:
-            signal.signal(number, _unheard)
+    if threading.current_thread() is not threading.main_thread():
+        return
+    for number in _heard:
+        signal.signal(number, _unheard)
+    if not _heard:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 @contextmanager
