@@ -100,6 +100,35 @@ def test_auto_is_decided_on_the_first_part_of_a_loader(
     assert next(ways) == "float32"  # measured once
 
 
+@pytest.mark.parametrize("several", [False, True])
+def test_auto_is_decided_anew_where_a_loader_goes_on_in_float64(
+    several: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As for a tensor of such images, which never compute in fewer bits."""
+    from saddlepoint.solver import lowering
+
+    monkeypatch.setattr(lowering, "is_native", lambda _: True)
+    monkeypatch.setattr(lowering, "_fastest", lambda problem, index, ways: ways[-1])
+    model = nn.Sequential(nn.Flatten(), nn.Linear(784, 10)).eval()
+    x, y = sp.data.sample("mnist", 12)
+    images = [x[:4], x[4:8].double(), x[8:]]
+    parts = list(zip(images, y.split(4), strict=True))
+
+    def evaluated(these: list[tuple[Tensor, Tensor]], precision: str):
+        if several:
+            problems = (sp.Ensemble([model], *part) for part in these)
+            return sp.robust_domains(problems, LINF, SUITE, precision=precision)  # type: ignore[arg-type]
+        return sp.robust_accuracy(model, these, LINF, SUITE, batch_size=1, precision=precision)  # type: ignore[arg-type]
+
+    assert evaluated(parts[1:2], "auto").precision == ("float32",)
+    found = evaluated(parts, "auto")
+    assert found.precision == ("bfloat16 and float32",)
+    single = [evaluated([part], "auto").union for part in parts]
+    assert found.union == pytest.approx(sum(single) / 3)
+    with pytest.raises(ValueError, match="must be float32 or auto for images or parameters of flo"):
+        evaluated(parts, "bfloat16")
+
+
 def test_attacks_of_others_see_float32(dtypes: list[torch.dtype]) -> None:
     class Foreign(AbstractAttack):
         name = "foreign"

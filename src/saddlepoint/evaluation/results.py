@@ -91,7 +91,8 @@ class RobustAccuracy:
         outcomes: One per threat and attack, in the order they were run.
         nearest: For every threat the perturbation of the nearest misclassified image found, (N, ...); zero
             where there is none.
-        precision: What the model computed in while our own attacks searched, such as ("bfloat16",).
+        precision: What the model computed in while our own attacks searched, such as ("bfloat16",), or
+            ("bfloat16 and float32",) for a loader that goes on in float64.
         problem: The model and the images, for the page; None from a loader, and after pickling.
 
     Example:

@@ -57,6 +57,7 @@ def streaming(evaluate: Callable[_P, RobustAccuracy]) -> Callable[_P, RobustAccu
         time = _Time(budget, None if budget is None else length(source))
         parts: list[RobustAccuracy] = []
         said: set[str] = set()
+        decided: dict[torch.dtype, Any] = {}  # "auto", on the first part of such images
         # A batch of no image is refused by `evaluate`, as it is without a loader.
         for x, y in batches(source, _BATCHES * max(size, 1)):
             first = sum(part.count for part in parts)
@@ -64,11 +65,12 @@ def streaming(evaluate: Callable[_P, RobustAccuracy]) -> Callable[_P, RobustAccu
             more = {
                 "ledger": part_of(given["ledger"], f"from {first}"),
                 "budget": time.of(first, len(x)),
+                "precision": decided.get(x.dtype, given["precision"]),
             }
             with _said_once(said):
                 found = evaluate(**{**given, **more})  # type: ignore[call-arg]
             time.add("", found)
-            given["precision"] = found.precision  # "auto" is decided on the first part
+            decided[x.dtype] = found.precision
             parts.append(replace(found, nearest={}, problem=None))
             del found  # its perturbations are as large as the images
         if not parts:
@@ -102,6 +104,7 @@ def streaming_problems(evaluate: Callable[_P, DomainAccuracy]) -> Callable[_P, D
         time = _Time(given["budget"], total)
         parts: list[DomainAccuracy] = []
         said: set[str] = set()
+        decided: dict[torch.dtype, Any] = {}  # as above
         for problem in source:
             if not isinstance(problem, AbstractProblem):
                 raise ValueError(f"`problem` must give problems, got {type(problem).__name__}.")
@@ -110,9 +113,10 @@ def streaming_problems(evaluate: Callable[_P, DomainAccuracy]) -> Callable[_P, D
             given["problem"].rows = torch.arange(first, first + len(problem)).to(problem.rows)
             more: dict[str, Any] = {"ledger": part_of(given["ledger"], f"from {first}")}
             more["budget"] = time.of(first, len(problem))
+            more["precision"] = decided.get(problem.lower.dtype, given["precision"])
             with _said_once(said):
                 found = evaluate(**{**given, **more})  # type: ignore[call-arg]
-            given["precision"] = found.precision
+            decided[problem.lower.dtype] = found.precision
             for name, each in found.per_domain.items():
                 time.add(name, each)
             single = {name: replace(each, nearest={}) for name, each in found.per_domain.items()}
@@ -144,7 +148,8 @@ def joined(parts: Sequence[RobustAccuracy]) -> RobustAccuracy:
     columns = zip(*(part.outcomes for part in parts), strict=True)
     correct = torch.cat([part.correct for part in parts])
     outcomes = tuple(_outcome(each) for each in columns)
-    return replace(parts[0], correct=correct, outcomes=outcomes, nearest={})
+    precision = _precision(parts)
+    return replace(parts[0], correct=correct, outcomes=outcomes, nearest={}, precision=precision)
 
 
 def joined_domains(parts: Sequence[DomainAccuracy]) -> DomainAccuracy:
@@ -167,9 +172,14 @@ def joined_domains(parts: Sequence[DomainAccuracy]) -> DomainAccuracy:
     first = {(each.threat, each.attack): each for part in reversed(parts) for each in part.failed}
     failed = tuple(replace(first[key], images=count) for key, count in missed.items())
     remarks = _numbered([(part.count, part.remarks) for part in parts])
-    return replace(
-        parts[0], per_domain=per_domain, **tables, nearest={}, remarks=remarks, failed=failed
-    )
+    more: dict[str, Any] = {"remarks": remarks, "failed": failed, "precision": _precision(parts)}
+    return replace(parts[0], per_domain=per_domain, **tables, nearest={}, **more)
+
+
+def _precision(parts: Sequence[RobustAccuracy | DomainAccuracy]) -> tuple[str, ...]:
+    """What each model computed in: one word, or several where images of other dtypes came later."""
+    words = zip(*(part.precision for part in parts), strict=True)
+    return tuple(" and ".join(dict.fromkeys(each)) for each in words)
 
 
 def _numbered(parts: Sequence[tuple[int, Sequence[str]]]) -> tuple[str, ...]:
