@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -13,7 +14,7 @@ import saddlepoint as sp
 from commands import inside
 from saddlepoint.calls import call
 from saddlepoint.doctor import examine
-from saddlepoint.evaluation import judge
+from saddlepoint.evaluation import OurAttack, judge
 from saddlepoint.evaluation.saved_images import save_nearest
 from saddlepoint.evaluation.verdicts import judge_domains
 from saddlepoint.models.cards import measure
@@ -49,6 +50,7 @@ def as_before() -> Iterator[None]:
     cpu = torch.backends.mkldnn
     for part in (cpu.matmul, cpu.conv, torch.backends.cuda.matmul, torch.backends):
         part.fp32_precision = "none"
+    torch.backends.cudnn.allow_tf32 = True
 
 
 class Watched(nn.Module):
@@ -207,6 +209,46 @@ class TestFewerBitsOfTheUsersOwn:
         assert products()[0] == "ieee"  # the second is still at work
         second.__exit__(None, None, None)
         assert products()[0] == "bf16"
+
+    @pytest.mark.parametrize("gpu", [False, True])
+    @pytest.mark.parametrize("later", ["highest", "high", "medium"])
+    @pytest.mark.parametrize("before", ["highest", "high", "medium"])
+    def test_what_a_callback_sets_stays_and_reaches_no_verdict(
+        self, before, later, gpu, network, digits, monkeypatch
+    ):
+        monkeypatch.setattr(torch.cuda, "is_available", lambda: gpu)
+        torch.set_float32_matmul_precision(later)
+        wanted = products()
+        torch.set_float32_matmul_precision(before)
+        judged = []
+
+        def model(images: Tensor) -> Tensor:
+            if not torch.is_grad_enabled():
+                judged.extend(products() if gpu else products()[:3])
+            return network(images)
+
+        def callback(_: object) -> None:
+            torch.set_float32_matmul_precision(later)
+
+        sp.robust_accuracy(
+            model, *digits, {"linf": BALL}, {math.inf: [OurAttack(steps=2)]}, callback=callback
+        )
+        assert set(judged) <= {"ieee", "none"}
+        assert judged
+        assert torch.get_float32_matmul_precision() == later
+        assert products() == wanted
+
+    @pytest.mark.parametrize("gpu", [False, True])
+    def test_newer_words_that_are_set_meanwhile_stay_too(self, gpu, monkeypatch):
+        monkeypatch.setattr(torch.cuda, "is_available", lambda: gpu)
+        torch.backends.mkldnn.matmul.fp32_precision = "bf16"
+        with full_precision():
+            torch.backends.mkldnn.matmul.fp32_precision = "tf32"
+            torch.backends.mkldnn.conv.fp32_precision = "bf16"
+            torch.backends.cudnn.rnn.fp32_precision = "ieee"
+            with full_precision():
+                assert products()[:2] == ["ieee", "ieee"]
+        assert products()[:2] == ["tf32", "bf16"]
 
     def test_a_wider_setting_is_followed_afterwards(self):
         torch.backends.fp32_precision = "bf16"

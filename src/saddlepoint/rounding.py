@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from threading import RLock
 from typing import Any, cast, final
 
@@ -13,7 +13,10 @@ __all__ = ["UNROUNDED", "autocast_is_on", "full_precision", "without_autocast"]
 
 _FULL = ("ieee", "none")  # words for float32 as it is
 _CPU = cast(Any, torch.backends.mkldnn)  # whose parts have no types
+_GPU = cast(Any, torch.backends.cudnn)
+_PRODUCTS = _CPU.matmul, torch.backends.cuda.matmul
 _ON_CPU = _CPU.matmul, _CPU.conv, _CPU.rnn
+_ON_GPU = torch.backends.cuda.matmul, _GPU.conv, _GPU.rnn
 _DEVICES = ("cpu", "cuda", "mps", "xpu")  # that autocast may be on for
 
 
@@ -35,7 +38,8 @@ def full_precision() -> Iterator[None]:
     Without it `torch.set_float32_matmul_precision("medium")`, `torch.backends.fp32_precision` and what belongs
     to it let products of float32 matrices be rounded to bfloat16 or TF32, and convolutions on GPUs are so by
     default. These settings are of the process: while an attack is at work they hold for its other threads too,
-    and when the last one has left they are what they were. To search faster, give `precision`.
+    and when the last one has left they are what they were. What is set meanwhile, as by a callback, stays
+    afterwards, and reaches no verdict. To search faster, give `precision`.
 
     Example:
         >>> torch.set_float32_matmul_precision("medium")
@@ -52,15 +56,20 @@ def full_precision() -> Iterator[None]:
 
 @final
 class _Unrounded:
-    """Float32 is float32 while anybody is inside: the first to enter sets it, the last puts it back."""
+    """Float32 is float32 while anybody is inside: who enters sees to it, the last puts it back."""
 
     def __init__(self) -> None:
         self._lock, self._inside, self._settings = RLock(), 0, ExitStack()
+        self._gpu = False
 
     def __enter__(self) -> None:
         with self._lock:
             if self._inside == 0:
-                self._set()
+                self._gpu = torch.cuda.is_available()
+            parts = (*_ON_CPU, *_ON_GPU) if self._gpu else _ON_CPU
+            # By what was set before the first came in, or by what the user has set since.
+            if any(part.fp32_precision not in _FULL for part in parts):
+                self._settings.enter_context(_without_rounding(self._gpu))
             self._inside += 1
 
     def __exit__(self, *_: object) -> None:
@@ -68,16 +77,6 @@ class _Unrounded:
             self._inside -= 1
             if self._inside == 0:
                 self._settings.close()
-
-    def _set(self) -> None:
-        gpu = torch.cuda.is_available()
-        if not gpu and all(part.fp32_precision in _FULL for part in _ON_CPU):
-            return  # as it is for most, and most often
-        with ExitStack() as stack:
-            stack.enter_context(_ieee(*_ON_CPU))
-            if gpu:
-                stack.enter_context(_without_tf32())
-            self._settings = stack.pop_all()
 
 
 UNROUNDED = _Unrounded()
@@ -93,44 +92,60 @@ Example:
 
 
 @contextmanager
+def _without_rounding(gpu: bool) -> Iterator[None]:
+    with _ieee(*_ON_CPU), _without_tf32() if gpu else nullcontext():
+        yield
+
+
+@contextmanager
 def _ieee(*parts: Any) -> Iterator[None]:
-    """Parts of torch that round float32 to fewer bits do not; afterwards all of them are as they were."""
-    before = [part.fp32_precision for part in parts]
+    """Parts of torch that round float32 do not; afterwards they do so again, unless they are set meanwhile."""
+    before = {part: part.fp32_precision for part in parts if part.fp32_precision not in _FULL}
+    for part in before:
+        part.fp32_precision = "ieee"
+    word = _word()
     try:
-        for part, word in zip(parts, before, strict=True):
-            if word not in _FULL:
-                part.fp32_precision = "ieee"
         yield
     finally:
-        for part, word in zip(parts, before, strict=True):
-            if part.fp32_precision != word:
-                part.fp32_precision = (
-                    "none"  # what follows from a wider setting goes on to follow from it
-                )
-            if part.fp32_precision != word:
-                part.fp32_precision = word
+        theirs = _PRODUCTS if _word() != word else ()
+        for part in before:
+            if part.fp32_precision == "ieee" and part not in theirs:
+                # What follows from a wider setting goes on to follow from it.
+                part.fp32_precision = "none"
+                if part.fp32_precision != before[part]:
+                    part.fp32_precision = before[part]
 
 
 @contextmanager
 def _without_tf32() -> Iterator[None]:
     """The same on GPUs, by the older words of torch where it can still read them, as users' code may too."""
-    products, images = torch.backends.cuda.matmul, cast(Any, torch.backends.cudnn)
+    products = cast(Any, torch.backends.cuda.matmul)
     try:
-        word, short = torch.get_float32_matmul_precision(), (products.allow_tf32, images.allow_tf32)
+        word, short = torch.get_float32_matmul_precision(), (products.allow_tf32, _GPU.allow_tf32)
     except RuntimeError:  # older and newer words were mixed
-        with _ieee(products, images.conv, images.rnn):
+        with _ieee(*_ON_GPU):
             yield
         return
+    if short[0]:
+        products.allow_tf32 = False
+        products.fp32_precision = "none"  # "ieee" would be a user's "highest" of meanwhile
+    if short[1]:
+        _GPU.allow_tf32 = False
     try:
-        if short[0]:
-            products.allow_tf32 = False
-        if short[1]:
-            images.allow_tf32 = False
         yield
     finally:
-        images.allow_tf32 = short[1]
-        if short[0]:
+        if short[1] and _GPU.conv.fp32_precision in _FULL and _GPU.rnn.fp32_precision in _FULL:
+            _GPU.allow_tf32 = True
+        if short[0] and (_word(), products.fp32_precision) == ("highest", "none"):
             torch.set_float32_matmul_precision(word)
+
+
+def _word() -> str | None:
+    """What `torch.set_float32_matmul_precision` was last given; None where newer words contradict it."""
+    try:
+        return torch.get_float32_matmul_precision()
+    except RuntimeError:
+        return None
 
 
 @contextmanager
