@@ -9,7 +9,7 @@ from typing import Any, cast, final
 
 import torch
 
-__all__ = ["UNROUNDED", "autocast_is_on", "full_precision", "without_autocast"]
+__all__ = ["UNROUNDED", "autocast_is_on", "full_precision", "roundings", "without_autocast"]
 
 _FULL = ("ieee", "none")  # words for float32 as it is
 _CPU = cast(Any, torch.backends.mkldnn)  # whose parts have no types
@@ -29,6 +29,17 @@ def autocast_is_on() -> bool:
         True
     """
     return any(map(torch.is_autocast_enabled, _DEVICES))
+
+
+def roundings() -> tuple[str, ...]:
+    """What float32 is rounded to here and now: products, convolutions and recurrences, on a CPU and on a GPU.
+
+    Example:
+        >>> roundings()[:3]
+        ('ieee', 'ieee', 'ieee')
+    """
+    found = (part.fp32_precision for part in (*_ON_CPU, *_ON_GPU))
+    return tuple("ieee" if word in _FULL else word for word in found)
 
 
 @contextmanager

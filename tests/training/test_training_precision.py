@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 import saddlepoint as sp
+from saddlepoint.solver import lowering
 from saddlepoint.training import (
     Batches,
     avg_step,
@@ -150,9 +151,49 @@ def test_float64_is_refused_and_auto_keeps_it() -> None:
     sp.ampgd_step(model, optimizer, x, y, THREATS, iteration=0, steps=1, precision="auto")
 
 
-def test_auto_is_measured_once_per_model(monkeypatch: pytest.MonkeyPatch) -> None:
-    from saddlepoint.solver import lowering
+def test_auto_measures_float32_as_training_rounds_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And anew where the user sets something else; attacks and their measurements are in full float32."""
+    monkeypatch.setattr(lowering, "is_native", lambda _: True)
+    seen: list[str] = []
+    network = nn.Sequential(nn.Flatten(), nn.Linear(784, 10))
+    network.register_forward_pre_hook(
+        lambda *_: seen.append(torch.backends.mkldnn.matmul.fp32_precision)
+    )
+    optimizer = torch.optim.SGD(network.parameters(), lr=0.1)
+    x, y = sp.data.sample("mnist", 8)
 
+    def words(measure: Callable[[], object]) -> tuple[set[str], int]:
+        seen.clear()
+        measure()
+        return set(seen), len(seen)
+
+    def step(precision: str) -> object:
+        options: Any = {"iteration": 0, "steps": 1, "precision": precision}
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            return sp.ampgd_step(network, optimizer, x, y, THREATS, **options)
+
+    def attacked() -> object:
+        problem = sp.Ensemble([network.eval()], x, y)
+        return sp.attack(problem, sp.linf(0.1), steps=1, precision="auto")
+
+    try:
+        _, plain = words(lambda: step("float32"))
+        torch.set_float32_matmul_precision("medium")
+        found, asked = words(lambda: step("auto"))
+        assert found == {"bf16"}
+        assert asked > plain  # measured
+        assert words(lambda: step("auto")) == ({"bf16"}, plain)
+        torch.set_float32_matmul_precision("highest")
+        found, asked = words(lambda: step("auto"))
+        assert found == {"ieee"}
+        assert asked > plain
+        torch.set_float32_matmul_precision("medium")
+        assert words(attacked)[0] == {"ieee"}
+    finally:
+        torch.set_float32_matmul_precision("highest")
+
+
+def test_auto_is_measured_once_per_model(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[int] = []
 
     def times(problem: sp.AbstractProblem, index: int, ways: tuple[str, ...]) -> Any:
@@ -179,8 +220,6 @@ def test_auto_is_measured_once_per_model(monkeypatch: pytest.MonkeyPatch) -> Non
 def test_training_validates_in_float32_and_remembers_what_it_measured(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from saddlepoint.solver import lowering
-
     monkeypatch.setattr(lowering, "is_native", lambda device: True)
     monkeypatch.setattr(
         lowering, "_passes", lambda *_: passes_of({"float32": 1.0, "bfloat16": 0.5})

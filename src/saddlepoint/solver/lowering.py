@@ -15,7 +15,7 @@ from saddlepoint.behind import modules_behind
 from saddlepoint.calls import dtypes_of, home
 from saddlepoint.precision import Precision, Precisions, check_precision, is_native
 from saddlepoint.problems import AbstractProblem
-from saddlepoint.rounding import full_precision
+from saddlepoint.rounding import full_precision, roundings, without_autocast
 from saddlepoint.solver.domain_losses import gradients_enabled
 from saddlepoint.solver.watch import moved
 
@@ -42,7 +42,7 @@ def choose_precisions(
     precision: Precision | Sequence[Precision],
     gather: Callable[[tuple[Precision, ...]], list[tuple[Precision, ...]]] | None = None,
     *,
-    layouts: bool = True,
+    training: bool = False,
 ) -> Precisions:
     """How each model of a problem will compute; "auto" is decided here, by a short measurement.
 
@@ -54,7 +54,8 @@ def choose_precisions(
         precision: A word for all models, or one for each.
         gather: Where several processes work together, what each of them found, in their order: the first one
             decides for all.
-        layouts: Whether "auto" may lay out parameters with channels last.
+        training: Whether models will be asked in steps of training, which move parameters in the layout that
+            they have and keep the user's settings of what float32 is rounded to: "auto" measures such steps.
 
     Raises:
         ValueError: An unknown word, fewer bits for images or parameters of float64, two words for one object,
@@ -76,12 +77,12 @@ def choose_precisions(
                 f"`precision` must be one word for models[{same}] and models[{index}], which are one object, "
                 f"got {words[same]!r} and {word!r}."
             )
-        names.append(names[same] if same < index else _decided(problem, index, word, layouts))
+        names.append(names[same] if same < index else _decided(problem, index, word, training))
     found = tuple(names)
     return Precisions(tuple(problem.models), found if gather is None else gather(found)[0])
 
 
-def _decided(problem: AbstractProblem, index: int, word: Precision, layouts: bool) -> Precision:
+def _decided(problem: AbstractProblem, index: int, word: Precision, training: bool) -> Precision:
     """What a word means for one model: itself, unless it is "auto"."""
     wide = torch.float64 in {
         problem.lower.dtype,
@@ -96,7 +97,9 @@ def _decided(problem: AbstractProblem, index: int, word: Precision, layouts: boo
         if word.endswith("+channels_last"):
             _check_layout(problem, index, word)
         return word
-    return _fastest(problem, index, _ways(problem, index, bits=not wide, layouts=layouts))
+    ways = _ways(problem, index, bits=not wide, layouts=not training)
+    with without_autocast() if training else full_precision():
+        return _fastest(problem, index, ways)
 
 
 def _ways(
@@ -122,7 +125,8 @@ def _ways(
 def _fastest(problem: AbstractProblem, index: int, ways: tuple[Precision, ...]) -> Precision:
     """The way in which a model is fastest, of those that are not faster by much the one that rounds least."""
     model = problem.models[index]
-    known, case = _known(model), (*home(model, problem.lower), problem.lower.shape[1:], ways)
+    where = *home(model, problem.lower), problem.lower.shape[1:]
+    known, case = _known(model), (*where, ways, roundings())
     rows = min(_ROWS, len(problem))
     measured, chosen = known.get(case, (0, ways[0]))
     if measured < rows:
@@ -249,7 +253,7 @@ def _pass(problem: AbstractProblem, domain: int) -> _Pass:
     # On a CPU the time of this process: on a busy machine a clock on the wall measures the others.
     device, _ = home(problem.models[problem.model_of(domain)], problem.lower)
     clock = time.process_time if device.type == "cpu" else time.perf_counter
-    with full_precision(), gradients_enabled():
+    with gradients_enabled():
         began = clock()
         leaf = problem.zeros().requires_grad_()
         logits = problem.domain_logits(leaf, domain)

@@ -41,7 +41,7 @@ def precisions_of_step(model: nn.Module, x: Tensor, y: Tensor, precision: Precis
     if precision == "float32":
         return FULL
     with evaluating(model) as module:
-        names = choose_precisions(Ensemble([module], x, y), precision, layouts=False).names
+        names = choose_precisions(Ensemble([module], x, y), precision, training=True).names
     return Precisions((model, module), 2 * names)  # the attack asks the module inside
 
 
