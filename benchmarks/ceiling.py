@@ -26,7 +26,7 @@ from saddlepoint.runs.settings import ATTACKS, AttackSettings
 from . import one_domain
 from .ceiling_page import Lines, Made, Outcome, render
 from .peers import machine
-from .peers.cells import Store
+from .peers.cells import Store, exit_with
 from .timing import Figure, at_least
 
 STORE = Path("docs/results/ceiling.json")
@@ -242,4 +242,4 @@ def main(words: Sequence[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    exit_with(main)

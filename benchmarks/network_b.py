@@ -27,6 +27,7 @@ from saddlepoint.experiments import find
 from saddlepoint.experiments.networks import REPORTED_NETWORKS
 
 from . import marks
+from .peers.cells import exit_with, nothing_in
 from .peers.page import table
 
 STORE, PAGE = Path("docs/results/network-b.json"), Path("docs/RESULTS.md")
@@ -143,6 +144,8 @@ def main(words: list[str], say: Callable[[str], None] = print) -> int:
             say(f"{options.store} must hold numbers of {given}, got {kept['settings']}.")
             return 2
         measure(kept, options.store, say)
+    if not kept.get("variants"):
+        raise nothing_in(options.store)
     marks.put(options.page, render(kept), _MARK)
     return 0
 
@@ -165,4 +168,4 @@ def measure(kept: dict[str, Any], store: Path, say: Callable[[str], None]) -> No
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    exit_with(lambda: main(sys.argv[1:]))

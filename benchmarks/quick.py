@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import argparse
 import hashlib
-import sys
 import time
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
@@ -29,7 +28,7 @@ from saddlepoint.runs import texts
 from saddlepoint.runs.materials import load_images, load_models
 
 from .peers import machine
-from .peers.cells import Store
+from .peers.cells import Store, exit_with
 from .quick_page import POINTS, SUITES, TIME, decided, lines, write
 from .timing import Figure, at_most
 
@@ -135,4 +134,4 @@ def main(words: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    exit_with(main)

@@ -24,7 +24,7 @@ import saddlepoint as sp
 from saddlepoint.evaluation.other_libraries import library
 
 from .peers import machine
-from .peers.cells import Store
+from .peers.cells import Store, exit_with
 from .timing import Figure, at_least
 
 STORE = Path("docs/results/scores.json")
@@ -285,4 +285,4 @@ def main(words: Sequence[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    exit_with(main)

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 import saddlepoint as sp
 
 from .peers import machine
-from .peers.cells import Store
+from .peers.cells import Store, exit_with
 from .peers.methods import missing
 from .timing import Figure, at_least
 from .transfer_methods import METHODS, STEPS, Found, Halved, Work
@@ -160,4 +160,4 @@ def main(words: Sequence[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    exit_with(main)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
+import runpy
 import subprocess
 import sys
 import time
@@ -321,6 +322,30 @@ def test_no_page_is_written_from_nothing(tmp_path: Path, content: str | None) ->
         with pytest.raises(ValueError, match="must have something to write a page from"):
             run([*words, flag, str(page)])
     assert "numbers" in page.read_text()
+
+
+@pytest.mark.filterwarnings("ignore:.*found in sys.modules:RuntimeWarning")
+@pytest.mark.parametrize(
+    "name", ["peers", "quick", "ceiling", "scores", "transfer", "network_b", "defence"]
+)
+def test_commands_say_in_one_sentence_that_there_is_nothing_to_write_from(
+    name: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    page = tmp_path / "page.md"
+    page.write_text("as it is")
+    flag = "--page" if name in ("quick", "network_b", "defence") else "--out"
+    store = tmp_path / "none.json"
+    words = ["--render", "--store", str(store), flag, str(page)]
+    monkeypatch.setattr(sys, "argv", [name, *words])
+    with pytest.raises(SystemExit) as stop:
+        runpy.run_module(f"benchmarks.{name}", run_name="__main__")
+    assert stop.value.code == 2
+    (line,) = (each for each in capsys.readouterr().err.splitlines() if "`--store`" in each)
+    assert f"must have something to write a page from, got {store} without; measure first" in line
+    assert page.read_text() == "as it is"
 
 
 @pytest.mark.parametrize("words", ["--images 0", "--deep-images 0"])

@@ -5,9 +5,10 @@ from __future__ import annotations
 import argparse
 import os
 import subprocess
-import sys
 from collections.abc import Sequence
 from pathlib import Path
+
+from benchmarks.peers.cells import exit_with, nothing_in
 
 from . import __doc__ as about
 from .figures import draw
@@ -76,6 +77,8 @@ def main(words: Sequence[str] | None = None) -> int:
         except subprocess.CalledProcessError as error:
             print(f"stopped with exit code {error.returncode}; the same line goes on from here")
             return 1
+    if not store.networks:
+        raise nothing_in(options.store)
     write(options.page, store.content)
     drawn = draw(store.content, options.figures) if options.figures else []
     print("wrote", *(str(file) for file in (options.page, *drawn)))
@@ -83,4 +86,4 @@ def main(words: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    exit_with(main)

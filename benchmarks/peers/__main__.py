@@ -17,7 +17,7 @@ from saddlepoint.files import write_atomically
 
 from . import machine, projections
 from .cases import CASES, THIRD_PARTY, Case
-from .cells import Store
+from .cells import Store, exit_with
 from .measure import attacked, parts
 from .methods import METHODS, OURS, Method, missing
 from .page import HEADINGS, render
@@ -184,4 +184,4 @@ def _commit() -> str:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    exit_with(main)

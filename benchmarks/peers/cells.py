@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+import sys
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from saddlepoint.files import write_atomically
 
@@ -32,9 +33,7 @@ class Store:
         if path.exists():
             self.content = _checked(path)
         if read_only and not any(case["cells"] for case in self.content["cases"].values()):
-            raise ValueError(
-                f"`--store` must have something to write a page from, got {path} without; measure first."
-            )
+            raise nothing_in(path)
 
     def open(
         self, key: str, settings: Mapping[str, Any], about: Mapping[str, Any]
@@ -73,6 +72,27 @@ class Store:
         write_atomically(self.path, (json.dumps(self.content, indent=1) + "\n").encode())
 
 
+class StoreError(ValueError):
+    """There is no store, or not the right one: for the user to mend, not for us."""
+
+
+def nothing_in(path: Path) -> StoreError:
+    """What is said where a page is to be written of a store without anything."""
+    return StoreError(
+        f"`--store` must have something to write a page from, got {path} without; measure first."
+    )
+
+
+def exit_with(main: Callable[[], int | None]) -> NoReturn:
+    """Run a command and exit with its code; what is wrong with its store is one sentence and 2."""
+    try:
+        code = main()
+    except StoreError as error:
+        print(error, file=sys.stderr)
+        code = 2
+    sys.exit(code)
+
+
 def _checked(path: Path) -> dict[str, Any]:
     """The content of a file, if it is one of ours and whole."""
     try:
@@ -84,7 +104,7 @@ def _checked(path: Path) -> dict[str, Any]:
     except (ValueError, KeyError, TypeError, AttributeError):
         whole = False
     if not whole:
-        raise ValueError(
+        raise StoreError(
             f"`--store` must be a whole file of this command (schema {SCHEMA}), got {path}; name another one."
         )
     return dict(content)
