@@ -295,9 +295,9 @@ class TestWords:
         assert "of 20 images" in lines
         assert "95 % confidence" in lines
         assert "With average weights instead of min-max" in lines
-        one = replace(metrics, accuracy=dict(zip(run.domains, (0.0, 12.5, 0.0), strict=True)))
+        one = replace(metrics, accuracy=dict(zip(run.domains, (0.0, 50.0, 0.0), strict=True)))
         told = " ".join(sentences.headline(run, one))
-        assert f"The hardest model is {run.domains[1]}: it still classifies 12.5 %" in told
+        assert f"The hardest model is {run.domains[1]}: it still classifies 50.0 %" in told
         aimed = run.but(settings={**run.settings, "targeted": "next"})
         reached = {name: 75.0 if k else 25.0 for k, name in enumerate(run.domains)}
         told = " ".join(sentences.headline(aimed, replace(metrics, reached=reached)))
@@ -305,6 +305,23 @@ class TestWords:
             f"The hardest model is {run.domains[0]}: it answers the next class for only 25.0 %"
             in told
         )
+        assert "told apart" not in told
+
+    def test_none_is_the_hardest_where_intervals_overlap(self, ensemble):
+        """Of 20 images, 15 % and 5 % may be chance, whatever the weights; 50 % and 5 % are not."""
+        run, _ = ensemble
+        metrics = runs.AttackMetrics.read(run.metrics)
+        a, b, c = run.domains
+        close = replace(metrics, accuracy={a: 5.0, b: 15.0, c: 0.0})
+        told = " ".join(sentences.headline(run, close))
+        assert "hardest" not in told
+        assert sentences.hardest_name(run, close) is None
+        assert (
+            f"The models {b} (15.0 %), {a} (5.0 %) and {c} (0.0 %) cannot be told apart" in told
+        )
+        two = replace(metrics, accuracy={a: 45.0, b: 50.0, c: 0.0})
+        told = " ".join(sentences.headline(run, two))
+        assert f"The models {b} (50.0 %) and {a} (45.0 %) cannot be told apart" in told
         tied = replace(metrics, accuracy=dict.fromkeys(run.domains, 0.0))
         assert "hardest" not in " ".join(sentences.headline(run, tied))
 

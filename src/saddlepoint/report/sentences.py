@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import final
 
-from saddlepoint.display import attack_text, hardest, radius_text
+from saddlepoint.display import attack_text, radius_text
+from saddlepoint.evaluation import wilson
 from saddlepoint.runs import AttackMetrics, Run, TrainingMetrics, settings_of
 from saddlepoint.runs.attack_words import weighted
 from saddlepoint.runs.metrics import Share
@@ -132,15 +133,24 @@ def target_text(run: Run) -> str:
 def hardest_name(run: Run, metrics: AttackMetrics) -> str | None:
     """The domain with the highest remaining accuracy, or that answers the class to reach least often.
 
-    None where several have it.
+    None where there is one alone, and where it could be another: intervals of 95 % overlap.
     """
-    if run.kind == "universal":  # the place of an image in its group means nothing
-        return None
+    names = _hard(run, metrics)
+    return names[0] if len(names) == 1 and len(run.domains) > 1 else None
+
+
+def _hard(run: Run, metrics: AttackMetrics) -> list[str]:
+    """Domains that may be the one that resists most, by how much they do; none where all are even."""
     kept = metrics.accuracy
     if metrics.reached:
         kept = {name: 100 - share for name, share in metrics.reached.items()}
-    index = hardest(list(kept.values()))
-    return None if index is None else list(metrics.accuracy)[index]
+    # The place of an image in its group means nothing.
+    if run.kind == "universal" or len(set(kept.values())) == 1 < len(kept):
+        return []
+    rows = metrics.rows
+    ends = {name: wilson(round(share * rows / 100), rows) for name, share in kept.items()}
+    names = sorted(kept, key=lambda name: -kept[name])
+    return [name for name in names if ends[name][1] >= ends[names[0]][0]]
 
 
 def figure(run: Run, metrics: AttackMetrics) -> str:
@@ -210,7 +220,19 @@ def headline(run: Run, metrics: AttackMetrics) -> list[str]:
         lines.append(
             f"The hardest {nouns.domain} is {name}: it {does}{held if weighted(settings.gradient) else ''}."
         )
+    elif len(alike := _hard(run, metrics)) > 1:
+        lines.append(_not_told_apart(nouns, metrics, alike))
     return lines
+
+
+def _not_told_apart(nouns: Nouns, metrics: AttackMetrics, names: list[str]) -> str:
+    shares = metrics.reached or metrics.accuracy
+    *most, last = (f"{name} ({shares[name]:.1f} %)" for name in names)
+    what = "answers of the class to reach" if metrics.reached else "accuracy under attack"
+    return (
+        f"The {nouns.domains} {', '.join(most)} and {last} cannot be told apart by their {what} on "
+        f"{_count(metrics.rows, nouns)}: the 95 % intervals overlap."
+    )
 
 
 def transfer_lines(run: Run, metrics: AttackMetrics) -> list[str]:
