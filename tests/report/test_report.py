@@ -316,9 +316,7 @@ class TestWords:
         told = " ".join(sentences.headline(run, close))
         assert "hardest" not in told
         assert sentences.hardest_name(run, close) is None
-        assert (
-            f"The models {b} (15.0 %), {a} (5.0 %) and {c} (0.0 %) cannot be told apart" in told
-        )
+        assert f"The models {b} (15.0 %), {a} (5.0 %) and {c} (0.0 %) cannot be told apart" in told
         two = replace(metrics, accuracy={a: 45.0, b: 50.0, c: 0.0})
         told = " ".join(sentences.headline(run, two))
         assert f"The models {b} (50.0 %) and {a} (45.0 %) cannot be told apart" in told
