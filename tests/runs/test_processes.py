@@ -150,6 +150,28 @@ def test_a_process_that_fails_ends_the_others_and_resuming_finishes(
     assert_same_folders(whole(name)[0], tmp_path / "part")
 
 
+UNDER_TORCHRUN = """
+import os
+os.environ.update(TORCHELASTIC_RUN_ID="none", LOCAL_WORLD_SIZE="2")
+"""
+
+
+def test_the_line_to_continue_is_one_of_torchrun_where_it_began_so(
+    nursery: Nursery, tmp_path: Path
+) -> None:
+    two = {"cwd": tmp_path, "processes": 2, "end_others": False}
+    words = (*COMMANDS["attack"], "--out", "part")
+    first, _ = nursery.run(*words, **two, patch=failing() + UNDER_TORCHRUN)
+    (line,) = (each for each in first.err.splitlines() if each.startswith("continue with: "))
+    assert line.startswith(
+        "continue with: torchrun --nproc-per-node 2 -m saddlepoint attack ensemble "
+    )
+    assert line.endswith("--out part --resume")
+    # Without it, as by `reproduce --jobs`, nothing is said of it.
+    first, _ = nursery.run(*words, "--overwrite", **two, patch=failing())
+    assert "continue with: saddlepoint attack ensemble " in first.err
+
+
 # A process whose peer has failed is told to end while it records and tells that it lost contact.
 TOLD = """
 import importlib, signal

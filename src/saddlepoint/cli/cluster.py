@@ -17,7 +17,7 @@ from .errors import LibraryError
 if TYPE_CHECKING:
     from torch._C._distributed_c10d import Store
 
-__all__ = ["first", "joined", "processes", "together"]
+__all__ = ["first", "joined", "launcher", "processes", "together"]
 
 
 @contextmanager
@@ -63,6 +63,18 @@ def _all_have(store: "Store", rank: int, size: int, has: bool) -> bool:
 def processes() -> int:
     """How many processes torchrun has started, on all machines; 1 without it."""
     return int(os.environ.get("WORLD_SIZE", "1")) if "RANK" in os.environ else 1
+
+
+def launcher() -> str:
+    """What a line that is started as this process was has before "saddlepoint": words of torchrun, or nothing.
+
+    Of several machines each has options of its own, which only their user knows.
+    """
+    if "TORCHELASTIC_RUN_ID" not in os.environ or processes() == 1:
+        return ""
+    local = int(os.environ.get("LOCAL_WORLD_SIZE", processes()))
+    nodes = processes() // local
+    return f"torchrun {f'--nnodes {nodes} ' if nodes > 1 else ''}--nproc-per-node {local} -m "
 
 
 def first() -> bool:

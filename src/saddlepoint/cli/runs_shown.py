@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from saddlepoint.runs.settings import TrainSettings
 
 from . import printing, progress
-from .cluster import joined, processes
+from .cluster import joined, launcher, processes
 from .errors import UsageError, data_taken, library, usage, usage_unless_models_raise
 from .flags import ImagesRunning, Running
 
@@ -145,7 +145,7 @@ def _tell_way_on(run: "Run", folder: Path, running: Running) -> None:
         more += [f"--{name}" for name in ("quiet", "json") if getattr(running, name)]
         saved = f"{saved_text(run, folder)} are saved{running.lost(run)}"
         printing.say(f"stopped: {saved} in {folder}", error=True)
-        printing.say(way_on(run, folder, *more), error=True)
+        printing.say(way_on(run, folder, *more, by=launcher()), error=True)
 
 
 def _words(precision: str | list[str]) -> str:

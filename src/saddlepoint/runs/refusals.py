@@ -120,7 +120,7 @@ def unhashed(run: Run) -> str:
     )
 
 
-def way_on(run: Run, folder: Path, *more: str, told: str = "continue with") -> str:
+def way_on(run: Run, folder: Path, *more: str, told: str = "continue with", by: str = "") -> str:
     """The line that goes on with a run that was stopped, or why there is none and how to begin again.
 
     Args:
@@ -128,8 +128,9 @@ def way_on(run: Run, folder: Path, *more: str, told: str = "continue with") -> s
         folder: Where it is.
         more: Words that the line has too.
         told: What is said before the line.
+        by: What the line begins with, such as words of torchrun.
     """
-    line, why = run.line_to_resume(folder, *more), unhashed(run)
+    line, why = by + run.line_to_resume(folder, *more), unhashed(run)
     if not why:
         return f"{told}: {line}"
     words, _, rest = line.rpartition("--resume")
