@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import json
 import os
+import re
 import shlex
 import subprocess
 import sys
@@ -170,6 +171,26 @@ def test_the_line_to_continue_is_one_of_torchrun_where_it_began_so(
     # Without it, as by `reproduce --jobs`, nothing is said of it.
     first, _ = nursery.run(*words, "--overwrite", **two, patch=failing())
     assert "continue with: saddlepoint attack ensemble " in first.err
+
+
+@pytest.mark.parametrize("name", ["attack", "evaluate"])
+def test_processes_without_a_batch_are_told_how_to_divide(
+    nursery: Nursery, tmp_path: Path, name: str
+) -> None:
+    two = {"cwd": tmp_path, "processes": 2}
+    line = re.sub("--batch-size [0-9]", "--batch-size 50", LINES[name])
+    assert line != LINES[name]
+    first, second = nursery.run(*shlex.split(line), "--out", "one", **two)
+    assert (first.code, second.code) == (0, 0), first.err
+    images = runs.Run.read(tmp_path / "one").rows
+    assert first.err.count("nothing to do") == 1
+    assert (
+        f"there is one batch of {images} for 2 processes, 1 of which has nothing to do; divide it with "
+        f"--batch-size {images // 2}" in first.err
+    )
+    assert second.err == ""
+    first, _ = nursery.run(*COMMANDS[name], "--out", "many", **two)
+    assert "nothing to do" not in first.err
 
 
 # A process whose peer has failed is told to end while it records and tells that it lost contact.

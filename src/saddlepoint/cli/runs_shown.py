@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
+from math import ceil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -126,8 +127,28 @@ class _Shown:
             printing.note(f"nothing to resume in {folder}: starting", quiet=self.quiet)
         elif self.running.resume and not self.quiet:
             printing.note(f"continuing after {saved_text(run, folder)}", quiet=self.quiet)
+        if not execution.resumed and (idle := self._idle(run.rows)):
+            printing.note(idle, quiet=self.quiet)
         if why := unhashed(run):
             printing.note(f"the run cannot be continued if it is stopped: {why}", quiet=self.quiet)
+
+    def _idle(self, rows: int) -> str:
+        """What to say where there are fewer batches than processes; a training divides every batch itself."""
+        count = processes()
+        if count == 1 or isinstance(self.asked, TrainSettings):
+            return ""
+        size = self.task.settings.batch_size
+        batches = ceil(rows / size)
+        if batches >= count or rows <= batches:
+            return ""
+        there = (
+            f"is one batch of {rows}" if batches == 1 else f"are {batches} batches of up to {size}"
+        )
+        have = "has" if count - batches == 1 else "have"
+        return (
+            f"there {there} for {count} processes, {count - batches} of which {have} nothing to do; divide "
+            f"{'it' if batches == 1 else 'them'} with --batch-size {max(1, rows // count)}"
+        )
 
     def failed(self, execution: "Execution") -> None:
         # As after Ctrl-C: a service that refused its answer may give it later.
