@@ -29,8 +29,9 @@ OURS: Mapping[str, Mapping[str, Any]] = {
     "now": {"evaluations": EVALUATIONS},
     "short": {"loss": sp.cw_margin, "steps": 24, "restarts": 2},
     "long": {"loss": sp.cw_margin, "steps": 49, "restarts": 1},
+    "ceiling": {"steps": 200, "restarts": 10},
 }
-"""Options of `attack` by the name of the way: as it is, and on the margin with two restarts and one."""
+"""Options of `attack` by the name of the way: as it is, the margin with two restarts and one, the ceiling."""
 WAYS = (*OURS, "apgd")
 
 

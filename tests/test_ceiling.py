@@ -11,7 +11,7 @@ import pytest
 import torch
 from benchmarks import __main__ as command
 from benchmarks import ceiling, one_domain
-from benchmarks.ceiling_page import Made, Outcome, _why, losses, render
+from benchmarks.ceiling_page import Made, Outcome, _but_in_full, _why, losses, render, short_of
 from benchmarks.peers import machine
 from benchmarks.peers.cells import Store
 
@@ -52,6 +52,7 @@ def test_the_page_says_what_was_found_and_what_chance_would_do(tmp_path: Path) -
         "short": outcome("1" * 7 + "00", "9 " * 9),
         "long": outcome("1" * 2 + "0" * 7, "12 " * 9),
         "apgd": outcome("1" * 4 + "0" * 5, "50 " * 9),
+        "ceiling": outcome("1" * 9, "9 " * 8 + "900"),
     }
     rows = [{**tried, "reference": 3, "won": 6, "lost": 1}]
     ideas.write_text(json.dumps({"ideas": rows}))
@@ -60,16 +61,18 @@ def test_the_page_says_what_was_found_and_what_chance_would_do(tmp_path: Path) -
     made = {"rules": {"toy": old}, "budgets": {"toy": new}}
     page = render(found, made, [("lone", new, alone)], "store.json", ideas)
     assert "Not measured yet: one; two." in page
-    assert (
-        "| lone | 9 | 8 (9.6) | 7 (9.0) | 2 (12.0) | 4 | 6, 0 | 0.031 | 4ew | 2026-01-02 |" in page
-    )
+    lone = "| lone | 9 | 8 (9.6) | 7 (9.0) | 2 (12.0) | 4 | 6, 0 | 0.031 | 9 (108.0) | 88.9 % |"
+    assert f"{lone} 4ew | 2026-01-02 |" in page
     assert "| more | toy | 9 | 8 | less | 3 | 6, 1 | 0.12 |" in page
     assert (
         "| toy | 10 | 80.0 | 11.8 | 90.0 | 232.6 | 88.9 % | 1 | 0 | 1 | 0ld | 2026-01-01 |" in page
     )
     assert "| toy | 80.0 | 20.0 | 6, 0 | 0.031 | 80.0 | 1, 1 | 1 | 0ld | 2026-01-01 |" in page
     assert "| toy | 70.0 (2.0) | 100.0 (3.0) | 4ew | 2026-01-02 |" in page
+    assert "**Less than 95 % of the ceiling**: toy (88.9 % of 9 rows)." in page
+    assert "**Less than 95 % of the ceiling**: lone (88.9 % of 9 rows)." in page
     assert "was chip." in page
+    assert "that have B it computes in bfloat16" in page
     assert "In every line the default fools at least as many rows as either of them." in page
 
 
@@ -156,6 +159,26 @@ def test_one_domain_keeps_every_row_of_every_way(
     assert not (tmp_path / "none.json").exists()
 
 
+def test_lines_that_miss_their_ceiling_are_named() -> None:
+    few, all_but_one, every = (outcome("1" * n + "0" * (20 - n), "9 " * 20) for n in (10, 19, 20))
+    assert short_of([("near", all_but_one, every), ("nothing", few, few)]).startswith("Every line")
+    said = short_of(
+        [("near", all_but_one, every), ("far", few, every), ("farther", few, all_but_one)]
+    )
+    assert said.startswith(
+        "**Less than 95 % of the ceiling**: far (50.0 % of 20 rows); farther (52.6 %"
+    )
+
+
+def test_the_page_names_the_lines_of_network_b_that_were_searched_in_full_precision() -> None:
+    lines = {
+        "MNIST {A, B}, linf 0.2": Made("c", "d", "chip", ("float32", "bfloat16")),
+        "CIFAR-10 {B}, groups of 10, linf 0.02": Made("c", "d", "chip", ("float32",)),
+        "MNIST {A, C}, linf 0.2": Made("c", "d", "chip", ("float32", "float32")),
+    }
+    assert _but_in_full({"rules": lines}) == ", but CIFAR-10 {B}, groups of 10, linf 0.02 (rules),"
+
+
 def test_images_are_those_that_nothing_was_chosen_on(monkeypatch: pytest.MonkeyPatch) -> None:
     numbers = torch.arange(10_000)
     x = torch.zeros(10_000, 1, 1, 1)
@@ -170,10 +193,10 @@ def test_a_long_benchmark_is_run_by_name_alone() -> None:
     assert "ceiling" not in command.ROOMS
 
 
-def test_the_default_is_within_a_twentieth_of_its_ceiling_and_the_page_names_every_loss(
+def test_what_misses_its_ceiling_or_loses_to_another_rule_is_within_chance_and_named_on_the_page(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """On the stored rows, which nothing is measured for here: a loss is named, and none is beyond chance."""
+    """On the stored rows, which nothing is measured for here."""
     monkeypatch.setattr(ceiling, "main", lambda words: None)
     monkeypatch.setattr(ceiling, "STORE", ROOT / ceiling.STORE)
     figures = list(ceiling.figures())
@@ -181,10 +204,20 @@ def test_the_default_is_within_a_twentieth_of_its_ceiling_and_the_page_names_eve
     found = ceiling.outcomes(Store(ROOT / ceiling.STORE).content, "rules")
     lost = list(losses(found))
     missed = [figure.name for figure in figures if not figure.passed]
-    assert missed == [f"{title}: rows fooled, default minus {rule}" for title, rule, _, _ in lost]
+    shares = [name.removesuffix(": share of the ceiling") for name in missed if ": share" in name]
+    rules = [name for name in missed if ": share" not in name]
+    assert rules == [f"{title}: rows fooled, default minus {rule}" for title, rule, _, _ in lost]
     assert all(mcnemar(won, more) >= 0.05 for _, _, won, more in lost)
     page = (ROOT / ceiling.PAGE).read_text(encoding="utf-8")
     assert page.count("**Missed**") == len(lost)
+    assert len(shares) <= 1
+    (named,) = [line for line in page.splitlines() if "its ceiling." in line or "**Less" in line][
+        :1
+    ]
+    for title in shares:
+        ours, more = found[title]["default"].beside(found[title]["ceiling"])
+        assert mcnemar(ours, more) >= 0.05
+        assert title in named
 
 
 def test_the_page_in_the_documentation_is_that_of_the_stored_rows() -> None:

@@ -231,6 +231,8 @@ def test_a_run_skips_what_is_missing_keeps_what_is_done_and_writes_the_page(
     assert [each["images"] for each in cells.values()] == [1, 1, 1]
     assert command.main(words) == 0
     assert len(ran) == 4  # nothing again under the same settings
+    assert command.main([*words, "--evaluations", "7", "--only", "l2"]) == 0
+    assert len(ran) == 4  # no table has this in its title
     assert command.main([*words, "--evaluations", "7"]) == 0
     assert ran[4:] == [7] * 4
     out.unlink()

@@ -37,10 +37,10 @@ def main(words: Sequence[str] | None = None) -> int:
         torch.set_num_threads(options.threads)
         run = _Run(store, options)
         for case in CASES:
-            if case.room in rooms:
+            if case.room in rooms and options.only in case.title:
                 run.attacks(case)
         if "c" in rooms:
-            run.projections()
+            run.projections(options.only)
         store.save()
     page = render(store.content, options.store.as_posix(), options.store.with_name(FILE.name))
     write_atomically(options.out, page.encode())
@@ -60,6 +60,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--deep-images", type=int, help="with ResNet-18; a quarter by default")
     parser.add_argument("--evaluations", type=int, default=50, help="gradients, in rooms a and b")
     parser.add_argument("--rooms", default="a,b,c,d", help=_ROOMS)
+    parser.add_argument("--only", default="", help="tables whose title has this text in it")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--out", type=Path, default=Path("docs/BENCHMARKS.md"), help=_PAGE)
@@ -118,8 +119,10 @@ class _Run:
                 flush=True,
             )
 
-    def projections(self) -> None:
+    def projections(self, only: str) -> None:
         for key, data, p in projections.problems():
+            if only not in key:
+                continue
             able = [each for each in projections.PROJECTORS if p in each.norms]
             methods, gone = available(able)
             settings = {**self.shared, "images": self.options.images}
