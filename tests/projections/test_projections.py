@@ -507,6 +507,41 @@ def test_no_value_is_read_on_the_host_inside_the_loop(monkeypatch: pytest.Monkey
     assert asked
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("p", [1, 2])
+def test_an_accelerator_that_is_not_asked_finds_the_same_points(
+    p: float, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(done: Tensor, index: int) -> bool:
+        raise AssertionError("it was asked")
+
+    for seed in range(20):
+        case = instance(seed, 20, 50, dtype)
+        exact = project_lp_box(p=p, **case)
+        ball = LpBall(p, case["eps"])
+        with monkeypatch.context() as patch:
+            patch.setattr(solvers, "_PASSES", {})  # where a question costs nothing
+            patch.setattr(solvers, "_all_on_host", refuse)
+            brief = ball._project(case["v"], case["lower"], case["upper"])
+        error = 20 * torch.finfo(dtype).eps
+        torch.testing.assert_close(brief, exact, rtol=error, atol=error)
+
+
+@pytest.mark.parametrize("passes", [1, 2, 4])
+@pytest.mark.parametrize("p", [1, 2])
+def test_too_few_passes_end_in_ball_and_box(
+    p: float, passes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(solvers, "_PASSES", {})
+    monkeypatch.setattr(solvers, "_BRIEF", passes)
+    for seed in range(20):
+        case = instance(seed, 20, 50, torch.float32)
+        ball = LpBall(p, case["eps"])
+        brief = ball._project(case["v"], case["lower"], case["upper"])
+        assert bool(((case["lower"] <= brief) & (brief <= case["upper"])).all())
+        assert bool((ball.norm(brief) <= case["eps"].double() * (1 + 1e-6)).all())
+
+
 # ------------------------------------------------------------------------------------- LpBall
 
 

@@ -137,17 +137,17 @@ def as_on_an_accelerator(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("restarts", [1, 2])
 @pytest.mark.parametrize("domains", [1, 3])
 @pytest.mark.parametrize("ball", BALLS.values(), ids=BALLS)
-def test_a_step_asks_at_most_twice(ball: sp.LpBall, domains: int, restarts: int) -> None:
+def test_a_step_asks_at_most_once(ball: sp.LpBall, domains: int, restarts: int) -> None:
     few, many = (questions(domains, ball, steps, restarts, {}) for steps in (16, 48))
     assert few > 0
-    assert (many - few) / (32 * restarts) <= 2
+    assert (many - few) / (32 * restarts) <= 1
 
 
 THREATS = {"linf": sp.linf(0.3), "l2": sp.l2(2.0), "l1": sp.l1(10.0)}
 
 
 @pytest.mark.parametrize("step", [sp.ampgd_step, sp.avg_step, sp.max_step, sp.msd_step])
-def test_an_inner_step_of_training_asks_at_most_twice(step: Any) -> None:
+def test_an_inner_step_of_training_asks_nothing(step: Any) -> None:
     x, y = sp.data.sample("mnist", limit=3)
 
     def train(steps: int) -> object:
@@ -156,7 +156,7 @@ def test_an_inner_step_of_training_asks_at_most_twice(step: Any) -> None:
         return step(model, optimizer, x, y, THREATS, steps=steps, iteration=0)
 
     few, many = (waits(partial(train, steps)) for steps in (4, 20))
-    assert (many - few) / 16 <= 2  # of msd_step once for the l2 and once for the l1 projection
+    assert many - few == 0
 
 
 def test_a_query_of_random_search_asks_at_most_twice() -> None:
@@ -188,21 +188,20 @@ def test_a_step_asks_at_most_twice_with(options: dict[str, Any]) -> None:
     assert (many - few) / 32 <= 2
 
 
-# Once for the rows that are left; projections onto l2 and l1 ask, too.
 LEAVING = {
-    "linf": (sp.linf(0.12), 1),
-    "l0": (sp.l0(15), 1),
-    "l2": (sp.l2(1.5), 2),
-    "l1": (sp.l1(8.0), 2),
-    "l2, a radius per row": (sp.LpBall(2, torch.full((16,), 1.5)), 2),
-    "l1, a radius per row": (sp.LpBall(1, torch.full((16,), 8.0)), 2),
+    "linf": sp.linf(0.12),
+    "l0": sp.l0(15),
+    "l2": sp.l2(1.5),
+    "l1": sp.l1(8.0),
+    "l2, a radius per row": sp.LpBall(2, torch.full((16,), 1.5)),
+    "l1, a radius per row": sp.LpBall(1, torch.full((16,), 8.0)),
 }
 
 
 @pytest.mark.parametrize("precision", ["float32", "bfloat16"])
-@pytest.mark.parametrize(("ball", "most"), LEAVING.values(), ids=LEAVING)
+@pytest.mark.parametrize("ball", LEAVING.values(), ids=LEAVING)
 def test_how_often_a_step_asks_while_rows_leave(
-    ball: sp.LpBall, most: int, precision: sp.Precision, monkeypatch: pytest.MonkeyPatch
+    ball: sp.LpBall, precision: sp.Precision, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked, copied = Questions(), Copies()
     begun: list[tuple[int, int]] = []  # rows, and questions before an iterate is evaluated
@@ -221,7 +220,7 @@ def test_how_often_a_step_asks_while_rows_leave(
     rows = [each for each, _ in begun]
     assert len(set(rows)) >= 3  # they left at several steps, and some of them stayed
     steps = [after - before for (_, before), (_, after) in pairwise(begun)]
-    most += precision != "float32"  # for the rows that are to be confirmed
+    most = 1 if precision == "float32" else 2  # for the rows that are left, and to be confirmed
     if ball.p == 1 and isinstance(ball.eps, Tensor):
         steps.remove(most + 1)  # once, for the largest radius
     assert max(steps) <= most

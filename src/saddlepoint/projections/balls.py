@@ -143,7 +143,7 @@ class LpBall(Brief, AbstractSet):
         check_radius(self.eps, delta.shape[0])
         lower, upper = as_bound("lower", lower, delta), as_bound("upper", upper, delta)
         check_values(delta, lower, upper)
-        return self._project(delta, lower, upper)
+        return self._project(delta, lower, upper, brief=False)
 
     def take(self, rows: Tensor) -> LpBall:
         """The ball of the given rows, (n,): itself unless every row has its own radius."""
@@ -213,8 +213,10 @@ class LpBall(Brief, AbstractSet):
         norm: Tensor = torch.linalg.vector_norm(delta.flatten(1).double(), ord=self.p, dim=1)
         return norm
 
-    def _project(self, delta: Tensor, lower: Tensor, upper: Tensor) -> Tensor:
-        """`project` without looking at the values: no host round trip, for use inside a loop."""
+    def _project(
+        self, delta: Tensor, lower: Tensor, upper: Tensor, *, brief: bool = True
+    ) -> Tensor:
+        """`project` without looking at the values: no host round trip, inside loops; see `onto_ball`."""
         if self.p == math.inf and not isinstance(self.eps, Tensor) and delta.dtype not in HALF:
             radius, bounds = float(self.eps), (lower.to(delta.dtype), upper.to(delta.dtype))
             with torch.no_grad():  # a number is several times faster than a column of them
@@ -226,7 +228,8 @@ class LpBall(Brief, AbstractSet):
                 delta.flatten(2), eps, bound_rows(lower, delta, 2), bound_rows(upper, delta, 2)
             )
         else:
-            z = onto_ball(v, self.p, eps, bound_rows(lower, delta, 1), bound_rows(upper, delta, 1))
+            bounds = bound_rows(lower, delta, 1), bound_rows(upper, delta, 1)
+            z = onto_ball(v, self.p, eps, *bounds, brief=brief)
         return z.reshape(delta.shape)
 
 
