@@ -19,13 +19,13 @@ from __future__ import annotations
 
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, NamedTuple, final
+from weakref import ReferenceType, ref
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.autograd import forward_ad
 from torch.overrides import TorchFunctionMode
-from torch.utils.weak import WeakIdKeyDictionary
 
 __all__ = ["cheap_image_gradients"]
 
@@ -42,7 +42,8 @@ _TOLD = all(
     }.items()
     for name in names
 )
-_CONVOLVES = WeakIdKeyDictionary()  # modules may compare in ways of their own
+# By the id of a module, which may compare in ways of its own, and is asked at every step.
+_CONVOLVES: dict[int, tuple[ReferenceType[nn.Module], bool]] = {}
 
 
 def cheap_image_gradients(model: object, images: Tensor) -> AbstractContextManager[object]:
@@ -75,15 +76,17 @@ def _convolves(model: object) -> bool:
     """Whether there may be something to gain; a module is looked at once, a function may do anything."""
     if not isinstance(model, nn.Module):
         return True
-    known: bool | None = _CONVOLVES.get(model)
-    if known is None:
+    known = _CONVOLVES.get(id(model))
+    if known is None or known[0]() is not model:
         try:
             parts = list(model.modules())
         except Exception:  # a module of its own kind; asking it will tell
             parts = []
-        known = any(isinstance(part, nn.Conv2d) for part in parts)
-        _CONVOLVES[model] = known and not any(map(_is_compiled, parts))
-    return bool(_CONVOLVES[model])
+        some = any(isinstance(part, nn.Conv2d) for part in parts)
+        number = id(model)
+        gone = ref(model, lambda _: _CONVOLVES.pop(number, None))
+        known = _CONVOLVES[number] = gone, some and not any(map(_is_compiled, parts))
+    return known[1]
 
 
 def _is_compiled(part: nn.Module) -> bool:

@@ -27,6 +27,7 @@ __all__ = [
     "headroom",
     "images_and_labels",
     "model_names",
+    "picked",
     "plain",
     "predictions",
     "say_whose",
@@ -61,6 +62,23 @@ Data = Numbers | Iterable[Any] | Dataset[Any]
 """Images, or images with labels: a DataLoader, a data set of torch, pairs one by one."""
 
 
+def picked(tensor: Tensor, rows: Tensor) -> Tensor:
+    """`tensor[rows]`, a whole row at a time on a CPU, where that is several times faster than by entries.
+
+    Example:
+        >>> picked(torch.tensor([[1.0, 2.0], [3.0, 4.0]]), torch.tensor([1, -2]))
+        tensor([[3., 4.],
+                [1., 2.]])
+    """
+    whole = tensor.dim() > 1 and tensor.is_contiguous() and tensor.device.type == "cpu"
+    if whole and rows.dtype == torch.int64:
+        try:
+            return tensor.index_select(0, rows)
+        except IndexError:  # counted from the end, or there is no such row
+            pass
+    return tensor[rows]
+
+
 def take_rows(problem: P, rows: Tensor, names: Sequence[str]) -> P:
     """A copy of the problem in which the named tensors keep only some rows."""
     part = object.__new__(type(problem))
@@ -68,7 +86,7 @@ def take_rows(problem: P, rows: Tensor, names: Sequence[str]) -> P:
     if problem._truth is not None:
         names = (*names, "_truth")
     for name in names:
-        setattr(part, name, getattr(problem, name)[rows])
+        setattr(part, name, picked(getattr(problem, name), rows))
     return part
 
 

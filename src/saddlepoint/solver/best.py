@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from saddlepoint.problems import AbstractProblem
+from saddlepoint.problems.inputs import picked
 from saddlepoint.solver.domain_losses import Evaluation
 from saddlepoint.solver.result import AttackResult, History
 
@@ -148,7 +149,7 @@ class Best:
         """Count evaluations of rows, (n,), in ascending order: one number, or (n,)."""
         if isinstance(number, int) and not number:
             return
-        if len(rows) == len(self.num_forwards):
+        if rows.shape == self.num_forwards.shape:
             self.num_forwards += number
         else:
             self.num_forwards[rows] += number
@@ -165,23 +166,27 @@ class Best:
         Returns:
             Where it was taken, (n,), boolean.
         """
-        kept, every = self.kept, len(rows) == len(self.kept.losses)  # rows are in order
+        kept, every = self.kept, rows.shape[0] == self.kept.losses.shape[0]  # rows are in order
 
         def here(mine: Tensor) -> Tensor:
             return mine if every else mine[rows]
 
         mark = Mark(*map(here, kept.mark))
         better = improves(point.fooled, point.losses, mark)
+        few: Tensor | None = None
         if better.device.type in _ASKED:
-            if not bool(better.any()):
+            few = better.nonzero().flatten()
+            if few.shape[0] == 0:
                 return better
-            if every and bool(
-                better.all()
-            ):  # iterates are nobody else's; rules may write into their weights
+            if few.shape[0] == kept.losses.shape[0]:
+                # Iterates are nobody else's; rules may write into their weights.
                 self.take(delta, weights.to(kept.weights), point)
                 return better
 
         def taken(mine: Tensor, new: Tensor) -> Tensor:
+            if few is not None:
+                where = few if every else rows[few]
+                return mine.index_copy(0, where, picked(new, few).to(mine))
             # Everywhere instead of at the chosen rows: to know them, an accelerator would have to stop.
             wide = better.reshape(-1, *(1 for _ in new.shape[1:]))
             chosen = torch.where(wide, new.to(mine), here(mine))

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from saddlepoint.losses import Loss
 from saddlepoint.problems import AbstractProblem
+from saddlepoint.problems.inputs import picked
 from saddlepoint.projections import LpBall
 from saddlepoint.rules import AbstractWeightRule
 from saddlepoint.solver.batching import Plan, Report
@@ -135,18 +136,20 @@ class Restart:
                 left = torch.ones_like(at, dtype=torch.bool) if whole else ~point.fooled.all(dim=1)
                 if most < math.inf:
                     left &= best.num_forwards[at] <= most
-                remaining = self.watch.left(left) if step_number < steps else []
+                remaining = self.watch.left(left) if step_number < steps else 0
                 if not remaining:
                     break
                 gradient = point.gradient(weights) if differentiate else None
                 losses = point.losses
-                if len(remaining) < len(left):
+                if remaining < left.shape[0]:
                     # The device knows where: a list that is copied to it would make the host wait.
-                    keep = left.byte().argsort(descending=True, stable=True)[: len(remaining)]
+                    keep = left.byte().argsort(descending=True, stable=True)[:remaining]
                     problem, ball = problem.take(keep), ball.take(keep)
-                    here, at = here[keep], at[keep]
-                    delta, shown, losses = delta[keep], shown[keep], losses[keep]
-                    weights, gradient = weights[keep], None if gradient is None else gradient[keep]
+                    same, delta = shown is delta, picked(delta, keep)
+                    shown = delta if same else picked(shown, keep)
+                    here, at, losses = here[keep], at[keep], losses[keep]
+                    weights = weights[keep]
+                    gradient = None if gradient is None else picked(gradient, keep)
                     walk.take(keep)
                 more = (losses, weights, gradient, step_number, self._stream(step_number))
                 delta, spent = walk.next(Here(problem, ball, delta, shown, *more))

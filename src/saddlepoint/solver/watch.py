@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import compress
 from typing import final
 
 import torch
@@ -98,17 +97,17 @@ class Watch:
         finite = gradient.flatten(1).sum(dim=1).isfinite()
         self._add(_Observed(problem, delta, stream, step, finite))
 
-    def left(self, rows: Tensor) -> list[int]:
-        """Where `rows`, (n,), boolean, is true, and in the same question whether all that was seen is finite.
+    def left(self, rows: Tensor) -> int:
+        """How many of `rows`, (n,), boolean, are true, and in the same question whether all seen is finite.
 
         A solver has to ask an accelerator the first at every step; the second then costs no wait of its own.
         """
         finite = [observed.finite.all().reshape(1) for observed in self._seen]
         answers: list[bool] = torch.cat([rows, *finite]).tolist()
-        if not all(answers[len(rows) :]):
+        if not all(answers[rows.shape[0] :]):
             self.check()
         self._seen = []
-        return list(compress(range(len(rows)), answers))
+        return answers.count(True) - len(finite)
 
     def check(self) -> None:
         """Look at what was seen and not looked at yet.
