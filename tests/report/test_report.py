@@ -317,6 +317,14 @@ class TestWords:
         assert "hardest" not in told
         assert sentences.hardest_name(run, close) is None
         assert f"The models {b} (15.0 %), {a} (5.0 %) and {c} (0.0 %) cannot be told apart" in told
+        heavy = replace(close, weights={a: 0.2, b: 0.15, c: 0.65})
+        told = " ".join(sentences.headline(run, heavy))
+        assert (
+            f"pulled most at {c}: a mean weight of 0.65, where equal shares would be 0.33" in told
+        )
+        for rule in ("average", "fixed:0.2,0.15,0.65"):  # which say nothing about the models
+            even = run.but(settings={**run.settings, "rule": rule, "baseline": None})
+            assert "pulled" not in " ".join(sentences.headline(even, replace(heavy, baseline=None)))
         two = replace(metrics, accuracy={a: 45.0, b: 50.0, c: 0.0})
         told = " ".join(sentences.headline(run, two))
         assert f"The models {b} (50.0 %) and {a} (45.0 %) cannot be told apart" in told
