@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import save_file
 
 import saddlepoint as sp
 from commands import inside
@@ -27,7 +28,7 @@ from saddlepoint.experiments.document import overview
 from saddlepoint.experiments.plan import Experiment, Ordered, Row, Strategy
 from saddlepoint.experiments.summary import found_weights, tables_of
 from saddlepoint.problems import AbstractProblem
-from saddlepoint.runs import build, locked, rows, rule_words, texts
+from saddlepoint.runs import build, hash_model, locked, rows, rule_words, texts
 from saddlepoint.runs import store as run_store
 from saddlepoint.runs.rows import Solve
 from saddlepoint.runs.settings import AttackSettings, UniversalSettings
@@ -187,6 +188,23 @@ def test_a_summary_keeps_the_rows_of_other_methods_and_not_of_other_networks(
         ValueError, match="must hold a summary of the same networks, got another cifar10-a"
     ):
         experiments.write_summary(experiment, tmp_path / "attack", store)
+
+
+def test_a_summary_names_the_networks_that_were_attacked_and_not_shipped_ones_of_the_same_name(
+    tmp_path: Path,
+) -> None:
+    own = tmp_path / "own"
+    own.mkdir()
+    torch.manual_seed(0)
+    network = sp.models.build("A", channels=3, size=32).eval()
+    save_file(network.state_dict(), own / "cifar10-a.safetensors")
+    experiment = pair(limit=2)
+    experiments.reproduce(experiment, tmp_path / "runs", replace(QUIET, parameters=own))
+    path = experiments.write_summary(experiment, tmp_path / "runs", tmp_path)
+    found = json.loads(path.read_text())["networks"]
+    assert found["cifar10-a"] == hash_model(network)
+    assert found["cifar10-a"] != sp.models.card("cifar10-a").sha256
+    assert found["cifar10-c"] == sp.models.card("cifar10-c").sha256
 
 
 def test_files_of_others_are_not_written_over(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from saddlepoint import models
-from saddlepoint.experiments.block_parts import describe
+from saddlepoint.experiments.block_parts import describe, load_network
 from saddlepoint.experiments.finished import Attacked, Results, Source, collect
 from saddlepoint.experiments.places import publishing
 from saddlepoint.experiments.plan import LABELS, METHODS, Block, Experiment, Row
@@ -21,7 +21,7 @@ from saddlepoint.experiments.summary_files import SUMMARY_VERSION, read_content
 from saddlepoint.experiments.truths import packed, unpacked
 from saddlepoint.files import write_atomically
 from saddlepoint.report.tables import Cell
-from saddlepoint.runs import Run, hash_settings, settings_of
+from saddlepoint.runs import Run, hash_model, hash_settings, settings_of
 from saddlepoint.runs.settings import AttackSettings, UniversalSettings
 
 __all__ = ["check_store", "read_summary", "write_summary"]
@@ -60,12 +60,7 @@ def write_summary(
         "versions": _unique(
             [*(run.versions for run in runs), *(m.versions for m in results.measured)]
         ),
-        # Of shipped networks the hash of their file, which stays while ways of hashing models change.
-        "networks": {
-            n: models.card(n).sha256 if n in models.shipped() else h
-            for run in runs
-            for n, h in run.hashes.models.items()
-        },
+        "networks": _networks(runs),
         "rows": [
             _row(item, run) | (_path(item) if experiment.figure == "steps" else {})
             for item, run in zip(results.attacks, runs, strict=True)
@@ -88,6 +83,20 @@ def write_summary(
             _keep_others(experiment, content, read_content(experiment, store))
         write_atomically(path, _text(content).encode())
     return path
+
+
+def _networks(runs: Sequence[Run]) -> dict[str, str]:
+    """Hashes of the networks by name: of shipped ones that of their file, whatever way models are hashed."""
+    found = {name: value for run in runs for name, value in run.hashes.models.items()}
+    return {
+        name: models.card(name).sha256 if _is_shipped(name, value) else value
+        for name, value in found.items()
+    }
+
+
+def _is_shipped(name: str, found: str) -> bool:
+    """Whether what was attacked under this name is the shipped network; `--parameters` goes before it."""
+    return name in models.shipped() and hash_model(load_network(name)) == found
 
 
 def _keep_others(experiment: Experiment, new: dict[str, Any], old: dict[str, Any]) -> None:
