@@ -71,7 +71,7 @@ def explain_missing(names: Sequence[str]) -> str:
     """
     first = names[0]
     family, letter = first.rsplit("-", 1)
-    recipe = " --recipe paper" if family.endswith("-paper") else ""
+    recipe = "_unshifted --recipe paper" if family.endswith("-paper") else ""
     return (
         f"no parameters for {', '.join(names)}: train them, such as `saddlepoint train --data "
         f"{family.removesuffix('-paper')} --model {letter.upper()}{recipe} --out DIR`, copy model.safetensors "

@@ -41,21 +41,21 @@ _MODERATE = {"mnist": (0.15, 0.25), "cifar10": (0.03, 0.05)}
 _HEURISTICS = {"MNIST": "ensemble-mnist-heuristics", "CIFAR-10": "ensemble-cifar10-heuristics"}
 
 
-def _linf(summaries: Summaries) -> Pair | None:
-    """Average and min-max of the linf rows of Table 1."""
-    results = summaries.attacks("ensemble-mnist")
+def _linf(summaries: Summaries, name: str) -> Pair | None:
+    """Average and min-max of the linf rows of Table 1, on the networks that an experiment has."""
+    results = summaries.attacks(name)
     pairs = [] if results is None else comparable(results, APGDA, "linf-0.2")
     return pairs[0] if pairs else None
 
 
-def hard_against_easy(summaries: Summaries) -> Finding:
+def hard_against_easy(summaries: Summaries, name: str = "ensemble-mnist") -> Finding:
     """Holds if the hard half gains at least ten points and the easy half loses at most a third of that.
 
     In part if the hard half gains more than the easy half loses.
     """
-    pair = _linf(summaries)
+    pair = _linf(summaries, name)
     if pair is None:
-        return unstored("ensemble-mnist")
+        return unstored(name)
     base, item = pair
     order = sorted(base.domains, key=lambda name: -base.accuracy[name])
     hard, easy = sorted(order[:2]), sorted(order[2:])
@@ -71,11 +71,11 @@ def hard_against_easy(summaries: Summaries) -> Finding:
     return Finding(ours, judged(gains[0] >= 10 and small, more), why)
 
 
-def order_of_weights(summaries: Summaries) -> Finding:
+def order_of_weights(summaries: Summaries, name: str = "ensemble-mnist") -> Finding:
     """Holds if no two networks are the other way round in weight and accuracy; in part if ranks correlate."""
-    pair = _linf(summaries)
+    pair = _linf(summaries, name)
     if pair is None:
-        return unstored("ensemble-mnist")
+        return unstored(name)
     base, item = pair
     weights = [item.weights[name] for name in item.domains]
     order = sorted(item.domains, key=lambda name: -item.weights[name])

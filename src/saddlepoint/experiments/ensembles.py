@@ -18,7 +18,10 @@ from saddlepoint.experiments.plan import (
 )
 from saddlepoint.runs.settings import EnsembleSettings
 
-__all__ = ["ENSEMBLES", "ensemble_block"]
+__all__ = ["ENSEMBLES", "PAPER_RECIPE", "ensemble_block"]
+
+PAPER_RECIPE = "mnist-paper"
+"""What names of networks without the shift, trained by the paper's recipe, begin with."""
 
 _KAPPA = 50
 _ABCD = ("A", "B", "C", "D")
@@ -123,6 +126,16 @@ _MNIST = Experiment(
     ),
 )
 
+_MNIST_PAPER = replace(
+    _MNIST,
+    name="ensemble-mnist-paper",
+    title="The same on networks without a shift of their input, trained by the paper's recipe",
+    blocks=tuple(
+        block.but(models=[f"{PAPER_RECIPE}-{letter.lower()}" for letter in _ABCD])
+        for block in _MNIST.blocks
+    ),
+)
+
 _MNIST_HEURISTICS = Experiment(
     name="ensemble-mnist-heuristics",
     title="Ensemble attack on MNIST: min-max against heuristic weights",
@@ -210,5 +223,5 @@ _CIFAR10_DEEP = Experiment(
     ),
 )
 
-ENSEMBLES = (_MNIST, _MNIST_HEURISTICS, _CIFAR10, _CIFAR10_HEURISTICS, _CIFAR10_DEEP)
+ENSEMBLES = (_MNIST, _MNIST_PAPER, _MNIST_HEURISTICS, _CIFAR10, _CIFAR10_HEURISTICS, _CIFAR10_DEEP)
 """Tables 1 to 4 and A3."""

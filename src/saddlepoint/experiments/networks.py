@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from saddlepoint.experiments.ensembles import ensemble_block
+from saddlepoint.experiments.ensembles import PAPER_RECIPE, ensemble_block
 from saddlepoint.experiments.plan import Experiment, Measurement
 
-__all__ = ["NETWORKS", "PAPER_RECIPE", "REPORTED_NETWORKS"]
+__all__ = ["NETWORKS", "REPORTED_NETWORKS"]
 
 REPORTED_NETWORKS: Mapping[tuple[str, str], tuple[float, float]] = {
     ("mnist", "A"): (98.20, 18.92),
@@ -25,10 +25,6 @@ REPORTED_NETWORKS: Mapping[tuple[str, str], tuple[float, float]] = {
     ("cifar10", "H"): (90.92, 9.91),
 }
 """The paper's Table A2: clean accuracy and accuracy under FGSM (linf, 0.2), in percent."""
-
-
-PAPER_RECIPE = "mnist-paper"
-"""What names of networks trained by the paper's recipe begin with."""
 
 
 def _measurement(data: str, letter: str, family: str = "") -> Measurement:

@@ -37,8 +37,8 @@ _SUFFIXES = (*PARAMETERS, EXPORTED, *TORCHSCRIPT)
 def shipped() -> tuple[str, ...]:
     """Names of the networks whose parameters come with the package, or lie in `weights` of a checkout.
 
-    `mnist-a` is by our fast recipe, `mnist-paper-a` by the paper's: 50 epochs of Adam. Large networks are
-    outside the wheel: in the folder `weights` of a checkout, or in the one that SADDLEPOINT_WEIGHTS names.
+    `mnist-a` is by our fast recipe, `mnist-paper-a` by the paper's and without a shift of its input. Large
+    networks are outside the wheel: in `weights` of a checkout, or in the folder that SADDLEPOINT_WEIGHTS names.
 
     Example:
         >>> shipped()[0], "mnist-d" in shipped()
