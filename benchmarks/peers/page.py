@@ -65,9 +65,9 @@ _ROOMS = {
     "Farther is how much farther than the optimum the returned point is from the given one, at worst; "
     "negative if it is outside ball or box. The ratio of our own line to itself is the noise of the "
     "measurement. Ratios of times are medians of 31 repeats, of cvxpy of 3, in each of which both run; ms is "
-    "one further run, so that its quotients are not the ratios. Points are normal perturbations, of deviation 0.5, "
-    "of the first test images of both data sets; cvxpy is compared on three of them. Of adv-lib there is no l2 "
-    "projection. AutoAttack rescales and clamps for l2, which is not the projection onto ball and box "
+    "one further run, so that its quotients are not the ratios. Points are normal perturbations, of deviation "
+    "0.5, of the first test images of both data sets; cvxpy is compared on three of them. Of adv-lib there is "
+    "no l2 projection. AutoAttack rescales and clamps for l2, which is not the projection onto ball and box "
     "together; what is timed there are these two steps as we wrote them, not a function of the package.",
     "d": "Robust accuracy is the share of images that are right after everything; lower is the stronger "
     "attack. Above 1, the ratio says that ours takes less time; negative points say that ours breaks more. "
