@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -25,17 +26,18 @@ own among them, when they were measured, so that it is to be compared with a dig
 
 Bare forward + backward is what torch does alone: in `overheads` the models, the sum of their logits and its
 gradient, with `sp.keep_memory()` for both sides, as on the command line; in `training` with cross-entropy.
-Steps of `attack` in `overheads` are below one on convolutional networks of MNIST since the library
-differentiates their first layer in a cheaper way than torch (`image_gradients`, one thread, plain layout); what
-a step adds to the library's own passes stands beside it. The passes of A are so short that a loop of our
-logits and margins, signs, projections, verdicts and best iterates, with no check, weights or history, is far
-from 1.05 too: the line of the short loop. It is not the least there could be: with the model asked directly and
-the margin written out it takes about a tenth less. In `precision`, gradients of networks are those of torch
-alone.
+In `overheads`, lines over bare passes owe to passes that are cheaper than torch's where a network of MNIST is
+convolutional: the library differentiates its first layer in another way (`image_gradients`, one thread, plain
+layout). What a step takes beyond the passes is shown by the lines over the library's own.{steps}
+The passes of A are so short that a loop of our logits and margins, signs, projections, verdicts and best
+iterates, with no check, weights or history, is far from 1.05 too: the line of the short loop. It is not the
+least there could be: it asks for logits and margins through the library. In `precision`, gradients of networks
+are those of torch alone.
 Accumulated domains keep a gradient each, as large as the images, until the weights are known, which follow from
 the losses of all domains; with more than four domains fewer rows are taken at a time, so that no more is kept.
 Peak memory is that of the process, in which the allocator has a part that varies from run to run.
 """
+_STEP = re.compile(r"step of attack on (\{.*\}) over (bare|the library's own) .*")
 _NAMES = """; beside it are the names of other processes that used more than a tenth of a core when it
 began, and how much of one"""
 _SHARED = """
@@ -92,7 +94,11 @@ def section(path: Path) -> str:
     lines = [
         "## Overheads and own ratios\n",
         _INTRODUCTION.format(
-            path=FILE.as_posix(), cores=cores, names=names, shared=shared
+            path=FILE.as_posix(),
+            cores=cores,
+            names=names,
+            shared=shared,
+            steps=_steps(content.get("overheads", {}).get("figures", ())),
         ).lstrip(),
     ]
     lines.append(
@@ -114,3 +120,29 @@ def section(path: Path) -> str:
                 value += " ({:.3f} to {:.3f})".format(*figure["rounds"])
             lines.append(f"| {name} | {figure['name']} | {value} | {bound} | {kept} |")
     return "\n".join(lines) + "\n"
+
+
+def _steps(figures: Sequence[Mapping[str, Any]]) -> str:
+    """For which networks a step is below one, in every round or in the median only, and what that is worth."""
+    over: dict[str, dict[str, tuple[float, float]]] = {"bare": {}, "the library's own": {}}
+    for figure in figures:
+        if found := _STEP.fullmatch(figure["name"]):
+            highest = (figure.get("rounds") or [figure["value"]])[-1]
+            over[found[2]][found[1]] = figure["value"], highest
+    bare, own = over["bare"], over["the library's own"]
+    always = [name for name, (_, highest) in bare.items() if highest < 1]
+    often = [name for name, (value, _) in bare.items() if value < 1 and name not in always]
+    said = []
+    if always:
+        said.append(f"A step is below bare passes in every round on {' and '.join(always)}.")
+    if often:
+        said.append(
+            f"On {' and '.join(often)} its median is below, but not every round: not shown."
+        )
+    said += [
+        f"Below one over its own passes, which it contains, a step on {name} can only be by noise: of "
+        f"{100 * (1 - value):.1f} % here."
+        for name, (value, _) in own.items()
+        if value < 1
+    ]
+    return "".join(f"\n{each}" for each in said)

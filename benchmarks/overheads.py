@@ -140,8 +140,8 @@ def _written_out(problem: sp.Ensemble, steps: int) -> Tensor:
     """A short attack on one model: signs, a projection, a verdict, the best iterate of a row.
 
     No check, no weights, no history, no row that leaves: what `attack` on a network as short as A is to be held
-    against. It asks for logits and margins as `attack` does, through the library: asked directly, and with the
-    margin written out, the model takes about a tenth less.
+    against. It asks for logits and margins as `attack` does, through the library, which is not the least there
+    could be.
     """
     low, high = problem.lower.clamp_min(-1e-4), problem.upper.clamp_max(1e-4)
     delta = best = problem.zeros()

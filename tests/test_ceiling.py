@@ -11,7 +11,16 @@ import pytest
 import torch
 from benchmarks import __main__ as command
 from benchmarks import ceiling, one_domain
-from benchmarks.ceiling_page import Made, Outcome, _but_in_full, _why, losses, render, short_of
+from benchmarks.ceiling_page import (
+    Made,
+    Outcome,
+    _but_in_full,
+    _parts_of_the_gain,
+    _why,
+    losses,
+    render,
+    short_of,
+)
 from benchmarks.peers import machine
 from benchmarks.peers.cells import Store
 
@@ -61,8 +70,15 @@ def test_the_page_says_what_was_found_and_what_chance_would_do(tmp_path: Path) -
     made = {"rules": {"toy": old}, "budgets": {"toy": new}}
     page = render(found, made, [("lone", new, alone)], "store.json", ideas)
     assert "Not measured yet: one; two." in page
-    lone = "| lone | 9 | 8 (9.6) | 7 (9.0) | 2 (12.0) | 4 | 6, 0 | 0.031 | 9 (108.0) | 88.9 % |"
-    assert f"{lone} 4ew | 2026-01-02 |" in page
+    lone = "| lone | 9 | 8 (9.6) | 7 (9.0) | 1, 0 | 1 | 2 (12.0) | 6, 0 | 0.031 | 4 | 9 (108.0) |"
+    assert f"{lone} 88.9 % | 4ew | 2026-01-02 |" in page
+    said = " ".join(page.split())
+    assert "+6 rows beside 1 x 49: +5 by two restarts in place of one, +1 by the soft" in said
+    assert "the soft margin gains on: no line; it loses on: no line." in said
+    gain = [("more", alone | {"short": alone["long"]}), ("less", alone | {"now": alone["long"]})]
+    gain[1][1]["short"] = alone["ceiling"]
+    said = _parts_of_the_gain(gain)
+    assert "the soft margin gains on: more; it loses on: less." in said
     assert "| more | toy | 9 | 8 | less | 3 | 6, 1 | 0.12 |" in page
     assert (
         "| toy | 10 | 80.0 | 11.8 | 90.0 | 232.6 | 88.9 % | 1 | 0 | 1 | 0ld | 2026-01-01 |" in page

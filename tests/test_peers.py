@@ -388,7 +388,7 @@ def test_ratios_come_first() -> None:
     text = page.render(stored(), "peers.json")
     assert "| ASR_all, ours / theirs | Time, theirs / ours | Method |" in text
     assert "| 2 | 4 | theirs | 30.0 [21.9, 39.6] | 6.0 | 8.0 | 3 |" in text
-    assert "| 4 | +30.0 | 1.2 | nets | ours | theirs | 123 | 2026-01-01 |" in text
+    assert "| 4 (3 to 5) | +30.0 | 1.2 | nets | ours | theirs | 123 | 2026-01-01 |" in text
     assert "Step sizes: theirs: step = 1." in text
     assert "compares nothing" not in text
     assert "| CPU | chip |" in text
@@ -431,8 +431,8 @@ def test_what_is_in_short_is_large_enough_and_says_which_code_it_is_of() -> None
     small = {**one, "settings": {**SETTINGS, "images": 24}}
     content["cases"] |= {"a: earlier": earlier, "a: small": small}
     text = page.render(content, "peers.json").partition("## One perturbation")[0]
-    assert "| 4 | +30.0 | 1.2 | nets | ours | theirs | 123 | 2026-01-01 |" in text
-    assert "| 4 | +30.0 | 1.2 | earlier | ours | theirs | 999 | 2025-12-31 |" in text
+    assert "| 4 (3 to 5) | +30.0 | 1.2 | nets | ours | theirs | 123 | 2026-01-01 |" in text
+    assert "| 4 (3 to 5) | +30.0 | 1.2 | earlier | ours | theirs | 999 | 2025-12-31 |" in text
     assert "a table need not be of the present code" in text
     assert "| Code (commit, day) | 123 (abc, 2026-01-01); 999 (abc, 2025-12-31) |" in text
     assert "Left out, with fewer than 50 images: small." in text
@@ -459,8 +459,8 @@ def test_where_others_break_more_or_take_less_time_is_collected_with_small_cases
     }
     text = page.render(content, "peers.json")
     text = text.partition("## Where others are ahead")[2].partition("\n## ")[0]
-    assert "| +25.0 | 4 | small | 24 | ours | theirs | overlap |" in text
-    assert "| -30.0 | 0.267 | fast | 100 | ours | theirs | apart |" in text
+    assert "| +25.0 | 4 (3 to 5) | small | 24 | ours | theirs | overlap |" in text
+    assert "| -30.0 | 0.267 (0.2 to 0.333) | fast | 100 | ours | theirs | apart |" in text
     assert "| nets |" not in text
     assert "unfinished |" not in text
     assert "misses here: missed: beside theirs, `quick` takes 0.25 of the time." in text
@@ -483,6 +483,30 @@ def test_names_of_other_processes_are_explained_where_there_are_some(tmp_path: P
     text = section(path)
     assert "names of other processes" in text
     assert "share here (solver, training)" in text
+
+
+def test_the_page_says_for_which_networks_a_step_is_below_one(tmp_path: Path) -> None:
+    path = tmp_path / "figures.json"
+    names = {"{C}": ([0.6, 0.7, 0.8], [1.1]), "{B}": ([0.9, 0.97, 1.02], [0.97, 0.98, 1.03])}
+    names["{A}"] = ([1.4, 1.5, 1.6], [1.2, 1.3])
+    figures = []
+    for name, (bare, own) in names.items():
+        figures.append(
+            at_most(f"step of attack on {name} over bare forward + backward", bare, 1.05)
+        )
+        figures.append(
+            at_most(f"step of attack on {name} over the library's own forward, margin", own, 9)
+        )
+    keep(path, "overheads", figures, 0.5, 1, [])
+    text = " ".join(section(path).split())
+    assert (
+        "A step is below bare passes in every round on {C}. On {B} its median is below, but" in text
+    )
+    assert "a step on {B} can only be by noise: of 2.0 % here." in text
+    assert "a step on {A}" not in text
+    keep(path, "overheads", figures[-2:], 0.5, 1, [])
+    assert "below bare" not in section(path)
+    assert "by noise" not in section(path)
 
 
 def test_the_commands_say_their_rooms_and_defaults(capsys: pytest.CaptureFixture[str]) -> None:

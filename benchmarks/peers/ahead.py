@@ -7,7 +7,7 @@ from typing import Any
 
 from saddlepoint.evaluation.rates import wilson
 
-from .lines import Line, finished, lines, missed, number, table
+from .lines import Line, finished, lines, missed, table
 
 _TEXT = """## Where others are ahead
 
@@ -36,7 +36,7 @@ def section(cases: Mapping[str, Any]) -> str:
             gain = f"{100 * (line.share - ours.share):+.1f}"
             names = [key[3:], str(line.images), ours.method, line.method, _intervals(line, ours)]
             rows = stronger if line.share > ours.share else faster
-            rows.append([gain, number(line.time_ratio), *names])
+            rows.append([gain, line.time, *names])
         if key.startswith("d: "):
             notes += [f"{key[3:]}: {said}." for said in missed(case)]
     if not any_finished:

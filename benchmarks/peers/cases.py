@@ -45,7 +45,8 @@ class Case:
 
     def images(self, count: int) -> tuple[Tensor, Tensor]:
         x, y = sp.data.sample(self.data)
-        # Settings of ours were chosen on the first 300 images of MNIST; these are others.
+        # Settings of ours were chosen on the first 300 images of MNIST, of which these are none; those of l1
+        # steps on the first thousand, of which they are some.
         first = 300 if self.data == "mnist" else 0
         if not 1 <= count <= len(x) - first:
             raise ValueError(

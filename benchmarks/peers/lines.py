@@ -24,10 +24,19 @@ class Line:
     evaluations: float
     seconds: float
     time_ratio: float  # over the first method
+    time_ratios: tuple[float, ...] = ()  # of the parts, of which it is the median
 
     @property
     def share(self) -> float:
         return self.fooled / self.images
+
+    @property
+    def time(self) -> str:
+        """The ratio of times, with the lowest and the highest of the parts."""
+        if not self.time_ratios:
+            return number(self.time_ratio)
+        low, high = min(self.time_ratios), max(self.time_ratios)
+        return f"{number(self.time_ratio)} ({number(low)} to {number(high)})"
 
 
 def lines(cells: Mapping[str, Cell], first: str) -> list[Line]:
@@ -50,6 +59,7 @@ def lines(cells: Mapping[str, Cell], first: str) -> list[Line]:
                 sum(cell["evaluations"] * cell["images"] for cell in parts.values()) / images,
                 sum(cell["seconds"] for cell in parts.values()),
                 median(shared) if shared else float("nan"),
+                tuple(shared),
             )
         )
     return found

@@ -35,7 +35,7 @@ _SOURCE = frozenset(
     {"data", "split", "limit", "size", "crop", "classes", "kind", "models", "mean", "std"}
 )
 _IDLE = frozenset({"baseline", "batch_size", "device", "every_attack", "victims"})  # change no rank
-# What makes an attack stronger or weaker; in low precision it finds a little less.
+# What makes an attack stronger or weaker; in low precision it may find less.
 _ATTACK = frozenset(
     {"rule", "loss", "steps", "method", "restarts", "evaluations", "step_size", "precision"}
     | {"keep_going", "gradient"}
