@@ -223,7 +223,11 @@ def headline(run: Run, metrics: AttackMetrics) -> list[str]:
     elif len(alike := _hard(run, metrics)) > 1:
         lines.append(_not_told_apart(nouns, metrics, alike))
         if weighted(settings.gradient) and not settings.rule.startswith(("average", "fixed")):
-            lines.append(_most_weight(nouns, metrics))
+            name = max(metrics.weights, key=lambda each: metrics.weights[each])
+            lines.append(
+                f"The attack pulled most at {name}: a mean weight of {metrics.weights[name]:.2f}, where equal "
+                f"shares would be {1 / domains:.2f}; weights go to what resists and bring accuracies together."
+            )
     return lines
 
 
@@ -234,16 +238,6 @@ def _not_told_apart(nouns: Nouns, metrics: AttackMetrics, names: list[str]) -> s
     return (
         f"The {nouns.domains} {', '.join(most)} and {last} cannot be told apart by their {what} on "
         f"{_count(metrics.rows, nouns)}: the 95 % intervals overlap."
-    )
-
-
-def _most_weight(nouns: Nouns, metrics: AttackMetrics) -> str:
-    """Where a rule that learns weights put most: it pulls at what resists, and so evens accuracies out."""
-    name = max(metrics.weights, key=lambda each: metrics.weights[each])
-    return (
-        f"The attack pulled most at {name}: a mean weight of {metrics.weights[name]:.2f}, where equal shares "
-        f"would be {1 / len(metrics.weights):.2f}; weights go to the {nouns.domain} that resists, which brings "
-        "accuracies together."
     )
 
 
