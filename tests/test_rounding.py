@@ -238,6 +238,24 @@ class TestFewerBitsOfTheUsersOwn:
         assert torch.get_float32_matmul_precision() == later
         assert products() == wanted
 
+    @pytest.mark.parametrize("later", ["high", "medium"])
+    @pytest.mark.parametrize("before", ["highest", "medium"])
+    def test_what_a_callback_sets_does_not_reach_the_search(self, before, later, network, digits):
+        """Or rows leave by answers that the verdict at the end, in full precision, does not confirm."""
+        torch.set_float32_matmul_precision(before)
+        seen = []
+
+        def model(images: Tensor) -> Tensor:
+            seen.append(products()[0])
+            return network(images)
+
+        def callback(_: object) -> None:
+            torch.set_float32_matmul_precision(later)
+
+        sp.attack(sp.Ensemble([model], *digits), BALL, steps=3, restarts=2, callback=callback)
+        assert set(seen) <= {"ieee", "none"}
+        assert torch.get_float32_matmul_precision() == later
+
     @pytest.mark.parametrize("gpu", [False, True])
     def test_newer_words_that_are_set_meanwhile_stay_too(self, gpu, monkeypatch):
         monkeypatch.setattr(torch.cuda, "is_available", lambda: gpu)

@@ -20,7 +20,7 @@ FEWEST = 100
 def block(stores: Path = STORES) -> str:
     """The text between the markers: ours beside the best of the other libraries, per finished case."""
     content = json.loads((stores / "peers.json").read_text(encoding="utf-8"))
-    rows, counts, made = [], set(), set()
+    rows, counts, made, budgets = [], set(), set(), set()
     for key, case in content["cases"].items():
         if not key.startswith("a: ") or len(case["cells"]) < case["wanted"] or not case["peers"]:
             continue
@@ -30,6 +30,7 @@ def block(stores: Path = STORES) -> str:
             continue
         best = max(case["peers"], key=lambda method: found[method][0])
         counts.add(found[ours][2])
+        budgets.add(case["settings"]["evaluations"])
         made.add((case["settings"]["versions"]["saddlepoint"], case["begun"].partition(" ")[0]))
         numbers = [f"{found[m][0]:.1f} % with {found[m][1]:.1f}" for m in (ours, best)]
         rows.append([key[3:], numbers[0], numbers[1], best])
@@ -37,7 +38,7 @@ def block(stores: Path = STORES) -> str:
     of = "; ".join(f"version {version}, {day}" for version, day in sorted(made))
     said = (
         "Share of images on which *all* models are fooled, and evaluations per image. Each may "
-        "compute as many gradients; others attack the mean of the logits "
+        f"compute {' or '.join(map(str, sorted(budgets)))} gradients; others attack the mean of the logits "
         f"({count} images, `python -m benchmarks.peers`, {of}, [full tables](docs/BENCHMARKS.md)). "
         "Settings of `attack` were chosen on other images of MNIST, on these of CIFAR-10. "
         "In some cases [others are ahead](docs/BENCHMARKS.md#where-others-are-ahead)."

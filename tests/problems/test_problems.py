@@ -13,6 +13,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from saddlepoint import Ensemble, Product, Transformed, Universal, linf, robust_accuracy
 from saddlepoint import transforms as T
 from saddlepoint.problems import AbstractProblem
+from saddlepoint.problems.inputs import picked
 
 B, K, CLASSES = 5, 3, 4
 
@@ -412,3 +413,23 @@ def test_names_that_are_there_twice_get_a_number() -> None:
     problem = Transformed(MODELS[0], views, X, Y)
     assert problem.names == ("<lambda> (1)", "<lambda> (2)")
     assert Transformed(MODELS[0], views[:1], X, Y).names == ("<lambda>",)
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [
+        torch.tensor([2, -3]),
+        torch.tensor(1),
+        torch.tensor([], dtype=torch.int64),
+        [0, 2],
+        slice(1, 3),
+    ],
+    ids=["from the end", "one", "none", "list", "slice"],
+)
+@pytest.mark.parametrize("shape", [(3, 4), (3, 0), (3, 2, 2), (3,)])
+def test_rows_are_picked_as_torch_indexes_them(rows: object, shape: tuple[int, ...]) -> None:
+    tensor = torch.arange(math.prod(shape)).reshape(shape)
+    torch.testing.assert_close(picked(tensor, rows), tensor[rows])
+    if tensor.numel():
+        with pytest.raises(IndexError):
+            picked(tensor, torch.tensor([3]))

@@ -522,7 +522,7 @@ def test_an_accelerator_that_is_not_asked_finds_the_same_points(
         with monkeypatch.context() as patch:
             patch.setattr(solvers, "_PASSES", {})  # where a question costs nothing
             patch.setattr(solvers, "_all_on_host", refuse)
-            brief = ball._project(case["v"], case["lower"], case["upper"])
+            brief = ball._project(case["v"], case["lower"], case["upper"], brief=True)
         error = 20 * torch.finfo(dtype).eps
         torch.testing.assert_close(brief, exact, rtol=error, atol=error)
 
@@ -537,9 +537,24 @@ def test_too_few_passes_end_in_ball_and_box(
     for seed in range(20):
         case = instance(seed, 20, 50, torch.float32)
         ball = LpBall(p, case["eps"])
-        brief = ball._project(case["v"], case["lower"], case["upper"])
+        brief = ball._project(case["v"], case["lower"], case["upper"], brief=True)
         assert bool(((case["lower"] <= brief) & (brief <= case["upper"])).all())
         assert bool((ball.norm(brief) <= case["eps"].double() * (1 + 1e-6)).all())
+
+
+def test_a_projection_that_is_not_brief_is_exact_on_an_accelerator_too(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Entries of very different sizes far outside the ball take Newton many more than sixteen passes."""
+    generator = torch.Generator().manual_seed(1)
+    x = torch.rand(8, 784, generator=generator)
+    v = torch.randn(8, 784, generator=generator).exp() * 1e3
+    ball = LpBall(1, 12.0)
+    exact = ball.project(v, -x, 1 - x)
+    monkeypatch.setattr(solvers, "_PASSES", {})
+    torch.testing.assert_close(ball.project(v, -x, 1 - x), exact)
+    torch.testing.assert_close(ball._project(v, -x, 1 - x), exact)
+    assert not torch.allclose(ball._project(v, -x, 1 - x, brief=True), exact, atol=0.1)
 
 
 # ------------------------------------------------------------------------------------- LpBall

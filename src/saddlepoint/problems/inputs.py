@@ -71,10 +71,10 @@ def picked(tensor: Tensor, rows: Tensor) -> Tensor:
                 [1., 2.]])
     """
     whole = tensor.dim() > 1 and tensor.is_contiguous() and tensor.device.type == "cpu"
-    if whole and rows.dtype == torch.int64:
+    if whole and isinstance(rows, Tensor) and rows.dim() == 1 and rows.dtype == torch.int64:
         try:
             return tensor.index_select(0, rows)
-        except IndexError:  # counted from the end, or there is no such row
+        except (IndexError, RuntimeError):  # counted from the end, or there is no such row
             pass
     return tensor[rows]
 

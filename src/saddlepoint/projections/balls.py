@@ -143,7 +143,7 @@ class LpBall(Brief, AbstractSet):
         check_radius(self.eps, delta.shape[0])
         lower, upper = as_bound("lower", lower, delta), as_bound("upper", upper, delta)
         check_values(delta, lower, upper)
-        return self._project(delta, lower, upper, brief=False)
+        return self._project(delta, lower, upper)
 
     def take(self, rows: Tensor) -> LpBall:
         """The ball of the given rows, (n,): itself unless every row has its own radius."""
@@ -214,9 +214,9 @@ class LpBall(Brief, AbstractSet):
         return norm
 
     def _project(
-        self, delta: Tensor, lower: Tensor, upper: Tensor, *, brief: bool = True
+        self, delta: Tensor, lower: Tensor, upper: Tensor, *, brief: bool = False
     ) -> Tensor:
-        """`project` without looking at the values: no host round trip, inside loops; see `onto_ball`."""
+        """`project` without looking at the values; with `brief`, see `onto_ball`, no host round trip at all."""
         if self.p == math.inf and not isinstance(self.eps, Tensor) and delta.dtype not in HALF:
             radius, bounds = float(self.eps), (lower.to(delta.dtype), upper.to(delta.dtype))
             with torch.no_grad():  # a number is several times faster than a column of them

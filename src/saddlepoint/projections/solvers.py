@@ -11,11 +11,13 @@ from saddlepoint.projections.arguments import HALF, wide_dtype
 
 __all__ = ["onto_ball", "onto_l0", "onto_simplex"]
 
-# After how many passes it is asked whether all rows are finished: on an accelerator, each question stops it. In
-# a loop it is not asked at all, see `onto_ball`.
+# After how many passes it is asked whether all rows are finished: on an accelerator, each question stops it.
+# With `brief` it is not asked at all, see `onto_ball`.
 _PASSES = {"cpu": 1}
 _MOST_PASSES = 12  # nearly always enough: eight are usual
-_BRIEF = 16  # where nobody asks; eleven were the most that searches and training on MNIST took in float32
+_BRIEF = (
+    16  # where nobody asks; steps of attacks and training on MNIST took eleven at most, in float32
+)
 
 
 def _passes(most: int, v: Tensor, brief: bool) -> tuple[int, bool]:
@@ -49,7 +51,9 @@ def onto_ball(
     """Project (B, D) rows; `eps` is (B, 1).
 
     With `brief` an accelerator is not asked whether all rows are finished: sixteen passes have to do for p = 1
-    and 2. A row that would need more is in ball and box all the same, but not at the very nearest point.
+    and 2, as they do for points a step of a few radii away. A row that would need more, such as one with
+    entries of very different sizes far outside the ball, is in ball and box all the same, but may be far from
+    the nearest point.
     """
     if v.dtype in HALF:
         wide = onto_ball(v.float(), p, eps, lower.float(), upper.float(), brief=brief)

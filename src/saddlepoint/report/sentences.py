@@ -236,7 +236,7 @@ def _not_told_apart(nouns: Nouns, metrics: AttackMetrics, names: list[str]) -> s
     *most, last = (f"{name} ({shares[name]:.1f} %)" for name in names)
     what = "answers of the class to reach" if metrics.reached else "accuracy under attack"
     return (
-        f"The {nouns.domains} {', '.join(most)} and {last} cannot be told apart by their {what} on "
+        f"None of the {nouns.domains} {', '.join(most)} and {last} is called the hardest by its {what} on "
         f"{_count(metrics.rows, nouns)}: the 95 % intervals overlap."
     )
 

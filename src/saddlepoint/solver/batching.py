@@ -14,6 +14,7 @@ from torch import Tensor
 from saddlepoint.precision import Precisions
 from saddlepoint.problems import AbstractProblem
 from saddlepoint.projections import AbstractSet, LpBall
+from saddlepoint.rounding import UNROUNDED
 from saddlepoint.rules import AbstractWeightRule
 from saddlepoint.solver.result import (
     Asked,
@@ -90,6 +91,8 @@ def in_batches(
             share = (restart + step / (setup.steps + 1)) / setup.restarts
             fraction = (done + len(table) * share) / setup.rows
             callback(Progress(setup.rows, done, so_far, step, setup.steps, restart, fraction))
+            with UNROUNDED:  # what it sets of float32 is for afterwards
+                pass
 
     try:
         for rows in torch.arange(len(problem), device=start.device).split(setup.batch_size):

@@ -58,7 +58,7 @@ def step(
     # Entries that the box stops would waste the length of the step.
     motion = movable(-gradient, delta, lower, upper)
     moved = delta + length * _radius(ball, delta) * steepest(ball, motion, entries, most)
-    return ball._project(moved, lower, upper)
+    return ball._project(moved, lower, upper, brief=True)  # a few radii away at most
 
 
 def linf_move(ball: LpBall, delta: Tensor, gradient: Tensor, length: float) -> Tensor:
