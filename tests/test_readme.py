@@ -56,7 +56,8 @@ def test_the_table_has_the_best_peer_of_finished_cases_with_enough_images(tools,
     }
     peers = ["PGD", "APGD"]
     case = {"methods": ["`attack`, min-max", *peers], "peers": peers, "wanted": 4, "cells": cells}
-    case |= {"begun": "2026-01-01 10:00", "settings": {"versions": {"saddlepoint": "0.2.0"}}}
+    settings = {"versions": {"saddlepoint": "0.2.0"}, "evaluations": 7}
+    case |= {"begun": "2026-01-01 10:00", "settings": settings}
     few = {name: {**each, "images": 10} for name, each in cells.items()}
     cases = {
         "a: M": case,
@@ -67,6 +68,7 @@ def test_the_table_has_the_best_peer_of_finished_cases_with_enough_images(tools,
     (tmp_path / "peers.json").write_text(json.dumps({"cases": cases}))
     said, *rows = table.block(tmp_path).split("| ---: |\n")
     assert "(100 images, `python -m benchmarks.peers`, version 0.2.0, 2026-01-01, [full" in said
+    assert "Each may compute 7 gradients;" in said
     assert rows == ["| M | 85.0 % with 6.0 | 60.0 % with 4.0 | APGD |\n"]
 
 
