@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from saddlepoint import paper
-from saddlepoint.experiments.ensembles import ensemble_block
+from saddlepoint.experiments.ensembles import PAPER_RECIPE, ensemble_block
 from saddlepoint.experiments.plan import (
     AVERAGE,
     Block,
@@ -26,6 +26,7 @@ _EPS = {
     "mnist": (0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.35),
     "cifar10": (0.01, 0.02, 0.03, 0.04, 0.05, 0.06, 0.08),
 }
+_FAMILIES = {"mnist": PAPER_RECIPE, "cifar10": "cifar10"}
 _GAMMAS = tuple(float(gamma) for gamma in range(11))
 _BETAS = tuple(share / paper.STEPS["ensemble"] for share in (0.1, 0.2, 0.5, 1, 2, 5, 10))
 
@@ -34,20 +35,22 @@ _STEPS = Experiment(
     title="Ensemble attack on MNIST step by step: success of every network, and weights",
     source="Figure 1",
     limit=600,
-    blocks=(ensemble_block("mnist", _ABCD, "linf"),),
+    blocks=(ensemble_block("mnist", _ABCD, "linf", family=PAPER_RECIPE),),
     figure="steps",
     labels=("true",),  # losses over the steps are about the class attacked
 )
 
 
 def _radii(data: str, networks: tuple[str, ...], source: str, limit: int) -> Experiment:
-    letters = "".join(networks).lower()
+    letters, family = "".join(networks).lower(), _FAMILIES[data]
     return Experiment(
         name=f"eps-{data}" if networks == _ABCD else f"eps-{data}-{letters}",
         title=f"Ensemble attack on {data} networks {', '.join(networks)} against the linf radius",
         source=source,
         limit=limit,
-        blocks=tuple(ensemble_block(data, networks, "linf", eps=eps) for eps in _EPS[data]),
+        blocks=tuple(
+            ensemble_block(data, networks, "linf", eps=eps, family=family) for eps in _EPS[data]
+        ),
         figure="eps",
         note="The paper shows curves without numbers; the radii are ours, over its range.",
     )
@@ -55,7 +58,7 @@ def _radii(data: str, networks: tuple[str, ...], source: str, limit: int) -> Exp
 
 def _sweep(name: str, rules: Mapping[float, str]) -> Block:
     """The average, and min-max with other numbers, each called by its value."""
-    block = ensemble_block("mnist", _ABCD, "linf")
+    block = ensemble_block("mnist", _ABCD, "linf", family=PAPER_RECIPE)
     values = block.settings.model_dump()
     found = {v: EnsembleSettings.load({**values, "rule": rule}) for v, rule in rules.items()}
     rows = [

@@ -146,9 +146,10 @@ class Session:
                 next(batches)
             _set_random_state(self._random, self.device)
         for index, given in enumerate(batches, self._tally.steps):
-            batch = _at_side(as_batch(given), self.recipe.side_at(epoch))
+            time = epoch + index / steps
+            batch = _at_side(as_batch(given), self.recipe.side_at(time))
             for options in self.optimizer.param_groups:
-                options["lr"] = self.recipe.learning_rate_at(epoch + index / steps)
+                options["lr"] = self.recipe.learning_rate_at(time)
             means = self._step(batch, epoch, index)
             progress = TrainingProgress(epoch + 1, self.recipe.epochs, index + 1, steps, means)
             if index + 1 < steps:
