@@ -156,6 +156,10 @@ class TestRecipes:
         steps = len(loader())
         assert [side for side, *_ in seen] == [7] * 2 * steps + [14] * steps + [28] * steps
         assert all(low and high for _, low, high in seen)
+        seen.clear()
+        train(Spy(), loader(), method="clean", recipe=replace(recipe, sides=((0, 7), (0.375, 14))))
+        small = steps + (steps + 1) // 2  # one epoch and a half: the side changes within the second
+        assert [side for side, *_ in seen] == [7] * small + [14] * (4 * steps - small)
         with pytest.raises(ValueError, match="`recipe` must have no `sides` for method 'avg'"):
             train(
                 network(), loader(), {"linf": LpBall(torch.inf, 0.1)}, method="avg", recipe=recipe

@@ -196,15 +196,13 @@ def _place(panel: Panel) -> dict[str, Any]:
     """Where the legend is: beside wide labels, below many curves, which leave no room among them."""
     if _wide(panel):
         return {"loc": "upper left", "bbox_to_anchor": (1.02, 1.0)}
-    if len(panel.curves) > 3:
-        row = {
-            "ncols": len(panel.curves),
-            "columnspacing": 1.0,
-            "handlelength": 1.8,
-            "frameon": False,
-        }
-        return {"loc": "upper center", "bbox_to_anchor": (0.5, -0.16), **row}
-    return {}
+    return _below(len(panel.curves)) if len(panel.curves) > 3 else {}
+
+
+def _below(entries: int) -> dict[str, Any]:
+    """A legend of one line below the panel."""
+    row = {"ncols": entries, "columnspacing": 1.0, "handlelength": 1.8, "frameon": False}
+    return {"loc": "upper center", "bbox_to_anchor": (0.5, -0.16), **row}
 
 
 def _line(number: int, points: int) -> dict[str, Any]:
@@ -238,7 +236,7 @@ def _boxes(axes: Any, panel: Panel) -> None:
         )
     names = dict.fromkeys((box.label, box.colour) for box in panel.boxes)
     handles = [Patch(facecolor=PALETTE[c % len(PALETTE)], alpha=0.75, label=n) for n, c in names]
-    axes.legend(handles=handles, framealpha=0.85, ncols=2)
+    axes.legend(handles=handles, **_below(len(handles)))
 
 
 def _thumbnails(figure: Any, panel: Panel) -> None:
