@@ -27,8 +27,8 @@ from saddlepoint.experiments import find
 from saddlepoint.experiments.networks import REPORTED_NETWORKS
 
 from . import marks
-from .peers.cells import exit_with, nothing_in
 from .peers.page import table
+from .stores import exit_with, not_whole, nothing_in
 
 STORE, PAGE = Path("docs/results/network-b.json"), Path("docs/RESULTS.md")
 BALL = sp.linf(0.2)
@@ -138,7 +138,7 @@ def main(words: list[str], say: Callable[[str], None] = print) -> int:
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args(words)
     given = {n: getattr(options, n) for n in ("images", "epochs", "test_images", "seed")}
-    kept = json.loads(options.store.read_text()) if options.store.is_file() else {}
+    kept = _kept(options.store)
     if not options.render:
         if kept.setdefault("settings", given) != given:
             say(f"{options.store} must hold numbers of {given}, got {kept['settings']}.")
@@ -148,6 +148,18 @@ def main(words: list[str], say: Callable[[str], None] = print) -> int:
         raise nothing_in(options.store)
     marks.put(options.page, render(kept), _MARK)
     return 0
+
+
+def _kept(path: Path) -> dict[str, Any]:
+    """What was measured before; nothing where there is no file."""
+    if not path.is_file():
+        return {}
+    try:
+        content = dict(json.loads(path.read_text(encoding="utf-8")))
+        render(content)
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise not_whole(path) from error
+    return content
 
 
 def measure(kept: dict[str, Any], store: Path, say: Callable[[str], None]) -> None:

@@ -22,8 +22,9 @@ from torch import Tensor, nn
 import saddlepoint as sp
 
 from .peers import machine
-from .peers.cells import Store, exit_with
+from .peers.cells import Store
 from .peers.methods import missing
+from .stores import exit_with
 from .timing import Figure, at_least
 from .transfer_methods import METHODS, STEPS, Found, Halved, Work
 from .transfer_page import LETTERS, outcomes, render

@@ -350,6 +350,41 @@ def test_commands_say_in_one_sentence_that_there_is_nothing_to_write_from(
     assert page.read_text() == "as it is"
 
 
+@pytest.mark.filterwarnings("ignore:.*found in sys.modules:RuntimeWarning")
+@pytest.mark.parametrize(
+    "content",
+    [
+        "{",
+        "[]",
+        "null",
+        '{"schema": 1, "trainings": {"race/AMPGD/0": {"command": "", "weights": {}, "suites": {}}}}',
+        '{"settings": {"images": 1}, "variants": {}}',
+        '{"settings": {"images": 1, "epochs": 1, "test_images": 1, "seed": 0}, "variants": {"a": {}}}',
+    ],
+)
+@pytest.mark.parametrize(
+    "name", ["peers", "quick", "ceiling", "scores", "transfer", "network_b", "defence"]
+)
+def test_commands_say_in_one_sentence_that_a_store_is_broken(
+    name: str,
+    content: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    page, store = tmp_path / "page.md", tmp_path / "store.json"
+    page.write_text("as it is")
+    store.write_text(content)
+    flag = "--page" if name in ("quick", "network_b", "defence") else "--out"
+    monkeypatch.setattr(sys, "argv", [name, "--render", "--store", str(store), flag, str(page)])
+    with pytest.raises(SystemExit) as stop:
+        runpy.run_module(f"benchmarks.{name}", run_name="__main__")
+    assert stop.value.code == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert f"{store}" in line
+    assert page.read_text() == "as it is"
+
+
 @pytest.mark.parametrize("words", ["--images 0", "--deep-images 0"])
 def test_no_images_are_refused(words: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert command.main(words.split()) == 2

@@ -8,7 +8,7 @@ import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
-from benchmarks.peers.cells import exit_with, nothing_in
+from benchmarks.stores import exit_with, nothing_in
 
 from . import __doc__ as about
 from .figures import draw

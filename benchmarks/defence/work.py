@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from benchmarks.stores import StoreError, not_whole
 from saddlepoint.evaluation import RobustAccuracy
 from saddlepoint.experiments.defences import DEFENCE_SCHEMA, read_defences
 from saddlepoint.experiments.truths import packed
@@ -24,6 +25,8 @@ from saddlepoint.runs.settings import EvaluateSettings, TrainSettings
 from . import unseen
 from .plan import Table, Training
 
+_WANTED = {"sha256", "accuracy", "validation"}  # beside what `read_defences` looks at
+
 
 class Store:
     """Networks by key, each with the line that trains it, its numbers, and who was right on which image."""
@@ -34,9 +37,16 @@ class Store:
         self._read()
 
     def _read(self) -> None:
-        if self.path.exists():
+        if not self.path.is_file():
+            return
+        try:
             read_defences(self.path)  # refuses what is damaged
-            self.content = json.loads(self.path.read_text(encoding="utf-8"))
+        except ValueError as error:
+            raise StoreError(str(error)) from error
+        content = json.loads(self.path.read_text(encoding="utf-8"))
+        if not all(each.keys() >= _WANTED for each in content["trainings"].values()):
+            raise not_whole(self.path, DEFENCE_SCHEMA)
+        self.content = content
 
     @property
     def networks(self) -> dict[str, Any]:

@@ -13,11 +13,12 @@ import torch
 
 import saddlepoint as sp
 from benchmarks.kept import FILE
+from benchmarks.stores import exit_with
 from saddlepoint.files import write_atomically
 
 from . import machine, projections
 from .cases import CASES, THIRD_PARTY, Case
-from .cells import Store, exit_with
+from .cells import Store
 from .measure import attacked, parts
 from .methods import METHODS, OURS, Method, missing
 from .page import HEADINGS, render

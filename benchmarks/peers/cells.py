@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import json
-import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
+from benchmarks.stores import exit_with, not_whole, nothing_in
 from saddlepoint.files import write_atomically
 
 from .measure import Cell
+
+# `ceiling` and `quick` take `exit_with` from here: another line in their files would be another digest of the
+# code that their numbers are of.
+__all__ = ["SCHEMA", "Store", "exit_with"]
 
 SCHEMA = 1
 
@@ -72,27 +76,6 @@ class Store:
         write_atomically(self.path, (json.dumps(self.content, indent=1) + "\n").encode())
 
 
-class StoreError(ValueError):
-    """There is no store, or not the right one: for the user to mend, not for us."""
-
-
-def nothing_in(path: Path) -> StoreError:
-    """What is said where a page is to be written of a store without anything."""
-    return StoreError(
-        f"`--store` must have something to write a page from, got {path} without; measure first."
-    )
-
-
-def exit_with(main: Callable[[], int | None]) -> NoReturn:
-    """Run a command and exit with its code; what is wrong with its store is one sentence and 2."""
-    try:
-        code = main()
-    except StoreError as error:
-        print(error, file=sys.stderr)
-        code = 2
-    sys.exit(code)
-
-
 def _checked(path: Path) -> dict[str, Any]:
     """The content of a file, if it is one of ours and whole."""
     try:
@@ -104,7 +87,5 @@ def _checked(path: Path) -> dict[str, Any]:
     except (ValueError, KeyError, TypeError, AttributeError):
         whole = False
     if not whole:
-        raise StoreError(
-            f"`--store` must be a whole file of this command (schema {SCHEMA}), got {path}; name another one."
-        )
+        raise not_whole(path, SCHEMA)
     return dict(content)
