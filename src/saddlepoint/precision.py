@@ -173,7 +173,7 @@ def scaled(images: Tensor) -> tuple[Tensor, Callable[[Tensor], Tensor]]:
     one that float16 can hold, and comes out as it is.
 
     Args:
-        images: (n, ...), of a search: gradients of parameters would keep the scale.
+        images: (n, ...), of a search: gradients of parameters would keep the scale, see `training.stepping`.
 
     Returns:
         The images, and a function for the logits (n, C), float32, of these images.

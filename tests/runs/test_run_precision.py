@@ -117,8 +117,8 @@ def test_training_records_what_it_computed_in(
         ((*ATTACK, "--precision", "half"), "`--precision` must be"),
         ((*ATTACK, "--precision", "auto,auto,auto"), "one for each of 2 models, got 3"),
         (
-            (*TRAIN, "--precision", "float16"),
-            "`--precision` must be 'float32', 'bfloat16' or 'auto'",
+            (*TRAIN, "--precision", "float32+channels_last"),
+            "`--precision` must be 'float32', 'bfloat16', 'float16' or 'auto'",
         ),
     ],
 )

@@ -120,10 +120,9 @@ def test_nothing_is_said_where_nothing_is_asked() -> None:
     ("precision", "words"),
     [
         (
-            "float16",
-            "`precision` must be float32, bfloat16 or auto in training, got 'float16'.*bfloat16",
+            "float32+channels_last",
+            r"float32, bfloat16, float16 or auto in training, .*layout that they have.*channels_last\)",
         ),
-        ("float32+channels_last", r"layout that they have.*channels_last\)"),
         ("half", "`precision` must be one of float32, bfloat16"),
         (("bfloat16",), "`precision` must be one word in training"),
     ],

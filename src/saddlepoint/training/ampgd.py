@@ -102,10 +102,12 @@ def ampgd_step(
         mix: Share of the adversarial loss; the rest is the loss of unperturbed images. 0.5 in the paper's
             350-epoch MNIST recipe, 1 otherwise.
         loss: Large = hard, one number per row; cross-entropy by default.
-        precision: What the model computes in, attack and update: "float32" (as it is), "bfloat16", or "auto",
-            which is what a short measurement shows to be faster, made once per model by every process for
-            itself. Parameters, gradients, losses, weights and perturbations stay in their own dtypes. What is
-            returned is what the step saw; for numbers to publish ask the model again.
+        precision: What the model computes in, attack and update: "float32" (as it is), "bfloat16", "float16",
+            or "auto", which is the faster of the first two by a short measurement, made once per model by every
+            process for itself. Parameters, gradients, losses, weights and perturbations stay in their own
+            dtypes. In float16 gradients go through the model times a power of two that each step chooses for
+            itself, with more backward passes of the update where it was too large (`training.stepping`). What
+            is returned is what the step saw; for numbers to publish ask the model again.
 
     Returns:
         Means over the batch, and the perturbations and weights of every row.

@@ -21,6 +21,7 @@ from saddlepoint.problems.inputs import as_images, as_labels, plain
 from saddlepoint.rules import AbstractWeightRule
 from saddlepoint.solver.schedule import Schedule
 
+from .stepping import FLOAT16_ENDS, is_float16, step_on
 from .threats import AbstractStart, Threat, ZeroStart
 
 __all__ = [
@@ -95,7 +96,7 @@ def ascend(
                 # Losses outside the balls are not those the weights are about.
                 weights = rule.update(weights, losses)
             delta = torch.stack(moved)
-    _refuse_lost(lost)
+    _refuse_lost(lost, model)
     assert weights is not None
     return Attack(delta, weights)
 
@@ -125,7 +126,7 @@ def steepest_of_all(
                 for threat in threats
             ]
             best = _choose(module, x, y, torch.stack(proposals), loss)
-    _refuse_lost(lost)
+    _refuse_lost(lost, model)
     return best
 
 
@@ -154,35 +155,14 @@ def descend(
     images = x + delta
     if mix < 1:
         images = torch.cat([images, x.unsqueeze(0)])
-    losses, correct = _losses(model, images, y, loss)
+    losses, correct, logits = _losses(model, images, y, loss)
     count = len(delta)
     weights = weigh(losses[:, :count].detach())
     total = (weights * losses[:, :count]).sum(dim=1).mean()
     if mix < 1:
         total = mix * total + (1 - mix) * losses[:, count].mean()
-    step_on(total, optimizer)
+    step_on(total, optimizer, model, logits)
     return Update(total.item(), losses[:, :count].detach(), weights, correct[:, :count])
-
-
-def step_on(loss: Tensor, optimizer: torch.optim.Optimizer) -> None:
-    """One step of the optimiser down a loss, (), or an error before anything is changed."""
-    if not torch.isfinite(loss):
-        raise FloatingPointError(
-            f"`loss` must be finite, got {loss.item()}; the parameters are unchanged. Lower the learning rate, "
-            "or check that the model maps images in [0, 1] to finite logits."
-        )
-    optimizer.zero_grad()
-    loss.backward()
-    moved = (each for group in optimizer.param_groups for each in group["params"])
-    gradients = [each.grad for each in moved if each.grad is not None]
-    if gradients and not bool(torch.stack([each.isfinite().all() for each in gradients]).all()):
-        optimizer.zero_grad()
-        raise FloatingPointError(
-            f"gradients of parameters must be finite, got NaN or inf at a loss of {loss.item():.6g}; the "
-            "parameters are unchanged. Look for a root, norm, logarithm or division that meets zero in the "
-            "model, and keep it away from there, as with clamp_min(1e-12)."
-        )
-    optimizer.step()
 
 
 @contextmanager
@@ -235,7 +215,7 @@ def _gradients(
     Where gradients are not finite is added to `lost`, see `_refuse_lost`.
     """
     leaf = delta.detach().requires_grad_()
-    losses, _ = _losses(module, x + leaf, y, loss, first=not lost)
+    losses, _, _ = _losses(module, x + leaf, y, loss, first=not lost)
     # Every loss depends on one row of one block only, so the gradient of the sum holds all of them.
     (gradient,) = torch.autograd.grad(losses.sum(), leaf, materialize_grads=True)
     # An attack that follows NaN does not move and says nothing. A loss that is not finite is seen by `step_on`.
@@ -243,14 +223,18 @@ def _gradients(
     return losses.detach(), gradient
 
 
-def _refuse_lost(lost: Sequence[Tensor]) -> None:
+def _refuse_lost(lost: Sequence[Tensor], model: nn.Module) -> None:
     """Refuse gradients that were not finite in any step, (B, K) each: one look, in the end, for all of them."""
     rows = torch.stack([each.any(dim=1) for each in lost]).any(dim=0)
     if bool(rows.any()):
+        got = (
+            f"gradients must be finite, got NaN or inf for {int(rows.sum())} of {len(rows)} images"
+        )
+        if is_float16(model):
+            raise FloatingPointError(f"{got}, {FLOAT16_ENDS}.")
         raise FloatingPointError(
-            f"gradients must be finite, got NaN or inf for {int(rows.sum())} of {len(rows)} images; look for a "
-            "root, norm, logarithm or division that meets zero in the model, and keep it away from there, as "
-            "with clamp_min(1e-12)."
+            f"{got}; look for a root, norm, logarithm or division that meets zero in the model, and keep it "
+            "away from there, as with clamp_min(1e-12)."
         )
 
 
@@ -275,7 +259,7 @@ def _choose(
 ) -> Proposals:
     """Each row's proposal, (K, B, ...), with the largest loss; the first of equals."""
     with torch.no_grad():
-        losses, correct = _losses(module, x + proposals, y, loss, first=first)
+        losses, correct, _ = _losses(module, x + proposals, y, loss, first=first)
     index = losses.argmax(dim=1)
     chosen = proposals[index, torch.arange(len(x), device=x.device)]
     weights = torch.zeros_like(losses).scatter_(1, index.unsqueeze(1), 1.0)
@@ -284,8 +268,11 @@ def _choose(
 
 def _losses(
     module: nn.Module, images: Tensor, y: Tensor, loss: TrainingLoss, *, first: bool = False
-) -> tuple[Tensor, Tensor]:
-    """Losses and correctness, (B, K), of (K, B, ...) images in one forward pass; the first looks at labels."""
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Losses and correctness, (B, K), of (K, B, ...) images in one forward pass, and the logits, (K * B, C).
+
+    The first looks at labels.
+    """
     blocks, rows = images.shape[:2]
     labels = y.repeat(blocks)
     flat = images.flatten(0, 1)
@@ -299,7 +286,7 @@ def _losses(
             'torch losses do so with reduction="none".'
         )
     correct = ~fooled(logits.detach(), labels)
-    return losses.reshape(blocks, rows).T, correct.reshape(blocks, rows).T
+    return losses.reshape(blocks, rows).T, correct.reshape(blocks, rows).T, logits
 
 
 def ask(module: nn.Module, images: Tensor, labels: Tensor, *, fresh: bool = False) -> Tensor:

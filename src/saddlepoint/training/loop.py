@@ -25,13 +25,14 @@ from saddlepoint.rounding import without_autocast
 from saddlepoint.solver.domain_losses import gradients_enabled
 
 from .abstract_method import AbstractMethod, Plain, Step
-from .attack_and_update import ask, check_batch, check_model, evaluating, step_on
+from .attack_and_update import ask, check_batch, check_model, evaluating
 from .batches import Batches, Loader, TrainingProgress, as_batch, as_loader
 from .checkpoints import read_config
 from .methods import ADVERSARIAL, MethodOptions, make_method
 from .recipes import Recipe
 from .session import CHECKPOINT, Session, Validation
 from .step_precision import check_training_precision, faster_precision, precisions_of_step
+from .stepping import step_on
 from .threats import Threat, ThreatLike, check_threats
 from .training_bar import training_bar
 
@@ -75,11 +76,11 @@ def clean_step(
     """
     check_model(model)
     x, y = check_batch(x, y)
-    with without_autocast(), gradients_enabled():
-        with precisions_of_step(model, x, y, precision).applied():
-            logits = ask(model, x, y, fresh=True)
+    lowered = precisions_of_step(model, x, y, precision)
+    with without_autocast(), gradients_enabled(), lowered.applied():
+        logits = ask(model, x, y, fresh=True)
         loss = F.cross_entropy(logits, y)
-        step_on(loss, optimizer)
+        step_on(loss, optimizer, model, logits)
     right = ~fooled(logits.detach(), y)
     return {"loss": loss.item(), "accuracy": right.float().mean().item()}
 

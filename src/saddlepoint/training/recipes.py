@@ -181,8 +181,10 @@ def _fast(epochs: int, learning_rate: float = 0.002, *, flip: bool = False) -> R
 
 
 def _deep(epochs: int, larger: float, largest: float) -> Recipe:
-    """For networks of which an epoch takes minutes to an hour: 16 pixels first, 24 from the share `larger` of the
-    epochs on, 32 from `largest` on, and large batches."""
+    """For networks of which an epoch takes minutes to an hour: large batches of small images at first.
+
+    They have 16 pixels, 24 from the share `larger` of the epochs on, and 32 from `largest` on.
+    """
     return Recipe(
         "fast",
         "sgd",

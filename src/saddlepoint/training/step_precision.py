@@ -25,13 +25,8 @@ def check_training_precision(precision: object) -> None:
     check_precision(precision, 1)
     if precision.endswith("+channels_last"):
         raise ValueError(
-            f"`precision` must be float32, bfloat16 or auto in training, which moves parameters in the layout "
-            f"that they have, got {precision!r}; write model.to(memory_format=torch.channels_last)."
-        )
-    if precision == "float16":
-        raise ValueError(
-            "`precision` must be float32, bfloat16 or auto in training, got 'float16', in which small "
-            "gradients vanish unless losses are scaled; take bfloat16."
+            f"`precision` must be float32, bfloat16, float16 or auto in training, which moves parameters in "
+            f"the layout that they have, got {precision!r}; write model.to(memory_format=torch.channels_last)."
         )
 
 

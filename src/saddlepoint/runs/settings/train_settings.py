@@ -125,11 +125,11 @@ class TrainSettings(Settings):
         default=False,
         description="Train on images as they are, where the recipe would mirror and shift them.",
     )
-    precision: Literal["float32", "bfloat16", "auto"] = Field(
+    precision: Literal["float32", "bfloat16", "float16", "auto"] = Field(
         default="float32",
-        description="What the network computes in while it is trained: float32, bfloat16, or auto, which "
-        "measures what is faster; gradients would vanish in float16. Its parameters, and what is measured of "
-        "it, are in float32.",
+        description="What the network computes in while it is trained: float32, bfloat16, float16, where "
+        "gradients are scaled so that they do not vanish, or auto, which measures whether bfloat16 is faster. "
+        "Its parameters, and what is measured of it, are in float32.",
     )
 
     test_images: int = Field(
