@@ -140,8 +140,9 @@ class TestSubcommands:
         words = ("--models", "A", "--limit", 2, "--evaluations", 4, "--out", "o", "--quiet")
         assert inside("attack", "ensemble", *words) == 0
         page = (tmp_path / "o" / "report.html").read_text()
-        for name in ("steps", "restarts"):
-            assert f'<th scope="row">{name}</th><td>follows from evaluations</td>' in page
+        for name, taken in (("steps", 3), ("restarts", 1)):
+            told = f"{taken}, follows from evaluations"
+            assert f'<th scope="row">{name}</th><td>{told}</td>' in page
         assert '<th scope="row">evaluations</th><td>4</td>' in page
 
     def test_universal(self, tmp_path):

@@ -145,15 +145,27 @@ def solver_of(settings: AttackSettings, seen: Look, problem: AbstractProblem) ->
         options |= {name: getattr(settings, name) for name in own}
         if settings.gradient is not None:
             options["gradient"] = gradient(settings.gradient)
-        if (most := settings.evaluations) is not None:
-            length = restart_length(problem)
-            steps, restarts = divided(
-                most, problem.samples, length=length, confirmed=precisions.low
-            )
-            options |= {"steps": steps, "restarts": restarts, "evaluations": most}
+        options |= {**taken_of(settings, problem), "evaluations": settings.evaluations}
     ball = ball_of(settings)
     options["targeted"] = settings.targeted is not None
     return lambda part, rule, callback: solve(part, ball, rule=rule, callback=callback, **options)
+
+
+def taken_of(settings: AttackSettings, problem: AbstractProblem) -> dict[str, int]:
+    """Steps and restarts of an attack where they follow from its evaluations; nothing where they are given.
+
+    Example:
+        >>> from saddlepoint.runs.settings import EnsembleSettings
+        >>> problem = Ensemble([torch.nn.Flatten().eval()] * 2, torch.rand(3, 4), torch.zeros(3).long())
+        >>> taken_of(EnsembleSettings(models=["A", "B"], eps=0.2, evaluations=100), problem)
+        {'steps': 49, 'restarts': 2}
+    """
+    if settings.evaluations is None:
+        return {}
+    low = choose_precisions(problem, for_models(settings.precision)).low
+    length = restart_length(problem)
+    steps, restarts = divided(settings.evaluations, problem.samples, length=length, confirmed=low)
+    return {"steps": steps, "restarts": restarts}
 
 
 def rules_of(
@@ -255,8 +267,9 @@ def record_of(
     hashes = replace(hashes, victims={n: hash_model(m) or "" for n, m in (victims or {}).items()})
     check_strangers(models, victims or {})
     kind = settings.kind if isinstance(settings, AttackSettings) else EVALUATE
-    classes, rows = images.classes, len(problem)
-    return begun(kind, command, values, hashes, domains=problem.names, rows=rows, classes=classes)
+    about: Any = {"domains": problem.names, "rows": len(problem), "classes": images.classes}
+    taken = taken_of(settings, problem) if isinstance(settings, AttackSettings) else {}
+    return begun(kind, command, values, hashes, **about).but(taken=taken)
 
 
 def begun(

@@ -287,6 +287,7 @@ def _open(run: Run, folder: Path, resume: bool, overwrite: bool) -> Execution:
         check_foreign(old.drawn, folder)  # only what is complete is drawn
         same = run.but(
             created=old.created,
+            asked={**run.asked, **old.asked},
             done=old.done,
             seconds=old.seconds,
             metrics={**old.metrics, **run.metrics},

@@ -78,6 +78,7 @@ _DRAWN: dict[str, tuple[str, ...]] = {
     "measure": (),
 }
 
+_LATER = ("asked", "taken")  # only where there is something to say, and in no older record
 _EVENTS = "events.out.tfevents."  # how TensorBoard calls its files
 _Count = Annotated[int, Field(ge=0)]
 # A folder whose record cannot be read is not overwritten: nobody knows which files in it are ours.
@@ -149,6 +150,8 @@ class Run:
         kind: "ensemble", "universal", "transform" or "patch" for attacks, "evaluate", "train", "measure".
         command: The line that repeats the run.
         settings: All settings, defaults included; brought to what JSON can say, as they are read back.
+        asked: Settings as they were given, where they have become others, such as precision "auto".
+        taken: Settings that follow from others, such as steps from evaluations, as the attack took them.
         seed: Of everything random.
         domains: Names, in the order of every axis K: models, images, views or threats.
         classes: Names of the classes.
@@ -187,10 +190,13 @@ class Run:
     metrics: Mapping[str, Any] = field(default_factory=dict)
     warnings: tuple[str, ...] = ()
     digests: Mapping[str, str] = field(default_factory=dict)
+    asked: Mapping[str, Any] = field(default_factory=dict)
+    taken: Mapping[str, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        plain = json.loads(json.dumps(self.settings, default=str))
-        object.__setattr__(self, "settings", plain)
+        for name in ("settings", "asked"):
+            plain = json.loads(json.dumps(getattr(self, name), default=str))
+            object.__setattr__(self, name, plain)
 
     @property
     def files(self) -> tuple[str, ...]:
@@ -236,7 +242,7 @@ class Run:
 
     def to_json(self) -> str:
         """Indented JSON with a final newline; the last entry is the digest of the others."""
-        plain = asdict(self)
+        plain = {key: value for key, value in asdict(self).items() if value or key not in _LATER}
         plain["digest"] = _digest(plain)
         return json.dumps(plain, indent=2, ensure_ascii=False) + "\n"
 
@@ -262,7 +268,7 @@ class Run:
                 f"`{RECORD}` must be as it was written, got other content: it is damaged or was edited; "
                 f"{_AGAIN}."
             )
-        missing = [item.name for item in fields(Run) if item.name not in raw]
+        missing = [item.name for item in fields(Run) if item.name not in {*raw, *_LATER}]
         if missing:
             raise ValueError(f"`{RECORD}` must hold a run, got no `{missing[0]}`; {_AGAIN}.")
         return read_plain(Run, raw, f"`{RECORD}` must hold a run")

@@ -149,7 +149,7 @@ def carried_out(
         RunInterrupted: The work was stopped; everything finished is on disk. Before the folder is open there is
             nothing to continue, and Ctrl-C is what it is elsewhere.
     """
-    watch = watch or _Nobody()
+    watch, given = watch or _Nobody(), task.settings.model_dump()
     with watch.at("load") as progress:
         images = task.load(progress)
     with watch.at("assemble"):
@@ -159,6 +159,9 @@ def carried_out(
         task.look()
     with watch.at("record"):
         run = task.record()
+        become = task.settings.model_dump()
+        other = {name: value for name, value in given.items() if become[name] != value}
+        run = run.but(asked={name: value for name, value in other.items() if value is not None})
     with watch.at("examine"):
         run = task.examined(run)
     how = {"resume": resume, "overwrite": overwrite}
