@@ -146,22 +146,43 @@ def test_the_median_radius_is_in_the_unit_of_the_threat(tmp_path):
 
 
 class TestTies:
-    """Nothing is called the hardest that is even with another."""
+    """Nothing is called the hardest, or to break most, that intervals do not set apart from all others."""
 
     def test_threats(self, tmp_path):
         evaluation = make_evaluation(tmp_path / "run", rows=6, domains=2)
         metrics = runs.EvaluationMetrics.of(evaluation)
         even = replace(metrics, robust=dict.fromkeys(metrics.robust, 50.0))
         assert "breaks most" not in " ".join(evaluation_headline(evaluation, even))
+        ends = {"linf": (40.0, 60.0), "l2": (15.0, 35.0)}
         apart = replace(metrics, robust={"linf": 50.0, "l2": 25.0})
+        apart = replace(apart, intervals=replace(apart.intervals, robust=ends))
         told = " ".join(evaluation_headline(evaluation, apart))
         assert f"The one that breaks most is {ball_text('l2', 0.2)}." in told
+        bound = replace(
+            apart, at_most=("robust.linf",)
+        )  # an attack that failed might have broken all
+        wider = {"linf": (30.0, 60.0), "l2": (15.0, 35.0)}
+        close = replace(apart, intervals=replace(apart.intervals, robust=wider))
+        none = (
+            f"None of the threats {ball_text('l2', 0.2)} (25.0 %) and {ball_text('linf', 0.05)} (50.0 %) is "
+            f"called the one that breaks most by what it leaves right of {metrics.rows} images: the 95 % "
+            "intervals overlap."
+        )
+        for each in (bound, close):
+            said = " ".join(evaluation_headline(evaluation, each))
+            assert none in said
+            assert "The one that breaks most" not in said
         assert f"for this share of images: {ball_text('linf', 0.05)}: " in told
 
     def test_views(self):
         view = ViewSuccess(success=10.0, interval=(1.0, 20.0), plain=0.0, models={})
         counts = {"images": 5, "right": 4, "trials": 4, "mean": 10.0, "best_patch": 0, "maps": ()}
         worst = {"worst": 10.0, "worst_interval": (1.0, 20.0), "worst_view": "a"}
-        for success, expected in ((10.0, ["a", "b"]), (30.0, ["a"])):
-            views = {"a": view, "b": replace(view, success=success)}
+        others = (
+            (10.0, (1.0, 20.0), []),
+            (30.0, (10.0, 50.0), ["a", "b"]),
+            (30.0, (21.0, 50.0), ["a"]),
+        )
+        for success, interval, expected in others:
+            views = {"a": view, "b": replace(view, success=success, interval=interval)}
             assert hardest_views(HeldOut(**counts, **worst, views=views)) == expected

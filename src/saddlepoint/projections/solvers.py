@@ -15,9 +15,8 @@ __all__ = ["onto_ball", "onto_l0", "onto_simplex"]
 # With `brief` it is not asked at all, see `onto_ball`.
 _PASSES = {"cpu": 1}
 _MOST_PASSES = 12  # nearly always enough: eight are usual
-_BRIEF = (
-    16  # where nobody asks; steps of attacks and training on MNIST took eleven at most, in float32
-)
+# Where nobody asks; steps of attacks and training on MNIST took eleven at most, in float32.
+_BRIEF = 16
 
 
 def _passes(most: int, v: Tensor, brief: bool) -> tuple[int, bool]:

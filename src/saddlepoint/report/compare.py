@@ -197,7 +197,7 @@ def score_name(entry: Entry, *, transfer: bool = False) -> str:
     if transfer:
         return "transfer"
     if isinstance(entry.metrics, AttackMetrics):
-        return "success" if entry.metrics.held_out is None else "success, hardest view"
+        return "success" if entry.metrics.held_out is None else "success, lowest view"
     if isinstance(entry.metrics, TrainingMetrics) and not entry.metrics.robust_accuracy:
         return "accuracy"
     return "union"

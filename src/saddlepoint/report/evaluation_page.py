@@ -10,9 +10,10 @@ import torch
 from markupsafe import Markup
 from torch import Tensor
 
-from saddlepoint.display import distance_text, hardest
+from saddlepoint.display import distance_text
 from saddlepoint.doctor import worst
 from saddlepoint.report import charts, sentences
+from saddlepoint.report.foremost import foremost, overlapping
 from saddlepoint.report.pictures import picture, sign_picture
 from saddlepoint.report.template import render_template
 from saddlepoint.runs import Accuracies, DomainMetrics, EvaluationMetrics, Run, settings_of
@@ -121,12 +122,7 @@ def evaluation_headline(run: Run, metrics: EvaluationMetrics) -> list[str]:
             f"{_ball(name, metrics.radii[name])}: {accuracy_text(metrics, 'robust', name)} %"
             for name in metrics.robust
         )
-        index = hardest([-value for value in metrics.robust.values()])
-        told = f"Threat by threat it is {shares}."
-        if index is not None:  # on a tie none is
-            name = list(metrics.robust)[index]
-            told += f" The one that breaks most is {_ball(name, metrics.radii[name])}."
-        lines.append(told)
+        lines.append(" ".join([f"Threat by threat it is {shares}.", *_breaks_most(metrics)]))
     if metrics.joint:
         shares = ", ".join(
             f"{_ball(name, metrics.radii[name])}: "
@@ -137,6 +133,25 @@ def evaluation_headline(run: Run, metrics: EvaluationMetrics) -> list[str]:
             f"One perturbation that fools {_all(run)} at once was found for this share of images: {shares}."
         )
     return lines
+
+
+def _breaks_most(metrics: EvaluationMetrics) -> list[str]:
+    """Which threat leaves the fewest images right, or why none is called so; nothing where all are even."""
+    # An upper bound might be lower: what it breaks may be everything.
+    ends = {
+        name: (100 - high, 100.0 if _bound(metrics, "robust", name) else 100 - low)
+        for name, (low, high) in metrics.intervals.robust.items()
+    }
+    names = foremost(ends, {name: 100 - share for name, share in metrics.robust.items()})
+    balls = [_ball(name, metrics.radii[name]) for name in names]
+    if len(names) > 1:
+        told = [
+            f"{ball} ({metrics.robust[name]:.1f} %)"
+            for name, ball in zip(names, balls, strict=True)
+        ]
+        on = f"by what it leaves right of {metrics.rows} images"
+        return [overlapping("threats ", told, "the one that breaks most", on)]
+    return [f"The one that breaks most is {ball}." for ball in balls]
 
 
 def untouched(metrics: EvaluationMetrics) -> bool:

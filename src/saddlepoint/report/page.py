@@ -11,6 +11,7 @@ from torch import Tensor
 
 from saddlepoint.report import charts, sentences, weight_charts
 from saddlepoint.report.evaluation_page import render_evaluation
+from saddlepoint.report.foremost import hard_domains
 from saddlepoint.report.gallery import picture_row, scales
 from saddlepoint.report.patch_page import patch_files, render_patch
 from saddlepoint.report.tables import evaluation_table, table_files
@@ -94,13 +95,14 @@ def render(run: Run, tensors: Mapping[str, Tensor], *, max_bytes: int = MAX_BYTE
     # Pictures of hard and easy images of groups have a share of their own.
     share = max_bytes // 4 if run.kind == "universal" else 0
     rows = _rows(run, tensors, max_bytes - share)
+    hard = hard_domains(run, metrics)
     return render_template(
         "report.html",
         run=run,
         metrics=metrics,
         nouns=nouns,
         spent=sentences.spent_noun(run),
-        lines=sentences.headline(run, metrics),
+        lines=sentences.headline(run, metrics, hard),
         transfer=transfer_part(run, metrics),
         figure=sentences.figure(run, metrics),
         title=f"{nouns.title} on {settings.data}",
@@ -108,7 +110,7 @@ def render(run: Run, tensors: Mapping[str, Tensor], *, max_bytes: int = MAX_BYTE
         rule=sentences.method_name(settings),
         weighted=weighted(settings.gradient),
         baseline=rule_name(settings.baseline),
-        hardest=sentences.hardest_name(run, metrics),
+        hardest=hard[0] if len(hard) == 1 < len(run.domains) else None,
         target=sentences.target_text(run),
         bars=_bars(run, metrics),
         table=_table(run, metrics),

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from saddlepoint.report import sentences
+from saddlepoint.report.foremost import foremost, overlapping
 from saddlepoint.report.pictures import data_uri, encode_png, picture
 from saddlepoint.report.template import render_template
 from saddlepoint.report.weight_charts import weights_moved
@@ -86,29 +87,38 @@ def patch_headline(run: Run, metrics: AttackMetrics) -> list[str]:
     target = settings.targeted
     goal = f"makes {who} answer its target ({target})" if target else f"fools {who}"
     looks = f", on average over {len(held_out.views)} views" if len(held_out.views) > 1 else ""
-    tied = hardest_views(held_out)
+    hard = hardest_views(held_out)
+    tied = [name for name, view in held_out.views.items() if view.success == held_out.worst]
     plain = max(held_out.views[name].plain for name in tied)
-    where = f"view is {tied[0]}:" if len(tied) == 1 else f"views are {' and '.join(tied)}:"
+    where = f"Success is lowest in {' and '.join(tied)}:"
+    if len(hard) == 1 < len(held_out.views):
+        where = f"The hardest view is {hard[0]}:"
     lines = [
         f"On {held_out.right} held-out images that {who} had right, through looks that no patch was made with, "
         f"the patch {goal} in {held_out.mean:.1f} % of {held_out.trials} trials{looks} ({patches}).",
-        f"The hardest {where} {held_out.worst:.1f} %, with 95 % confidence between {low:.1f} and {high:.1f} %. "
+        f"{where} {held_out.worst:.1f} %, with 95 % confidence between {low:.1f} and {high:.1f} %. "
         f"A plain grey patch does the same there in {'' if len(tied) == 1 else 'at most '}{plain:.1f} %.",
     ]
+    if len(hard) > 1:
+        told = [f"{name} ({held_out.views[name].success:.1f} %)" for name in hard]
+        on = f"by the success of the patch in {held_out.trials} trials"
+        lines.append(overlapping("views ", told, "the hardest", on))
     if metrics.baseline is not None:
         other = _held_out(metrics.baseline)
         name = rule_name(settings.baseline)
         low, high = other.worst_interval
         lines.append(
-            f"With {name} weights it is {other.worst:.1f} % ({low:.1f} to {high:.1f}) in the hardest view, and "
-            f"{other.mean:.1f} % on average."
+            f"With {name} weights it is {other.worst:.1f} % ({low:.1f} to {high:.1f}) in the view where it is "
+            f"lowest, and {other.mean:.1f} % on average."
         )
     return lines
 
 
 def hardest_views(held_out: HeldOut) -> list[str]:
-    """The views in which success is lowest: one, or several that are even."""
-    return [name for name, view in held_out.views.items() if view.success == held_out.worst]
+    """Views that may be the one in which success is lowest, lowest first; none where all are even."""
+    views = held_out.views
+    ends = {name: (100 - view.interval[1], 100 - view.interval[0]) for name, view in views.items()}
+    return foremost(ends, {name: 100 - view.success for name, view in views.items()})
 
 
 def view_table(run: Run, metrics: AttackMetrics) -> tuple[list[str], list[list[str]]]:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import final
 
 from saddlepoint.display import attack_text, radius_text
-from saddlepoint.evaluation import wilson
+from saddlepoint.report.foremost import hard_domains, overlapping
 from saddlepoint.runs import AttackMetrics, Run, TrainingMetrics, settings_of
 from saddlepoint.runs.attack_words import weighted
 from saddlepoint.runs.metrics import Share
@@ -23,7 +23,6 @@ __all__ = [
     "class_name",
     "effort_text",
     "figure",
-    "hardest_name",
     "headline",
     "method_name",
     "method_text",
@@ -130,29 +129,6 @@ def target_text(run: Run) -> str:
     )
 
 
-def hardest_name(run: Run, metrics: AttackMetrics) -> str | None:
-    """The domain with the highest remaining accuracy, or that answers the class to reach least often.
-
-    None where there is one alone, and where it could be another: intervals of 95 % overlap.
-    """
-    names = _hard(run, metrics)
-    return names[0] if len(names) == 1 and len(run.domains) > 1 else None
-
-
-def _hard(run: Run, metrics: AttackMetrics) -> list[str]:
-    """Domains that may be the one that resists most, by how much they do; none where all are even."""
-    kept = metrics.accuracy
-    if metrics.reached:
-        kept = {name: 100 - share for name, share in metrics.reached.items()}
-    # The place of an image in its group means nothing.
-    if run.kind == "universal" or len(set(kept.values())) == 1 < len(kept):
-        return []
-    rows = metrics.rows
-    ends = {name: wilson(round(share * rows / 100), rows) for name, share in kept.items()}
-    names = sorted(kept, key=lambda name: -kept[name])
-    return [name for name in names if ends[name][1] >= ends[names[0]][0]]
-
-
 def figure(run: Run, metrics: AttackMetrics) -> str:
     """What the number at the head of a report is a share of, and what it says."""
     nouns, several = NOUNS[run.kind], len(run.domains) > 1
@@ -176,13 +152,15 @@ def figure(run: Run, metrics: AttackMetrics) -> str:
     )
 
 
-def headline(run: Run, metrics: AttackMetrics) -> list[str]:
+def headline(run: Run, metrics: AttackMetrics, hard: Sequence[str] | None = None) -> list[str]:
     """The outcome in a few sentences, the most important one first.
 
     Args:
         run: The record.
         metrics: Its results.
+        hard: Its `hard_domains`, for who has asked already.
     """
+    hard = hard_domains(run, metrics) if hard is None else hard
     nouns, settings = NOUNS[run.kind], settings_of(run, AttackSettings)
     every = f"counted over every {nouns.row}, as the paper does, the success rate is {metrics.asr_all:.1f} %."
     if metrics.rate is None:
@@ -210,8 +188,9 @@ def headline(run: Run, metrics: AttackMetrics) -> list[str]:
         )
     if metrics.baseline is not None and metrics.baseline.rate is not None:
         lines.append(_against(run, share, metrics.baseline.rate[0], metrics.lift_among_correct))
-    name, domains = hardest_name(run, metrics), len(run.domains)
-    if name is not None:
+    domains = len(run.domains)
+    if len(hard) == 1 < domains:
+        (name,) = hard
         weight = metrics.weights[name]
         does = f"still classifies {metrics.accuracy[name]:.1f} % correctly under attack"
         if metrics.reached:
@@ -220,8 +199,8 @@ def headline(run: Run, metrics: AttackMetrics) -> list[str]:
         lines.append(
             f"The hardest {nouns.domain} is {name}: it {does}{held if weighted(settings.gradient) else ''}."
         )
-    elif len(alike := _hard(run, metrics)) > 1:
-        lines.append(_not_told_apart(nouns, metrics, alike))
+    elif len(hard) > 1:
+        lines.append(_not_told_apart(nouns, metrics, hard))
         if weighted(settings.gradient) and not settings.rule.startswith(("average", "fixed")):
             name = max(metrics.weights, key=lambda each: metrics.weights[each])
             lines.append(
@@ -231,14 +210,12 @@ def headline(run: Run, metrics: AttackMetrics) -> list[str]:
     return lines
 
 
-def _not_told_apart(nouns: Nouns, metrics: AttackMetrics, names: list[str]) -> str:
+def _not_told_apart(nouns: Nouns, metrics: AttackMetrics, names: Sequence[str]) -> str:
     shares = metrics.reached or metrics.accuracy
-    *most, last = (f"{name} ({shares[name]:.1f} %)" for name in names)
     what = "answers of the class to reach" if metrics.reached else "accuracy under attack"
-    return (
-        f"None of the {nouns.domains} {', '.join(most)} and {last} is called the hardest by its {what} on "
-        f"{_count(metrics.rows, nouns)}: the 95 % intervals overlap."
-    )
+    told = [f"{name} ({shares[name]:.1f} %)" for name in names]
+    on = f"by its {what} on {_count(metrics.rows, nouns)}"
+    return overlapping(f"{nouns.domains} ", told, "the hardest", on)
 
 
 def transfer_lines(run: Run, metrics: AttackMetrics) -> list[str]:
