@@ -11,6 +11,8 @@ from typing import Any
 
 from saddlepoint.runs.ranking import mcnemar
 
+from .ceiling_left import section
+
 _INTRODUCTION = """# `attack` beside its own ceiling
 
 Written by `python -m benchmarks.ceiling` from `docs/results/{store}`; edit neither by hand. ASR_all in per
@@ -197,6 +199,8 @@ def render(
     tried = content["ideas"]
     lines += [_IDEAS.format(ideas=ideas.name), _line(["Idea", *_HEADS[3]])]
     lines += ["|:---|:---|---:|---:|:---|---:|---:|---:|", *map(_idea, tried), ""]
+    if left := content.get("left"):
+        lines += section(left, ideas.name)
     return "\n".join(lines)
 
 

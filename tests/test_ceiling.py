@@ -11,6 +11,7 @@ import pytest
 import torch
 from benchmarks import __main__ as command
 from benchmarks import ceiling, one_domain
+from benchmarks.ceiling_left import section
 from benchmarks.ceiling_page import (
     Made,
     Outcome,
@@ -251,3 +252,35 @@ def test_why_an_idea_was_kept_follows_from_its_counts() -> None:
     assert "On the other problems, 1 of 2, it fools neither more nor fewer rows" in said
     assert _why([chance]) == []
     assert _why([clear, one | {"won": 0, "lost": 8}]) == []
+
+
+def test_rows_that_the_default_leaves_are_compared_with_it_one_by_one(tmp_path: Path) -> None:
+    way = {"way": "other", "evaluations": 50.5, "fooled": "100", "worst": [-0.25, 1.0, 2.5]}
+    left: dict[str, Any] = {"problem": "toy", "rows": 9, "first": 10, "last": 99, "fooled": 6}
+    left |= {"evaluations": 39.5, "day": "2026-01-01", "code": "c0de", "precision": "bfloat16"}
+    left |= {"worst": [0.5, 1.0, 2.0], "ways": [way]}
+    said = " ".join("\n".join(section(left, "ideas.json")).split())
+    assert "on 9 groups of images 10 to 99" in said
+    assert "fools 6 (39.5 evaluations). These are the 3 that it leaves." in said
+    assert "ends at 0.50 to 2.00, median 1.00." in said
+    assert "| other | 50.5 | 1 | 1 | 1 | -0.08 |" in said
+    ideas = tmp_path / "ideas.json"
+    ideas.write_text(json.dumps({"ideas": [], "left": left}))
+    assert "| other | 50.5 |" in render(
+        {"rules": {}, "budgets": {}}, {"rules": {}, "budgets": {}}, [], "s", ideas
+    )
+    with pytest.raises(ValueError, match="zip"):
+        section(left | {"worst": [0.5, 1.0, 2.0, 3.0]}, "ideas.json")
+
+
+def test_stored_rows_that_the_default_leaves_agree_with_their_counts() -> None:
+    left = json.loads((ROOT / ceiling.IDEAS).read_text(encoding="utf-8"))["left"]
+    assert left["rows"] - left["fooled"] == len(left["worst"])
+    assert 10 * left["rows"] == left["last"] - left["first"] + 1
+    assert left["last"] < ceiling.FIRST["universal"]
+    for way in left["ways"]:
+        assert len(way["fooled"]) == len(way["worst"]) == len(left["worst"])
+        assert all(
+            mark == "0" or worst < 0
+            for mark, worst in zip(way["fooled"], way["worst"], strict=True)
+        )
