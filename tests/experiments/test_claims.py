@@ -124,7 +124,7 @@ def test_what_is_missing_is_said_as_it_is(tmp_path: Path) -> None:
         assert found.why.startswith(f"no summary of {name} is stored")
         assert ("no parameters are shipped of cifar10-f" in found.why) == gone
     shutil.copy(STORE / "eps-mnist-abc.json", tmp_path)
-    assert ensembles.radii(Summaries(tmp_path)).why.startswith("mnist A, B, C; 14 images")
+    assert ensembles.radii(Summaries(tmp_path)).why.startswith("mnist A, B, C; 200 images")
 
 
 def test_a_radius_curve_of_few_images_holds_at_most_in_part(tmp_path: Path) -> None:
