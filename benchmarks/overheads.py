@@ -106,7 +106,9 @@ def _overheads(names: str, x: Tensor, y: Tensor, steps: int, rounds: int) -> Ite
     if names == "a":
         short = ratios(lambda: _written_out(problem, steps), bare, rounds, time.process_time)
         yield unbounded(f"a short loop on {shown} over bare forward + backward", short)
-        least = ratios(lambda: _least(models[0], x, y[rows], steps), bare, rounds, time.process_time)
+        least = ratios(
+            lambda: _least(models[0], x, y[rows], steps), bare, rounds, time.process_time
+        )
         yield unbounded(f"the least loop on {shown} over bare forward + backward", least)
 
 

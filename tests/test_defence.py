@@ -98,6 +98,12 @@ class TestPlan:
         ]
 
 
+def about_of(training: plan.Training) -> dict[str, Any]:
+    """What is kept of a network beside what suites found."""
+    command = training.settings.command()
+    return {"command": command, "sha256": "1", "weights": {}, "accuracy": 90.0, "validation": []}
+
+
 class TestStore:
     def test_of_more_images_the_first_count(self) -> None:
         first, _, _ = TINY.trainings()
@@ -125,8 +131,7 @@ class TestStore:
         one, two = (work.Store(tmp_path / "store.json") for _ in range(2))
         judged = {"images": 1, "clean": "80", "linf": "00"}
         for store, training in zip((one, two), TINY.trainings(), strict=False):
-            about = {"command": training.settings.command(), "sha256": "1", "weights": {}}
-            store.keep(training, about, "quick", judged)
+            store.keep(training, about_of(training), "quick", judged)
         assert set(two.networks) == {t.key for t in list(TINY.trainings())[:2]}
         assert work.Store(tmp_path / "store.json").content == two.content
         assert [path.name for path in tmp_path.iterdir()] == ["store.json"]
@@ -136,7 +141,7 @@ class TestStore:
     ) -> None:
         store = work.Store(tmp_path / "store.json")
         training = next(TINY.trainings())
-        about = {"command": training.settings.command(), "sha256": "1", "weights": {}}
+        about = about_of(training)
         judged = {"images": 1, "clean": "80", "linf": "00"}
         store.keep(training, about, "quick", judged)
         store.keep(training, about, "autoattack", judged)

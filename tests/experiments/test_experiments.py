@@ -315,8 +315,12 @@ def experiment_has_paper(experiment: Experiment) -> bool:
 def test_missing_networks_are_named_with_what_to_do(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("saddlepoint.models.loading.packed_files", dict)  # as in an installed package
-    with pytest.raises(ValueError, match="no parameters for cifar10-e, cifar10-f, cifar10-h") as error:
+    monkeypatch.setattr(
+        "saddlepoint.models.loading.packed_files", dict
+    )  # as in an installed package
+    with pytest.raises(
+        ValueError, match="no parameters for cifar10-e, cifar10-f, cifar10-h"
+    ) as error:
         experiments.reproduce(EXPERIMENTS["ensemble-cifar10-deep"], tmp_path)
     assert "saddlepoint train --data cifar10 --model E" in str(error.value)
     assert not list(tmp_path.iterdir())
