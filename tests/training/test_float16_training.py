@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -138,6 +139,44 @@ def test_other_parameters_get_their_gradient_added() -> None:
         assert not torch.equal(first.weight.grad, torch.full_like(first.weight, 1e3))
         found.append(_gradients(model))
     _assert_near(found[1], found[0], 0.01)
+
+
+class _Accumulating(torch.optim.SGD):
+    """Moves in every second step, on the gradients of both."""
+
+    count = 0
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        if self.count % 2 == 0:
+            super().zero_grad(set_to_none)
+
+    def step(self, closure: Any = None) -> Any:
+        self.count += 1
+        return super().step(closure) if self.count % 2 == 0 else None
+
+
+@pytest.mark.parametrize("factor", [1.0, 1e4])
+def test_gradients_of_every_leaf_are_those_of_float32(factor: float) -> None:
+    """Of what the loss alone has, of parameters that an optimiser has twice, and of one that accumulates."""
+    x, y = _images({})
+    found = []
+    for precision in ("float32", "float16"):
+        model = _Network(factor=factor).train()
+        heat = torch.tensor(1.3, requires_grad=True)
+        heat.grad = torch.tensor(0.1)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # torch says so
+            optimizer = _Accumulating([*model.parameters(), *model.layers[3].parameters()], 0.0)
+
+        def loss(logits: Tensor, labels: Tensor, heat: Tensor = heat) -> Tensor:
+            return nn.functional.cross_entropy(logits * heat, labels, reduction="none")
+
+        for n, part in enumerate((slice(0, 5), slice(5, 13))):
+            options: Any = {"iteration": n, "steps": 1, "loss": loss, "precision": precision}
+            sp.ampgd_step(model, optimizer, x[part], y[part], TINY, **options)
+        assert heat.grad is not None
+        found.append([heat.grad, *_gradients(model)])
+    _assert_near(found[1], found[0], 0.02)
 
 
 class _Loud(_Network):

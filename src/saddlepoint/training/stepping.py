@@ -4,7 +4,7 @@ float16 holds 6e-8 to 65504. Gradients go through a model that computes in it ti
 taken out before the optimiser sees them, exactly: what it gets is the gradient of the loss, in the dtype of the
 parameters. The power is chosen anew in every step, from the gradient of the logits, which is there in float32,
 and lowered until the gradients of the parameters are finite, each time by another backward pass through the
-same graph.
+same graph. Hooks of the user on parameters and modules see gradients times that power, in every pass.
 
 This is not `torch.amp.GradScaler`, which finds its scale over many steps, skips those in which it is too large,
 and carries it along: here nothing is remembered, so that a checkpoint has nothing more to hold, a step by
@@ -15,6 +15,7 @@ which.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -101,13 +102,13 @@ def _backward_scaled(
 ) -> bool:
     """Add the gradients of a loss, (), that went through a model in float16; whether they are finite.
 
-    As `loss.backward()`, for the parameters of the optimiser, whose gradients are none before, and for others
-    of the model, which keep what they had and get the gradient added if it is finite.
+    As `loss.backward()`, for the parameters of the optimiser and of the model, and for what the loss has of its
+    own: they keep the gradient that they had, and get theirs added if all are finite.
     """
-    ours = {id(each) for each in moved}
-    others = [each for each in model.parameters() if id(each) not in ours]
-    before = [each.grad for each in others]
-    every = [*moved, *others]
+    every = list(
+        {id(each): each for each in (*moved, *model.parameters(), *_leaves(loss))}.values()
+    )
+    before = [each.grad for each in every]
     scale, finite = _scale(loss, model, logits), False
     for number in range(_PASSES):
         reached = [each for each in every if each.grad is not None] if number else []
@@ -120,15 +121,31 @@ def _backward_scaled(
         if finite:
             break
         scale = scale * _LOWER
-    for each in every:
-        if each.grad is not None:
-            each.grad /= scale.to(each.grad.device)
-    for each, kept in zip(others, before, strict=True):
+    for each, kept in zip(every, before, strict=True):
+        if not finite or each.grad is None:
+            each.grad = kept
+            continue
+        each.grad /= scale.to(each.grad.device)
         if kept is not None:
-            each.grad = kept if each.grad is None or not finite else kept + each.grad
-        elif not finite:
-            each.grad = None
+            each.grad = kept + each.grad
     return finite
+
+
+def _leaves(loss: Tensor) -> list[Tensor]:
+    """What `loss.backward()` would give a gradient, some of it more than once."""
+    seen: set[Any] = set()
+    todo: list[Any] = [loss.grad_fn]
+    found: list[Tensor] = []
+    while todo:
+        node = todo.pop()
+        if node is None or node in seen:
+            continue
+        seen.add(node)
+        leaf = getattr(node, "variable", None)
+        if isinstance(leaf, Tensor) and leaf.is_leaf:
+            found.append(leaf)
+        todo += [following for following, _ in node.next_functions]
+    return found
 
 
 def _scale(loss: Tensor, model: nn.Module, logits: Tensor) -> Tensor:
