@@ -310,3 +310,17 @@ def test_the_scale_is_exact() -> None:
             loss.backward()
         found.append(dict(enumerate(_gradients(model))))
     assert_equal_bits(*[{str(key): value for key, value in each.items()} for each in found])
+
+
+@pytest.mark.parametrize("register", ["register_hook", "register_post_accumulate_grad_hook"])
+def test_hooks_that_would_see_scaled_gradients_are_refused(register: str) -> None:
+    model = _Network()
+    handle = getattr(model.layers[1].weight, register)(lambda _: None)
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    before = bits(model)
+    x, y = torch.rand(4, 1, 4, 4), torch.tensor([0, 1, 2, 0])
+    with pytest.raises(ValueError, match="hooks on 1 of 4 parameters"):
+        clean_step(model, optimizer, x, y, precision="float16")
+    assert_equal_bits(before, bits(model))
+    handle.remove()
+    clean_step(model, optimizer, x, y, precision="float16")

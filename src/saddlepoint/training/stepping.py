@@ -4,7 +4,7 @@ float16 holds 6e-8 to 65504. Gradients go through a model that computes in it ti
 taken out before the optimiser sees them, exactly: what it gets is the gradient of the loss, in the dtype of the
 parameters. The power is chosen anew in every step, from the gradient of the logits, which is there in float32,
 and lowered until the gradients of the parameters are finite, each time by another backward pass through the
-same graph. Hooks of the user on parameters and modules see gradients times that power, in every pass.
+same graph. Hooks on parameters are refused; those on modules see gradients times that power, in every pass.
 
 This is not `torch.amp.GradScaler`, which finds its scale over many steps, skips those in which it is too large,
 and carries it along: here nothing is remembered, so that a checkpoint has nothing more to hold, a step by
@@ -108,6 +108,7 @@ def _backward_scaled(
     every = list(
         {id(each): each for each in (*moved, *model.parameters(), *_leaves(loss))}.values()
     )
+    _refuse_hooks(every)
     before = [each.grad for each in every]
     scale, finite = _scale(loss, model, logits), False
     for number in range(_PASSES):
@@ -129,6 +130,17 @@ def _backward_scaled(
         if kept is not None:
             each.grad = kept + each.grad
     return finite
+
+
+def _refuse_hooks(parameters: Sequence[Tensor]) -> None:
+    """Refuse hooks on gradients: what they clip, note or step on would be gradients times the power of two."""
+    names = ("_backward_hooks", "_post_accumulate_grad_hooks")
+    hooked = sum(any(getattr(each, name, None) for name in names) for each in parameters)
+    if hooked:
+        raise ValueError(
+            "`precision` must be float32 or bfloat16 where parameters have hooks on their gradients, which would "
+            f"see them times a power of two in float16, got hooks on {hooked} of {len(parameters)} parameters."
+        )
 
 
 def _leaves(loss: Tensor) -> list[Tensor]:
