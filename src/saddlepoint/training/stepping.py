@@ -138,7 +138,7 @@ def _refuse_hooks(parameters: Sequence[Tensor]) -> None:
     hooked = sum(any(getattr(each, name, None) for name in names) for each in parameters)
     if hooked:
         raise ValueError(
-            "`precision` must be float32 or bfloat16 where parameters have hooks on their gradients, which would "
+            "`precision` must be float32 or bfloat16 where parameters have hooks on gradients, which would "
             f"see them times a power of two in float16, got hooks on {hooked} of {len(parameters)} parameters."
         )
 
