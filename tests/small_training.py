@@ -2,10 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 
-__all__ = ["assert_equal_bits", "bits", "network"]
+import saddlepoint as sp
+from saddlepoint.training import avg_step, clean_step, max_step, msd_step
+
+__all__ = ["STEPS", "assert_equal_bits", "bits", "network"]
+
+
+def _clean(
+    model: nn.Module, optimizer: Any, x: Tensor, y: Tensor, _: object, **options: Any
+) -> Any:
+    options.pop("iteration"), options.pop("steps")
+    return clean_step(model, optimizer, x, y, **options)
+
+
+STEPS: list[Callable[..., Any]] = [sp.ampgd_step, avg_step, max_step, msd_step, _clean]
+"""The step of every method, called alike; that of clean images ignores threats and steps."""
 
 
 def network(seed: int = 0, dropout: float = 0.2) -> nn.Sequential:

@@ -18,24 +18,14 @@ import saddlepoint as sp
 from children import Nursery
 from commands import inside
 from saddlepoint import runs, training
-from saddlepoint.training import Batches, Recipe, avg_step, clean_step, max_step, msd_step, stepping
+from saddlepoint.training import Batches, Recipe, avg_step, clean_step, stepping
 from saddlepoint.training.loop import METHODS
-from small_training import assert_equal_bits, bits, network
+from small_training import STEPS, assert_equal_bits, bits, network
 
 THREATS = {"linf": sp.linf(0.1), "l2": sp.l2(0.5)}
 TINY = {
     "linf": sp.linf(1e-4)
 }  # where perturbations are found in float16, too, gradients differ by little else
-
-
-def _clean(
-    model: nn.Module, optimizer: Any, x: Tensor, y: Tensor, _: object, **options: Any
-) -> Any:
-    options.pop("iteration"), options.pop("steps")
-    return clean_step(model, optimizer, x, y, **options)
-
-
-STEPS: list[Callable[..., Any]] = [sp.ampgd_step, avg_step, max_step, msd_step, _clean]
 
 
 class _Network(nn.Module):

@@ -14,27 +14,14 @@ import saddlepoint as sp
 from saddlepoint.solver import lowering
 from saddlepoint.training import (
     Batches,
-    avg_step,
-    clean_step,
-    max_step,
-    msd_step,
     train,
 )
 from saddlepoint.training.checkpoints import read_checkpoint
 from saddlepoint.training.session import CHECKPOINT
+from small_training import STEPS
 from stand_ins import passes_of
 
 THREATS = {"linf": sp.linf(0.1), "l2": sp.l2(0.5)}
-
-
-def _clean(
-    model: nn.Module, optimizer: Any, x: Tensor, y: Tensor, _: object, **options: Any
-) -> Any:
-    options.pop("iteration"), options.pop("steps")
-    return clean_step(model, optimizer, x, y, **options)
-
-
-STEPS: list[Callable[..., Any]] = [sp.ampgd_step, avg_step, max_step, msd_step, _clean]
 
 
 def _network(seed: int = 0) -> nn.Sequential:
