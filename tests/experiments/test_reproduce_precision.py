@@ -94,6 +94,28 @@ def test_a_source_of_which_all_rows_are_lowered_is_named_once(low: Path) -> None
     assert said.startswith(f"Of our rows {name} were attacked")
 
 
+def test_every_way_of_computing_has_its_own_sentence(low: Path) -> None:
+    results = experiments.collect(pair(steps=4), low)
+    one, two = results.attacks
+    last = replace(two, precision="bfloat16+channels_last")
+    said = lowered(replace(results, attacks=(one, last)))
+    assert [each.split(" computing in ")[1].split(";")[0] for each in said] == [
+        "bfloat16",
+        "bfloat16+channels_last",
+    ]
+    assert two.row.strategy.label not in said[0]
+    assert one.row.strategy.label not in said[1]
+
+
+def test_networks_compute_with_channels_last(tmp_path: Path) -> None:
+    setup = replace(LOW, precision="float32+channels_last")
+    experiments.reproduce(pair(steps=4), tmp_path, setup)
+    for row in rows_in(tmp_path):
+        run = Run.read(row)
+        assert run.settings["precision"] == ["float32+channels_last"]
+        assert "--precision float32+channels_last" in run.command
+
+
 def test_measurements_are_in_float32_and_say_so(tmp_path: Path) -> None:
     experiment = experiments.find("convergence")
     one = experiments.settings(experiment, [experiment.measurements[0].label])
@@ -114,6 +136,6 @@ def test_rows_in_another_precision_give_no_lift(low: Path) -> None:
 
 def test_other_words_are_refused() -> None:
     with pytest.raises(
-        ValueError, match="`precision` must be one of float32, bfloat16, got 'auto'"
+        ValueError, match=r"`precision` must be one of float32, bfloat16, .*, got 'auto'"
     ):
         Setup(precision="auto")  # type: ignore[arg-type]

@@ -49,9 +49,12 @@ class Wanted:
     """Folder for the figures. [default: the folder of the results]"""
     parameters: Path | None = None
     """Folder with NAME.safetensors and NAME.json of networks that are not shipped."""
-    precision: Literal["float32", "bfloat16"] = "float32"
+    precision: Literal["float32", "bfloat16", "float32+channels_last", "bfloat16+channels_last"] = (
+        "float32"
+    )
     """What networks compute in while they are attacked; verdicts are in float32. bfloat16 takes about two
-    thirds of the time for networks B and E, where the processor has it."""
+    thirds of the time for networks B and E, where the processor has it; with channels last, another layout of
+    parameters and images, H takes half of that."""
     store: Path | None = None
     """Folder for a summary of the results, NAME.json, from which --summary writes tables."""
     seed: int = 0

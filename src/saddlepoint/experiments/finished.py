@@ -289,17 +289,18 @@ def _fits(measurement: Measurement, found: MeasuredMetrics) -> bool:
 
 
 def lowered(results: Results) -> list[str]:
-    """A sentence on the rows whose attack computed in fewer bits."""
-    low = [item for item in results.attacks if item.precision != "float32"]
-    if not low:
-        return []
-    whole = {item.source for item in low} - {
-        item.source for item in results.attacks if item.precision == "float32"
-    }
+    """A sentence on every way of computing but float32, and the rows that were attacked with it."""
+    ways = dict.fromkeys(item.precision for item in results.attacks)
+    return [_lowered(results, way) for way in ways if way != "float32"]
+
+
+def _lowered(results: Results, precision: str) -> str:
+    low = [item for item in results.attacks if item.precision == precision]
+    others = {item.source for item in results.attacks if item.precision != precision}
     some = (
-        f"all of {item.source.name}"
-        if item.source in whole
-        else f"{item.block.label}, {item.row.strategy.label}, {item.source.name}"
+        f"{item.block.label}, {item.row.strategy.label}, {item.source.name}"
+        if item.source in others
+        else f"all of {item.source.name}"
         for item in low
     )
     every = (
@@ -307,6 +308,4 @@ def lowered(results: Results) -> list[str]:
         if len(low) == len(results.attacks)
         else f"Of our rows {'; '.join(dict.fromkeys(some))}"
     )
-    return [
-        f"{every} were attacked with networks computing in {low[0].precision}; verdicts are in float32."
-    ]
+    return f"{every} were attacked with networks computing in {precision}; verdicts are in float32."

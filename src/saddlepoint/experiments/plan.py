@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal, final
+from typing import Any, Literal, final, get_args
 
 from saddlepoint.runs import rule_words
 from saddlepoint.runs.settings import AttackSettings
@@ -50,10 +50,11 @@ LABELS: tuple[Labels, ...] = ("true", "predicted")
 perturbation, as the authors' code does. Success is counted against the true class in both."""
 
 
-Computing = Literal["float32", "bfloat16"]
-COMPUTING: tuple[Computing, ...] = ("float32", "bfloat16")
-"""What networks compute in while an attack is under way; verdicts are in float32. The networks are those of the
-experiment, so that nothing is measured and a table does not depend on the machine."""
+Computing = Literal["float32", "bfloat16", "float32+channels_last", "bfloat16+channels_last"]
+COMPUTING: tuple[Computing, ...] = get_args(Computing)
+"""What networks compute in while an attack is under way, and in which memory layout; verdicts are in
+float32. The networks are those of the experiment, so that nothing is measured and a table does not depend on the
+machine."""
 
 
 @final

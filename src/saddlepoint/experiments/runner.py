@@ -59,7 +59,7 @@ class Setup:
         limit: Images; None takes what each block says.
         seed: Of groups, random transformations and random starts.
         parameters: Folder with parameters of networks that are not shipped.
-        precision: What networks compute in while rows are attacked, "float32" or "bfloat16"; verdicts and
+        precision: What networks compute in while rows are attacked, one of `COMPUTING`; verdicts and
             measurements are in float32.
         reports: Whether every row gets its HTML page.
         download: Progress of downloads, as in `saddlepoint.data.load`.
