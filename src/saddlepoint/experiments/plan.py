@@ -53,8 +53,8 @@ perturbation, as the authors' code does. Success is counted against the true cla
 Computing = Literal["float32", "bfloat16", "float32+channels_last", "bfloat16+channels_last"]
 COMPUTING: tuple[Computing, ...] = get_args(Computing)
 """What networks compute in while an attack is under way, and in which memory layout; verdicts are in
-float32. The networks are those of the experiment, so that nothing is measured and a table does not depend on the
-machine."""
+float32. The networks are those of the experiment, so that nothing is measured and a table does not depend on
+the machine."""
 
 
 @final
