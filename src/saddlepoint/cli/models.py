@@ -55,7 +55,7 @@ def check(*names: str, limit: int | None = None) -> int:
     print(f"{'name':<15}{'accuracy':>10}{'card':>9}{'FGSM':>10}{'card':>9}")
     wrong = 0
     for name in names or models.shipped():
-        card, model = models.card(name), models.load(name)
+        card, model = models.card(name), models.channels_last(models.load(name))
         with usage(), progress.downloads() as report:
             x, y = images_of_card(card, limit, report)
         accuracy = models.measure(model, x, y, eps=card.fgsm_eps)

@@ -19,7 +19,7 @@ from saddlepoint.experiments.runner import Setup
 __all__ = ["Estimate", "at_most", "estimate", "seconds_per_gradient"]
 
 _SHAPES = {"mnist": (1, 28), "cifar10": (3, 32)}
-_BATCH = {"A": 128, "B": 16, "C": 128, "D": 64}  # enough to time; deep networks take two images
+_BATCH = {"A": 128, "B": 16, "C": 128, "D": 64}  # enough to time; deep networks take eight
 _OVERHEAD = 3.0  # seconds per row for loading, judging and drawing its page
 
 
@@ -99,7 +99,7 @@ def seconds_per_gradient(data: str, letter: str) -> float:
     channels, size = _SHAPES[data]
     with torch.random.fork_rng(devices=[]):
         network = models.channels_last(models.build(letter, channels, size).eval())
-    images = torch.full((_BATCH.get(letter, 2), channels, size, size), 0.5, requires_grad=True)
+    images = torch.full((_BATCH.get(letter, 8), channels, size, size), 0.5, requires_grad=True)
     best = float("inf")
     for _ in range(2):
         began = time.perf_counter()

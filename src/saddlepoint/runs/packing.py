@@ -83,7 +83,7 @@ def pack_network(
             f"`RUN` must be a training on one of {', '.join(data.NAMES)}, which networks are measured "
             f"on by their names, got one on {card.data}; it can be used as it is, --models {old}."
         )
-    network = models.load(old)  # refuses what is damaged
+    network = models.channels_last(models.load(old))  # refuses what is damaged
     x, y = images_of_card(card, limit, progress)
     before = models.measure(network, x, y, eps=card.fgsm_eps)
     packed = pack(load_file(old), bits)
