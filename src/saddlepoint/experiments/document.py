@@ -3,7 +3,8 @@
 A table begins with `<!-- table: NAME -->` and ends with `<!-- end -->`. It has one line per strategy, or is
 that of a measurement; one that begins with `<!-- table: NAME, details -->` has one line per strategy and
 source, with every accuracy, and `<!-- table: NAME, paired -->` what strategies win over the average. The
-table of claims begins with `<!-- claims -->`.
+table of claims begins with `<!-- claims -->`, and that of the rows in which `attack` is below `apgda`, over
+several experiments, with `<!-- behind: NAME, NAME -->`.
 
 Text that was written by hand about tables begins with `<!-- about: NAME, NAME; DIGEST -->`. If the tables are
 no longer those of the digest, a line below it says so, and which digest to write once the text is true again.
@@ -16,6 +17,7 @@ import re
 from dataclasses import replace
 from pathlib import Path
 
+from saddlepoint.experiments.behind import behind_table
 from saddlepoint.experiments.catalogue import find
 from saddlepoint.experiments.claims import claims_table
 from saddlepoint.experiments.finished import Attacked, Results, lowered
@@ -29,6 +31,7 @@ from saddlepoint.runs.settings import UniversalSettings
 __all__ = ["named_tables", "overview", "write_tables"]
 
 _MARKED = re.compile(r"<!-- table: ([\w-]+)(?:, (\w+))? -->\n(.*?)<!-- end -->", re.DOTALL)
+_BEHIND = re.compile(r"<!-- behind: ([\w, -]+) -->\n(.*?)<!-- end -->", re.DOTALL)
 _CLAIMS = re.compile(r"<!-- claims -->\n(.*?)<!-- end -->", re.DOTALL)
 _ABOUT = re.compile(r"<!-- about: ([\w, -]+); (\w+) -->\n(?:> The tables have changed [^\n]*\n\n)?")
 _NO_PAIRS = "The stored runs were made before verdicts were kept, so that there are no paired differences.\n"
@@ -57,6 +60,7 @@ def write_tables(text: str, store: Path) -> str:
         return f"{opening}\n{_table(results, form or 'overview')}{made_by}<!-- end -->"
 
     text = _ABOUT.sub(lambda match: _about(match, store), _MARKED.sub(fill, text))
+    text = _BEHIND.sub(lambda match: _behind(match, store), text)
     return _CLAIMS.sub(
         lambda _: f"<!-- claims -->\n{_plain(claims_table(store))}<!-- end -->", text
     )
@@ -87,6 +91,18 @@ def _about(match: re.Match[str], store: Path) -> str:
         f"{opening}\n> The tables have changed since the following was written; where they differ, "
         f"the tables are right. <!-- now {now} -->\n\n"
     )
+
+
+def _behind(match: re.Match[str], store: Path) -> str:
+    opening = match.group(0).partition("\n")[0]
+    found = [read_summary(find(name), store) for name in match.group(1).split(", ")]
+    table, rows = behind_table(found)
+    count = len(table.lines)
+    said = (
+        f"`attack` is at or above `apgda` in {rows - count} of {rows} rows, and below it in {count}"
+    )
+    listed = f":\n\n{_plain(table)}" if count else ".\n"
+    return f"{opening}\n{said}{listed}<!-- end -->"
 
 
 def _table(results: Results, form: str) -> str:
