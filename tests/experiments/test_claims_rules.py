@@ -1,0 +1,181 @@
+"""The page of claims: how much a verdict has to rest on, and what has to be said beside it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from test_claims import STORE, changed
+
+from saddlepoint.experiments import claim_checks as checks
+from saddlepoint.experiments import claim_ensembles as ensembles
+from saddlepoint.experiments.claim_checks import Summaries
+from saddlepoint.experiments.truths import packed
+
+LINF = "linf-0.2"
+MNIST = ("l0-30", "l1-20", "l2-3", LINF)
+
+
+def lift(summaries: Summaries) -> checks.Finding:
+    return checks.mean_lift(summaries, name="ensemble-mnist", reported=40.79, only="")
+
+
+# ------------------------------------------------------------------------------- few rows
+
+
+@pytest.mark.parametrize(("images", "verdict"), [(99, "holds in part"), (100, "holds")])
+def test_a_lift_with_few_images_in_one_setting_holds_at_most_in_part(
+    images: int, verdict: str, tmp_path: Path
+) -> None:
+    rates = {("l0-30", "avg"): 50.0, ("l0-30", "minmax"): 90.0}
+    found = lift(changed(tmp_path, "ensemble-mnist", rates, images=images))
+    assert found.verdict == verdict
+    said = "fewer than 100 images in a setting, so in part at most"
+    assert (said in found.why) == (images == 99)
+
+
+@pytest.mark.parametrize(("images", "verdict"), [(495, "holds in part"), (500, "holds")])
+def test_a_group_counts_once_however_many_images_it_has(
+    images: int, verdict: str, tmp_path: Path
+) -> None:
+    rates = {(f"{n}-k5", "avg"): 50.0 for n in "bd"} | {(f"{n}-k5", "minmax"): 90.0 for n in "bd"}
+    summaries = changed(tmp_path, "universal-cifar10", rates, images=images)
+    found = checks.mean_lift(summaries, name="universal-cifar10", reported=35.21, only="k5")
+    assert found.verdict == verdict
+    assert ("fewer than 100 groups in a setting" in found.why) == (images == 495)
+
+
+def test_other_claims_on_success_rates_need_as_many_images(tmp_path: Path) -> None:
+    rates = {(LINF, "minmax"): 90.0, (LINF, "gamma-4"): 99.0}
+    for images, verdict in ((99, "holds in part"), (1000, "holds")):
+        summaries = changed(tmp_path, "steps-mnist", rates, images=images, settled=10)
+        assert ensembles.settling(summaries).verdict == verdict
+        heuristics = {(LINF, "minmax"): 99.0}
+        name = "ensemble-mnist-heuristics"
+        raw = json.loads((STORE / f"{name}.json").read_text())
+        every = {(row["block"], row["strategy"]): row["asr_all"] for row in raw["rows"]}
+        few = changed(tmp_path, name, dict.fromkeys(every, 50.0) | heuristics, images=images)
+        assert ensembles.above_heuristics(few).verdict == verdict
+
+
+# ------------------------------------------------------------------------------- two conventions of labels
+
+
+def universal(tmp_path: Path, true: float, predicted: float, images: int = 1000) -> Summaries:
+    """Min-max at 60 % everywhere but for one setting, each with true and with predicted labels."""
+    content: dict[str, Any] = json.loads((STORE / "universal-cifar10.json").read_text())
+    rows = [row for row in content["rows"] if row["method"] == "apgda"]
+    for row in rows:
+        odd = {"true": true, "predicted": predicted}[row["labels"]]
+        rate = odd if row["block"] == "b-k2" else 60.0
+        row["asr_all"] = 50.0 if row["strategy"] == "avg" else rate
+        row |= {"asr_all_interval": [0.0, 100.0], "images": images}
+    (tmp_path / "universal-cifar10.json").write_text(json.dumps({**content, "rows": rows}))
+    return Summaries(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("true", "predicted", "images", "verdict"),
+    [
+        (60.0, 60.0, 1000, "holds"),
+        (60.0, 60.0, 990, "holds in part"),
+        (60.0, 40.0, 1000, "holds in part"),
+        (40.0, 60.0, 1000, "holds in part"),
+        (60.0, 50.0, 1000, "holds in part"),  # level is not higher
+    ],
+)
+def test_every_size_of_groups_is_judged_with_both_labels(
+    true: float, predicted: float, images: int, verdict: str, tmp_path: Path
+) -> None:
+    found = checks.every_group_size(universal(tmp_path, true, predicted, images))
+    assert found.verdict == verdict
+    for labels, rate in (("true", true), ("predicted", predicted)):
+        above, level, below = 15 + (rate > 50), rate == 50, rate < 50
+        counts = f"{labels} labels: above in {above}, level in {level:d}, below in {below:d} of 16"
+        assert counts in found.ours
+        assert (
+            f"with {labels} labels below in B, eps 0.02, K = 2 (-10.0 points)" in found.why
+        ) == (rate < 50)
+
+
+def test_without_predicted_labels_the_true_ones_are_judged_alone(tmp_path: Path) -> None:
+    summaries = universal(tmp_path, 60.0, 40.0)
+    content = json.loads((tmp_path / "universal-cifar10.json").read_text())
+    content["rows"] = [row for row in content["rows"] if row["labels"] == "true"]
+    (tmp_path / "universal-cifar10.json").write_text(json.dumps(content))
+    found = checks.every_group_size(Summaries(summaries.store))
+    assert (found.verdict, "predicted" in found.ours) == ("holds", False)
+
+
+def test_where_a_lift_loses_with_predicted_labels_is_said(tmp_path: Path) -> None:
+    rates = {("l0-30", "avg"): 91.0, ("l0-30", "minmax"): 90.0}
+    changed(tmp_path, "ensemble-mnist", rates, "predicted")
+    path = tmp_path / "ensemble-mnist.json"
+    content = json.loads(path.read_text())
+    pair = {
+        row["strategy"]: row
+        for row in content["rows"]
+        if (row["block"], row["method"], row["labels"]) == ("l0-30", "apgda", "predicted")
+    }
+    for name, count in (("avg", 910), ("minmax", 900)):
+        fooled = [i < count for i in range(1000)]
+        pair[name]["verdicts"] = packed(fooled, filled="before")
+    path.write_text(json.dumps(content))
+    said = "with predicted labels min-max is below in l0, eps 30 (-1.0 points"
+    assert f"{said} [-1.7, -0.3])" in lift(Summaries(tmp_path)).why
+    for row in pair.values():
+        del row["verdicts"]
+    path.write_text(json.dumps(content))
+    why = lift(Summaries(tmp_path)).why
+    assert f"{said})" in why
+
+
+# ------------------------------------------------------------------------------- hard and easy networks
+
+
+@pytest.mark.parametrize(
+    ("easy", "verdict"),
+    [
+        ({"A": 2.0, "C": 2.0}, "holds"),
+        ({"A": 8.0, "C": -4.0}, "holds"),
+        ({"A": 2.2, "C": 2.2}, "holds in part"),
+    ],
+)
+def test_easy_networks_may_lose_a_tenth_and_each_is_named(
+    easy: dict[str, float], verdict: str, tmp_path: Path
+) -> None:
+    changed(tmp_path, "ensemble-mnist", {})
+    path = tmp_path / "ensemble-mnist.json"
+    content = json.loads(path.read_text())
+    before = {"A": 10.0, "B": 60.0, "C": 10.0, "D": 60.0}
+    after = {"B": 40.0, "D": 40.0} | {name: 10.0 + loss for name, loss in easy.items()}
+    for row in content["rows"]:
+        if row["block"] == LINF:
+            row["accuracy"] = before if row["strategy"] == "avg" else after
+    path.write_text(json.dumps(content))
+    found = ensembles.hard_against_easy(Summaries(tmp_path))
+    assert found.verdict == verdict
+    named = ", ".join(f"{name} {-loss:+.1f}" for name, loss in easy.items())
+    assert f"network by network B +20.0, D +20.0, {named} points" in found.why
+
+
+# ------------------------------------------------------------------------------- weights over the steps
+
+
+@pytest.mark.parametrize(
+    ("settled", "verdict"),
+    [(10, "holds"), (11, "holds in part"), (25, "holds in part"), (26, "does not hold")],
+)
+def test_weights_that_settle_in_the_second_half_do_not_settle_early(
+    settled: int, verdict: str, tmp_path: Path
+) -> None:
+    path = {"A": [0.5, *[0.9] * 50], "B": [0.5, *[0.1] * 50]}
+    rates = {(LINF, "minmax"): 64.5}
+    found = ensembles.settling(changed(tmp_path, "steps-mnist", rates, settled=settled, path=path))
+    assert found.verdict == verdict
+    assert f"from step {settled} of 50 on, the mean weights from step 1 on" in found.ours
+    assert "the weights of each image decide" in found.why
+    without = changed(tmp_path, "steps-mnist", rates, settled=settled, path=None)
+    assert "the mean weights" not in ensembles.settling(without).ours
