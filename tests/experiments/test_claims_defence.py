@@ -99,7 +99,6 @@ def test_other_seeds_images_or_commands_are_not_compared(tmp_path: Path) -> None
     for change in (
         {"race/MSD/1": whole["race/MSD/0"]},
         {"race/MSD/0": training("MSD", 0, MSD) | {"command": "train --method msd --steps 9"}},
-        {"race/MSD/0": training("MSD", 0, MSD, images=99)},
         {"small/MSD/0": whole["race/MSD/0"]},
     ):
         other = {"race/AMPGD/0": whole["race/AMPGD/0"], **change}
@@ -112,6 +111,91 @@ def test_other_seeds_images_or_commands_are_not_compared(tmp_path: Path) -> None
                 "one seed by hand, see RESULTS; needs trainings of AMPGD and MSD "
             )
             assert "python -m benchmarks.defence race" in check.why
+
+
+def test_with_more_images_of_one_method_the_first_that_both_have_are_compared(
+    tmp_path: Path,
+) -> None:
+    trainings = race(AHEAD, MSD, 2)
+    trainings["race/MSD/0"] = training("MSD", 0, MSD, images=200)
+    found = defence.ahead_of_msd(stored(tmp_path, trainings), table="race", reported=4)
+    assert found.ours.startswith("quick: +8.0 points")
+    assert "quick, 100 images, 2 seeds" in found.why
+
+
+def test_other_tables_of_the_same_data_are_named_beside_the_one_that_decides(
+    tmp_path: Path,
+) -> None:
+    trainings = race(MSD, AHEAD, 2)
+    for method, right in (("AMPGD", AHEAD), ("MSD", MSD)):
+        trainings[f"small/{method}/0"] = training(method, 0, right)
+        colour = training(method, 0, right)
+        colour["command"] = colour["command"].replace("mnist", "cifar10")
+        trainings[f"cifar10/{method}/0"] = colour
+    found = defence.ahead_of_msd(stored(tmp_path, trainings), table="race", reported=4)
+    assert found.verdict == "does not hold"
+    assert "; in other tables: small, quick, 100 images, one seed, which says little" in found.why
+    assert "about a method: +8.0 points [" in found.why
+    assert "cifar10" not in found.why
+    linf = defence.emphasis_on_linf(stored(tmp_path, trainings), table="race")
+    assert linf.ours.startswith("quick: -10.0 points")
+    assert "about a method: +10.0 points [" in linf.why
+    alone = defence.ahead_of_msd(stored(tmp_path, race(MSD, AHEAD, 2)), table="race", reported=4)
+    assert "in other tables" not in alone.why
+
+
+@pytest.mark.parametrize(
+    ("linf", "seeds", "verdict"),
+    [
+        (70, 2, "holds"),
+        (70, 1, "holds in part"),
+        (61, 2, "holds in part"),
+        (60, 2, "does not hold"),
+    ],
+)
+def test_linf_is_stressed_where_more_stays_right_under_it(
+    linf: int, seeds: int, verdict: str, tmp_path: Path
+) -> None:
+    trainings = race(AHEAD | {"linf": linf}, MSD, seeds)
+    for key, each in trainings.items():
+        each["weights"] = {"linf": 0.4 if "AMPGD" in key else 0.6, "l2": 0.3, "l1": 0.3}
+    found = defence.emphasis_on_linf(stored(tmp_path, trainings), table="race")
+    assert found.verdict == verdict
+    assert found.ours.startswith(f"quick: {linf - 60:+.1f} points")
+    assert "weight of linf in the last epoch AMPGD 0.40, MSD 0.60" in found.why
+
+
+@pytest.mark.parametrize(
+    ("union", "seeds", "verdict"),
+    [
+        (60, 2, "holds"),
+        (60, 1, "holds in part"),
+        (41, 2, "holds in part"),
+        (40, 2, "does not hold"),
+    ],
+)
+def test_training_against_all_threats_is_compared_with_the_best_against_one(
+    union: int, seeds: int, verdict: str, tmp_path: Path
+) -> None:
+    trainings = {
+        f"cifar10/{row}/{seed}": training(row, seed, {"linf": right, "l2": right + 5})
+        for row, right in {"AMPGD": union, "linf": 10, "l2": 40}.items()
+        for seed in range(seeds)
+    }
+    missing = defence.ahead_of_one_threat(stored(tmp_path, trainings), table="cifar10")
+    assert missing.verdict == "not stored"  # the best could be the third
+    assert "python -m benchmarks.defence cifar10" in missing.why
+    trainings |= {
+        f"cifar10/l1/{seed}": training("l1", seed, {"linf": 0, "l2": 0}) for seed in range(seeds)
+    }
+    found = defence.ahead_of_one_threat(stored(tmp_path, trainings), table="cifar10")
+    assert found.verdict == verdict
+    assert found.ours.startswith(f"quick: {union - 40:+.1f} points")
+    assert found.ours.endswith("over l2")
+
+
+def test_the_rows_against_one_threat_are_those_of_the_benchmarks() -> None:
+    assert set(defence._ALONE) <= set(TABLES["cifar10"].rows)
 
 
 def test_what_was_run_by_hand_is_not_called_unmeasured(tmp_path: Path) -> None:
