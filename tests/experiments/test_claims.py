@@ -236,25 +236,6 @@ def test_the_weight_of_a_network_rises_first_and_falls_then(
     assert "w_D 0.25, at most 0." in found.ours or not paths
 
 
-@pytest.mark.parametrize(
-    ("slopes", "verdict"),
-    [((-2.1, -2.0), "holds"), ((-2.1, -1.0), "holds in part"), ((-0.9, -0.2), "does not hold")],
-)
-def test_the_rate_is_judged_by_both_readings(
-    slopes: tuple[float, float], verdict: str, tmp_path: Path
-) -> None:
-    content = json.loads((STORE / "convergence.json").read_text())
-    content["lines"] = content["lines"][-2:]
-    for line, slope in zip(content["lines"], slopes, strict=True):
-        line[8] = slope
-    (tmp_path / "convergence.json").write_text(json.dumps(content))
-    found = measures.rate(Summaries(tmp_path))
-    assert found.verdict == verdict
-    usual, strict = (sum(slope <= bound for slope in slopes) for bound in (-1, -2))
-    assert f"-1, which {usual} of 2 reach" in found.why
-    assert f"-2, which {strict} of 2 reach" in found.why
-
-
 def test_the_largest_gain_has_to_be_at_a_moderate_radius(tmp_path: Path) -> None:
     for eps, images, verdict in (
         ("0.2", 100, "holds"),

@@ -11,7 +11,10 @@ from test_claims import STORE, changed
 
 from saddlepoint.experiments import claim_checks as checks
 from saddlepoint.experiments import claim_ensembles as ensembles
+from saddlepoint.experiments import claim_measures as measures
+from saddlepoint.experiments.catalogue import find
 from saddlepoint.experiments.claim_checks import Summaries
+from saddlepoint.experiments.claims import CLAIMS
 from saddlepoint.experiments.truths import packed
 
 LINF = "linf-0.2"
@@ -179,3 +182,80 @@ def test_weights_that_settle_in_the_second_half_do_not_settle_early(
     assert "the weights of each image decide" in found.why
     without = changed(tmp_path, "steps-mnist", rates, settled=settled, path=None)
     assert "the mean weights" not in ensembles.settling(without).ours
+
+
+# ------------------------------------------------------------------------------- Theorem 1
+
+
+@pytest.mark.parametrize(
+    ("own", "small", "verdict"),
+    [
+        ((-2.0, -2.1), (-0.1, -0.1), "holds"),
+        ((-2.0, -1.0), (-0.1, -0.1), "holds in part"),
+        ((-0.9, -2.0), (-1.0, -1.5), "holds in part"),
+        ((-0.9, -2.0), (-0.9, -1.5), "does not hold"),
+        ((-0.9, -0.2), (), "does not hold"),
+    ],
+)
+def test_the_rate_is_that_of_the_papers_step_sizes(
+    own: tuple[float, ...], small: tuple[float, ...], verdict: str, tmp_path: Path
+) -> None:
+    content = json.loads((STORE / "convergence.json").read_text())
+    lines = [line for line in content["lines"] if line[1] == "apgda"]
+    kept = []
+    for named, slopes in ((True, own), (False, small)):
+        those = [line for line in lines if ("(Table 1)" in line[0]) == named]
+        kept += [[*line[:8], slope] for line, slope in zip(those, slopes, strict=False)]
+    content["lines"] = kept
+    (tmp_path / "convergence.json").write_text(json.dumps(content))
+    found = measures.rate(Summaries(tmp_path))
+    assert found.verdict == verdict
+    usual = (sum(slope <= -1 for slope in slopes) for slopes in (own, small))
+    for count, slopes, whose in zip(
+        usual, (own, small), ("the paper's step sizes", "smaller ones"), strict=True
+    ):
+        assert (f"{count} of {len(slopes)} of {whose}" in found.why) == bool(slopes)
+
+
+def test_the_papers_step_sizes_are_half_of_those_measured() -> None:
+    labels = [each.label for each in find("convergence").measurements]
+    assert sum("(Table 1)" in label for label in labels) == len(labels) / 2 == 2
+
+
+# ------------------------------------------------------------------------------- gamma, beta, alpha
+
+
+def test_every_gamma_that_is_best_is_named(tmp_path: Path) -> None:
+    rates = {(LINF, f"gamma-{g}"): 99.0 if g in (3, 10) else 90.0 for g in range(11)}
+    assert "best at gamma 3, 10;" in measures.gammas(changed(tmp_path, "gamma-mnist", rates)).ours
+
+
+@pytest.mark.parametrize(
+    ("gamma", "beta", "verdict"),
+    [
+        (90.0, 90.0, "holds in part"),  # alpha is not swept
+        (90.0, 89.0, "holds in part"),
+        (89.0, 89.0, "does not hold"),
+    ],
+)
+def test_what_the_numbers_of_the_attack_change_is_judged_by_ten_points(
+    gamma: float, beta: float, verdict: str, tmp_path: Path
+) -> None:
+    for name, lowest in (("gamma", gamma), ("beta", beta)):
+        (block,) = find(f"{name}-mnist").blocks
+        keys = [row.strategy.key for row in block.rows if row.strategy.key.startswith(name)]
+        rates = {(LINF, key): 100.0 for key in keys} | {(LINF, keys[-1]): lowest}
+        summaries = changed(tmp_path, f"{name}-mnist", rates)
+    found = measures.sensitivity(summaries)
+    assert found.verdict == verdict
+    assert f"gamma 0 to 10: {gamma:.1f} to 100.0 %" in found.ours
+    assert f"beta 0.1/T to 10/T: {beta:.1f} to 100.0 %" in found.ours
+    assert "alpha is not swept" in found.why
+
+
+# ------------------------------------------------------------------------------- what is on the page
+
+
+@pytest.mark.parametrize("part", ["alpha, beta, gamma", "single threat", "more than MSD", "8.22 %"])
+def test_claims_that_were_left_out_are_on_the_page(part: str) -> None:
+    assert sum(part in claim.says for claim in CLAIMS) == 1
