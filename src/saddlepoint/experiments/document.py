@@ -17,7 +17,7 @@ import re
 from dataclasses import replace
 from pathlib import Path
 
-from saddlepoint.experiments.behind import behind_table
+from saddlepoint.experiments.below_apgda import behind_table
 from saddlepoint.experiments.catalogue import find
 from saddlepoint.experiments.claims import claims_table
 from saddlepoint.experiments.finished import Attacked, Results, lowered

@@ -7,7 +7,7 @@ from dataclasses import replace
 from test_experiments import EXPERIMENTS, fake
 
 from saddlepoint.experiments import Results
-from saddlepoint.experiments.behind import behind_table
+from saddlepoint.experiments.below_apgda import behind_table
 
 EXPERIMENT = EXPERIMENTS["ensemble-mnist"]
 BLOCK = EXPERIMENT.blocks[-1]
