@@ -26,6 +26,7 @@ from benchmarks.peers.cells import Store
 from benchmarks.peers.lines import lines
 from benchmarks.peers.measure import in_turn, measure, parts
 from benchmarks.peers.methods import METHODS, MeanLogits, Method, Work
+from benchmarks.stores import StoreError
 from benchmarks.timing import at_least, at_most
 from torch import Tensor, nn
 
@@ -281,6 +282,78 @@ def test_a_table_stays_until_the_one_in_its_place_is_complete(tmp_path: Path) ->
     assert done["cases"]["a: nets"]["settings"]["code"] == "456"
     assert [each["fooled"] for each in done["cases"]["a: nets"]["cells"].values()] == [30, 20]
     assert done["begun"] == {}
+
+
+def test_what_another_process_has_stored_meanwhile_stays(tmp_path: Path) -> None:
+    path = tmp_path / "peers.json"
+    about = {**ABOUT, "wanted": 2}
+    one, two = Store(path), Store(path)
+    for store, name in ((one, "a: one"), (two, "a: two")):
+        store.content["networks"][name] = "hash"
+        store.content.setdefault("skipped", {})[f"{name}, gone"] = "why"
+        store.open(name, SETTINGS, about)
+    for part in ("ours/0", "theirs/0"):
+        one.add("a: one", part, cell(40, 1.0))
+        two.add("a: two", part, cell(20, 1.0))
+    found = Store(path).content
+    assert {key: list(case["cells"]) for key, case in found["cases"].items()} == {
+        "a: one": ["ours/0", "theirs/0"],
+        "a: two": ["ours/0", "theirs/0"],
+    }
+    assert set(found["networks"]) == {"a: one", "a: two"}
+    assert set(found["skipped"]) == {"a: one, gone", "a: two, gone"}
+    assert two.content == found
+    one.save()  # of what is older
+    assert Store(path).content == found
+    assert [file.name for file in tmp_path.iterdir()] == ["peers.json"]
+
+
+def test_two_processes_share_a_case_under_the_same_settings_and_only_then(tmp_path: Path) -> None:
+    path = tmp_path / "peers.json"
+    about, new = {**ABOUT, "wanted": 3}, {**SETTINGS, "code": "456"}
+    one, two, other = Store(path), Store(path), Store(path)
+    for store, settings in ((one, SETTINGS), (two, SETTINGS), (other, new)):
+        store.open("a: nets", settings, about)
+    one.add("a: nets", "ours/0", cell(40, 1.0))
+    two.add("a: nets", "theirs/0", cell(20, 1.0))
+    with pytest.raises(StoreError, match=r"`a: nets` .* other settings") as refused:
+        other.add("a: nets", "ours/0", cell(30, 1.0))
+    assert str(path) in str(refused.value)
+    one.add("a: nets", "ours/1", cell(40, 1.0))
+    case = Store(path).content["cases"]["a: nets"]
+    assert case["settings"] == SETTINGS
+    assert list(case["cells"]) == ["ours/0", "theirs/0", "ours/1"]
+
+
+def test_a_table_begun_by_another_process_under_other_settings_is_not_dropped(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "peers.json"
+    about, new = {**ABOUT, "wanted": 2}, {**SETTINGS, "code": "456"}
+    Store(path).open("a: nets", SETTINGS, about)
+    old = Store(path)
+    old.open("a: nets", SETTINGS, about)
+    old.add("a: nets", "ours/0", cell(40, 1.0))
+    later = Store(path)
+    later.open("a: nets", new, about)
+    later.add("a: nets", "ours/0", cell(30, 1.0))
+    old.add("a: nets", "theirs/0", cell(40, 1.0))
+    content = Store(path).content
+    assert list(content["cases"]["a: nets"]["cells"]) == ["ours/0", "theirs/0"]
+    assert list(content["begun"]["a: nets"]["cells"]) == ["ours/0"]
+    later.add("a: nets", "theirs/0", cell(30, 1.0))
+    done = Store(path).content
+    assert done["cases"]["a: nets"]["settings"] == new
+    assert done["begun"] == {}
+
+
+def test_a_store_that_another_machine_has_locked_is_refused_in_a_sentence(tmp_path: Path) -> None:
+    store = Store(tmp_path / "peers.json")
+    store.open("a: nets", SETTINGS, ABOUT)
+    owner = {"host": "another one", "pid": 1, "since": "2026-01-01T00:00:00+00:00"}
+    (tmp_path / "run.lock").write_text(json.dumps(owner))
+    with pytest.raises(StoreError, match="must be used by one process at a time"):
+        store.add("a: nets", "ours/0", cell(40, 1.0))
 
 
 def test_networks_that_cannot_be_had_are_said_to_be_missing(

@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
-from benchmarks.stores import exit_with, not_whole, nothing_in
+from benchmarks.stores import StoreError, exit_with, not_whole, nothing_in
 from saddlepoint.files import write_atomically
+from saddlepoint.runs import locked
 
 from .measure import Cell
 
-# `ceiling` and `quick` take `exit_with` from here: another line in their files would be another digest of the
-# code that their numbers are of.
+# `quick` takes `exit_with` from here: another line in its file would be another digest of the code that its
+# numbers are of.
 __all__ = ["SCHEMA", "Store", "exit_with"]
 
 SCHEMA = 1
+_BESIDE = ("networks", "skipped")
+"""What a command changes in the content itself."""
+_PATIENCE = 60.0  # seconds that another process may take to write
 
 
 class Store:
@@ -24,7 +29,7 @@ class Store:
 
     A case that was measured under other settings begins anew: the cells of one table are always of one kind.
     The table that is there stays until the one in its place is complete, as far as `wanted` says how many cells
-    that takes, or else has a cell.
+    that takes, or else has a cell. What other processes have stored meanwhile stays, too.
 
     Args:
         path: Of the file; it is made with the first cell.
@@ -34,10 +39,12 @@ class Store:
     def __init__(self, path: Path, *, read_only: bool = False) -> None:
         self.path = path
         self.content: dict[str, Any] = {"schema": SCHEMA, "networks": {}, "cases": {}}
+        self._opened: dict[str, tuple[dict[str, Any], dict[str, Any], _Pair]] = {}
         if path.exists():
             self.content = _checked(path)
         if read_only and not any(case["cells"] for case in self.content["cases"].values()):
             raise nothing_in(path)
+        self._before = _beside(self.content)
 
     def open(
         self, key: str, settings: Mapping[str, Any], about: Mapping[str, Any]
@@ -49,31 +56,92 @@ class Store:
             settings: What the numbers depend on.
             about: What is said about the case beside them, kept from when it began.
         """
-        shown, begun = self.content["cases"], self.content.setdefault("begun", {})
-        case = shown.get(key)
-        if case is None or case["settings"] != settings:
-            place = begun if case is not None and case["cells"] else shown
-            case = place.get(key)
-            if case is None or case["settings"] != settings:
-                case = place[key] = {"settings": dict(settings), **about, "cells": {}}
-        else:
-            begun.pop(key, None)
-        cells: dict[str, Cell] = case["cells"]
+        asked = json.loads(json.dumps(settings))  # as the file has them
+        self._opened[key] = (asked, dict(about), _pair(self.content, key))
+        cells: dict[str, Cell] = self._placed(self.content, key)["cells"]
         return cells
 
     def add(self, key: str, name: str, cell: Cell) -> None:
-        """Keep a cell, in the file too."""
-        shown, begun = self.content["cases"], self.content["begun"]
-        case = begun.get(key, shown.get(key))
-        case["cells"][name] = cell
-        if key in begun and len(case["cells"]) >= case.get("wanted", 1):
-            shown[key] = begun.pop(key)
-        self.save()
+        """Keep a cell, in the file too.
+
+        Raises:
+            StoreError: Another process has begun the case under other settings, or does not end writing.
+        """
+        settings, _, before = self._opened[key]
+        with self._alone() as content:
+            ours = _under(self.content, key, settings)
+            held = ours["cells"] if ours else {}
+            if not _under(content, key, settings) and (held or _pair(content, key) != before):
+                raise StoreError(
+                    f"`{key}` must be measured under one kind of settings at a time, got another process that "
+                    f"measures it under other settings into {self.path}; let it end, or name another `--store`."
+                )
+            case = self._placed(content, key)
+            case["cells"] = {**held, **case["cells"], name: cell}
+            shown, begun = content["cases"], content["begun"]
+            if case is begun.get(key) and len(case["cells"]) >= case.get("wanted", 1):
+                shown[key] = begun.pop(key)
 
     def save(self) -> None:
         """Write the file; a reader never sees half of it."""
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        write_atomically(self.path, (json.dumps(self.content, indent=1) + "\n").encode())
+        with self._alone() as content:
+            for key, (_, _, before) in self._opened.items():
+                if _pair(content, key) == before:
+                    self._placed(content, key)
+
+    @contextmanager
+    def _alone(self) -> Iterator[dict[str, Any]]:
+        """What is in the file now, with what this process changed beside the cells; written at the end."""
+        with self._locked():
+            content = _checked(self.path) if self.path.exists() else self.content
+            for name, now in _beside(self.content).items():
+                there, before = content.setdefault(name, {}), self._before.get(name, {})
+                there.update({key: now[key] for key in now if now[key] != before.get(key)})
+                for key in before.keys() - now.keys():
+                    there.pop(key, None)
+            yield content
+            write_atomically(self.path, (json.dumps(content, indent=1) + "\n").encode())
+            self.content, self._before = content, _beside(content)
+
+    @contextmanager
+    def _locked(self) -> Iterator[None]:
+        with ExitStack() as stack:
+            try:
+                stack.enter_context(locked(self.path.parent, wait=_PATIENCE))
+            except ValueError as error:
+                raise StoreError(str(error)) from error
+            yield
+
+    def _placed(self, content: dict[str, Any], key: str) -> dict[str, Any]:
+        """The case under the settings it was opened with, begun if there is none."""
+        settings, about, _ = self._opened[key]
+        shown, begun = content["cases"], content.setdefault("begun", {})
+        found = _under(content, key, settings)
+        if found is None:
+            place = begun if shown.get(key, {"cells": {}})["cells"] else shown
+            found = place[key] = {"settings": settings, **about, "cells": {}}
+        return found
+
+
+_Pair = tuple[dict[str, Any] | None, ...]
+"""Settings of the case that is shown and of the one that has begun in its place; none without a cell."""
+
+
+def _pair(content: Mapping[str, Any], key: str) -> _Pair:
+    cases = [content.get(place, {}).get(key) for place in ("cases", "begun")]
+    return tuple(case["settings"] if case and case["cells"] else None for case in cases)
+
+
+def _under(
+    content: Mapping[str, Any], key: str, settings: Mapping[str, Any]
+) -> dict[str, Any] | None:
+    """The case under these settings, shown or begun."""
+    cases = [content.get(place, {}).get(key) for place in ("cases", "begun")]
+    return next((case for case in cases if case and case["settings"] == settings), None)
+
+
+def _beside(content: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    return {name: dict(content[name]) for name in _BESIDE if name in content}
 
 
 def _checked(path: Path) -> dict[str, Any]:
