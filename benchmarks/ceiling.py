@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import argparse
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,7 +26,8 @@ from saddlepoint.runs.settings import ATTACKS, AttackSettings
 from . import one_domain
 from .ceiling_page import WANTED, Lines, Made, Outcome, render
 from .peers import machine
-from .peers.cells import Store, exit_with
+from .peers.cells import Store
+from .stores import StoreError, exit_with
 from .timing import Figure, at_least
 
 STORE = Path("docs/results/ceiling.json")
@@ -158,18 +159,37 @@ def measure(table: str, case: Case, store: Store, rows: int) -> None:
 
 def outcomes(content: Mapping[str, Any], table: str) -> Lines:
     """What the methods of a table found in every case, on the rows that all of them have done."""
-    lines: Lines = {}
-    for case in CASES:
-        stored = content["cases"].get(_key(table, case), {"cells": {}, "settings": {"rows": 0}})
-        cells, numbers = stored["cells"], range(0, stored["settings"]["rows"], PART)
-        methods = TABLES[table]
-        whole = [n for n in numbers if all(f"{method}/{n}" in cells for method in methods)]
-        lines[case.title] = {
-            method: Outcome.joined([cells[f"{method}/{n}"] for n in whole])
-            for method in methods
-            if whole
-        }
-    return lines
+    return {case.title: _outcomes(content, table, case) for case in CASES}
+
+
+def _outcomes(content: Mapping[str, Any], table: str, case: Case) -> dict[str, Outcome]:
+    stored = content["cases"].get(_key(table, case), {"cells": {}, "settings": {"rows": 0}})
+    cells, numbers = stored["cells"], range(0, stored["settings"]["rows"], PART)
+    methods = TABLES[table]
+    whole = [n for n in numbers if all(f"{method}/{n}" in cells for method in methods)]
+    return {
+        method: Outcome.joined([cells[f"{method}/{n}"] for n in whole])
+        for method in methods
+        if whole
+    }
+
+
+def refuse_fewer(store: Store, asked: Iterable[tuple[str, Case]], rows: int | None) -> None:
+    """See that no case that is to be measured takes the place of one with more rows.
+
+    Raises:
+        StoreError: One does.
+    """
+    for table, case in asked:
+        wanted = rows or case.rows
+        there = max(
+            (len(e.fooled) for e in _outcomes(store.content, table, case).values()), default=0
+        )
+        if wanted < there:
+            raise StoreError(
+                f"`--rows` must be at least {there} for {_key(table, case)}, as many as are in {store.path}, "
+                f"got {wanted}; name another `--store`."
+            )
 
 
 def made(content: Mapping[str, Any], table: str) -> dict[str, Made]:
@@ -228,12 +248,15 @@ def main(words: Sequence[str] | None = None) -> None:
     parser.add_argument("--out", type=Path, default=PAGE)
     parser.add_argument("--render", action="store_true", help="write the page again, run nothing")
     options = parser.parse_args(words)
+    if options.rows is not None and options.rows < 1:
+        parser.error(f"`--rows` must be at least 1, got {options.rows}")
     torch.set_num_threads(1)
     asked = options.tables.split(",") if not options.render else []
-    for case in CASES:
-        for table in TABLES:
-            if table in asked and options.only in case.title:
-                measure(table, case, Store(options.store), options.rows or case.rows)
+    cases = [case for case in CASES if options.only in case.title]
+    tables = [(table, case) for case in cases for table in TABLES if table in asked]
+    refuse_fewer(Store(options.store), tables, options.rows)
+    for table, case in tables:
+        measure(table, case, Store(options.store), options.rows or case.rows)
     alone = options.store.with_name(one_domain.STORE.name)
     if "alone" in asked:
         one_domain.measure(Store(alone), options.only)

@@ -79,7 +79,7 @@ _CHANCE = 0.05
 _HEADS = (
     ("rows", "default", "evaluations", "ceiling", "evaluations", "share", "only ceiling", "only default", "p"),
     ("default", "`WorstCase()`", "won, lost", "p", "`Entropic()`", "won, lost", "p"),
-    ("25", "50", "100", "250"),
+    ("rows", "25", "50", "100", "250"),
     ("Problem", "rows", "fooled", "Instead of", "fooled", "won, lost", "p"),
     ("rows", "now", "`cw_margin`, 2 x 24", "won, lost", "p", "`cw_margin`, 1 x 49", "won, lost", "p",
      "APGD-CE", "ceiling", "share"),
@@ -268,7 +268,8 @@ def _rules(found: Mapping[str, Outcome]) -> list[str]:
 
 
 def _budgets(found: Mapping[str, Outcome]) -> list[str]:
-    return [f"{_percent(each)} ({each.mean:.1f})" for each in found.values()]
+    rows = max(len(each.fooled) for each in found.values())
+    return [str(rows), *(f"{_percent(each)} ({each.mean:.1f})" for each in found.values())]
 
 
 def _idea(tried: Mapping[str, Any]) -> str:

@@ -24,6 +24,7 @@ from benchmarks.ceiling_page import (
 )
 from benchmarks.peers import machine
 from benchmarks.peers.cells import Store
+from benchmarks.stores import StoreError
 
 import saddlepoint as sp
 from saddlepoint.runs.ranking import mcnemar
@@ -85,7 +86,7 @@ def test_the_page_says_what_was_found_and_what_chance_would_do(tmp_path: Path) -
         "| toy | 10 | 80.0 | 11.8 | 90.0 | 232.6 | 88.9 % | 1 | 0 | 1 | 0ld | 2026-01-01 |" in page
     )
     assert "| toy | 80.0 | 20.0 | 6, 0 | 0.031 | 80.0 | 1, 1 | 1 | 0ld | 2026-01-01 |" in page
-    assert "| toy | 70.0 (2.0) | 100.0 (3.0) | 4ew | 2026-01-02 |" in page
+    assert "| toy | 10 | 70.0 (2.0) | 100.0 (3.0) | 4ew | 2026-01-02 |" in page
     assert "**Less than 95 % of the ceiling**: toy (88.9 % of 9 rows)." in page
     assert "**Less than 95 % of the ceiling**: lone (88.9 % of 9 rows)." in page
     assert "was chip." in page
@@ -145,6 +146,30 @@ def test_what_is_stored_is_not_run_again_and_other_settings_begin_anew(
     budgets = {name: {**each, "seed": 1} for name, each in ceiling.TABLES["budgets"].items()}
     monkeypatch.setattr(ceiling, "TABLES", {"budgets": budgets})
     assert run(1)[1] == lines  # other options of `attack`
+
+
+def test_stored_rows_are_not_replaced_by_fewer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "c.json"
+    path.write_bytes((ROOT / ceiling.STORE).read_bytes())
+    measured: list[tuple[str, int]] = []
+    monkeypatch.setattr(
+        ceiling, "measure", lambda table, case, store, rows: measured.append((table, rows))
+    )
+    words = ["--store", str(path), "--out", str(tmp_path / "page.md"), "--tables", "rules,budgets"]
+    with pytest.raises(StoreError, match=r"`--rows` must be at least 200 .* got 4") as refused:
+        ceiling.main([*words, "--rows", "4", "--only", "six"])
+    assert str(path) in str(refused.value)
+    assert measured == []
+    ceiling.main(words)  # as many as are stored, or more
+    assert len(measured) == 2 * len(ceiling.CASES)
+    words[1] = str(tmp_path / "other.json")
+    with pytest.raises(StoreError, match="must have something"):  # for the page: all is stubbed
+        ceiling.main([*words, "--rows", "4"])
+    assert measured[-1] == ("budgets", 4)
+    with pytest.raises(SystemExit):
+        ceiling.main([*words, "--rows", "-1"])
 
 
 def test_one_domain_keeps_every_row_of_every_way(
