@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import saddlepoint as sp
 from saddlepoint.runs.ranking import mcnemar
 
 from .ceiling_left import section
@@ -18,11 +19,11 @@ _INTRODUCTION = """# `attack` beside its own ceiling
 Written by `python -m benchmarks.ceiling` from `docs/results/{store}`; edit neither by hand. ASR_all in per
 cent: the share of rows, images or groups of images, of which every domain is fooled. The default is
 `sp.attack(problem, ball)`, one restart of 50 steps; the ceiling is ten restarts of 200 steps. Evaluations of
-all domains are means per row: rows that are fooled stop. Networks are the shipped ones and radii those of the
-paper's tables, for groups of A and C, which the paper has not, that of D. Images are test images on which no
-number of `attack` was chosen (but see "One domain"): from number 2000 on, groups from number 4000 on. In lines
-that have B{low} it computes in bfloat16 during the search; verdicts are in float32. p is that of the exact
-McNemar test.
+all domains are means per row: rows that are fooled stop. Networks are the shipped ones{other} and radii those
+of the paper's tables, for groups of A and C, which the paper has not, that of D. Images are test images on
+which no number of `attack` was chosen (but see "One domain"): from number 2000 on, groups from number 4000 on.
+In lines that have B{low} it computes in bfloat16 during the search; verdicts are in float32. p is that of the
+exact McNemar test.
 
 Every line says by which code and on which day (UTC) it was begun. The code is a digest of the programs that it
 depended on when it was measured: **a line need not be of the present code**, whose digest
@@ -126,15 +127,34 @@ class Made:
     day: str
     cpu: str
     precision: tuple[str, ...] = ()
+    rows: int = 0
+    """As many as were wanted."""
+    others: tuple[str, ...] = ()
+    """Networks whose parameters were not those that are shipped now."""
 
     @staticmethod
     def of(stored: Mapping[str, Any]) -> Made:
         settings, day = stored["settings"], stored["begun"].partition(" ")[0]
-        return Made(settings["code"], day, stored["cpu"], tuple(settings.get("precision", ())))
+        precision, networks = tuple(settings.get("precision", ())), settings["networks"]
+        others = tuple(name for name, digest in networks.items() if _shipped(name) != digest)
+        return Made(settings["code"], day, stored["cpu"], precision, settings["rows"], others)
+
+    def titled(self, title: str, found: Mapping[str, Outcome]) -> str:
+        """The title of a line, and what is not as it should be with it."""
+        done = min(len(each.fooled) for each in found.values())
+        said = [f"unfinished: {done} of {self.rows} rows"] if done < self.rows else []
+        if self.others:
+            said.append(f"other parameters than the shipped ones: {', '.join(self.others)}")
+        return f"{title} ({'; '.join(said)})" if said else title
 
     @property
     def cells(self) -> tuple[str, str]:
         return self.code, self.day
+
+
+def _shipped(name: str) -> str | None:
+    """The hash of a network's parameters; None if none of this name is shipped."""
+    return sp.models.card(name).sha256 if name in sp.models.shipped() else None
 
 
 def _but_in_full(made: Mapping[str, Mapping[str, Made]]) -> str:
@@ -170,8 +190,10 @@ def render(
     """
     single = list(alone)
     origins = [each for table in made.values() for each in table.values()]
-    cpus = sorted({each.cpu for each in (*origins, *(origin for _, origin, _ in single))})
-    introduction = _INTRODUCTION.format(store=store, cpu=", ".join(cpus), low=_but_in_full(made))
+    origins += [origin for _, origin, _ in single]
+    cpus = ", ".join(sorted({each.cpu for each in origins}))
+    other = " unless a line says otherwise," if any(each.others for each in origins) else ""
+    introduction = _INTRODUCTION.format(store=store, cpu=cpus, low=_but_in_full(made), other=other)
     parts = (
         ("rules", introduction, _HEADS[0], _ceiling),
         ("rules", _RULES, _HEADS[1], _rules),
@@ -181,7 +203,11 @@ def render(
     for table, text, head, line in parts:
         found, of = tables[table], made[table]
         lines += _head(text, head)
-        lines += [_line([t, *line(each), *of[t].cells]) for t, each in found.items() if each]
+        lines += [
+            _line([of[title].titled(title, each), *line(each), *of[title].cells])
+            for title, each in found.items()
+            if each
+        ]
         missing = [title for title, each in found.items() if not each]
         lines += ["", f"Not measured yet: {'; '.join(missing)}."] if missing else []
         lines += ["", *(_verdict(found) if text is _RULES else [])]
@@ -299,7 +325,7 @@ def _why(kept: Sequence[Mapping[str, Any]]) -> list[str]:
 
 def _single(title: str, made: Made, found: Mapping[str, Outcome]) -> str:
     now, best = found["now"], found["ceiling"]
-    cells = [title, str(len(now.fooled)), _counted(now)]
+    cells = [made.titled(title, found), str(len(now.fooled)), _counted(now)]
     for way in ("short", "long"):
         won, lost = now.beside(found[way])
         cells += [_counted(found[way]), f"{won}, {lost}", f"{mcnemar(won, lost):.2g}"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -170,6 +171,41 @@ def test_stored_rows_are_not_replaced_by_fewer(
     assert measured[-1] == ("budgets", 4)
     with pytest.raises(SystemExit):
         ceiling.main([*words, "--rows", "-1"])
+
+
+def _page_of(tmp_path: Path, change: Callable[[dict[str, Any]], object]) -> str:
+    """The page of the stored rows with a change in the first case of the budgets."""
+    content = json.loads((ROOT / ceiling.STORE).read_text(encoding="utf-8"))
+    change(content["cases"]["budgets: MNIST {A, C, D}, linf 0.2"])
+    path = tmp_path / "ceiling.json"
+    path.write_text(json.dumps(content))
+    return ceiling.page(path, ROOT / one_domain.STORE, ROOT / ceiling.IDEAS)
+
+
+def test_a_line_without_all_of_its_rows_says_so(tmp_path: Path) -> None:
+    page = _page_of(tmp_path, lambda case: case["cells"].pop("50/100"))
+    line = "| MNIST {A, C, D}, linf 0.2 (unfinished: 150 of 200 rows) | 150 | "
+    assert page.count(line) == 1
+    kept = (ROOT / ceiling.PAGE).read_text(encoding="utf-8")
+    found = ceiling.outcomes(Store(ROOT / ceiling.STORE).content, "rules")
+    l0 = next(title for title in found if ", l0 " in title)
+    assert len(found[l0]["default"].fooled) == 150
+    assert kept.count(f"{l0} (unfinished: 150 of 200 rows) | ") == kept.count("unfinished") == 2
+
+
+def test_a_line_of_other_parameters_than_the_shipped_ones_says_so(tmp_path: Path) -> None:
+    changed = {"mnist-a": "0" * 64, "mnist-zz": "1" * 64}
+    page = _page_of(tmp_path, lambda case: case["settings"]["networks"].update(changed))
+    title = "MNIST {A, C, D}, linf 0.2 (other parameters than the shipped ones: mnist-a, mnist-zz)"
+    assert page.count(title) == page.count("other parameters") == 1
+    assert "Networks are the shipped ones unless a line says otherwise" in " ".join(page.split())
+    assert "unless a line" not in (ROOT / ceiling.PAGE).read_text(encoding="utf-8")
+    alone = json.loads((ROOT / one_domain.STORE).read_text(encoding="utf-8"))
+    alone["cases"]["MNIST {A}, l1 8"]["settings"]["networks"] = {"mnist-a": "0" * 64}
+    (tmp_path / "alone.json").write_text(json.dumps(alone))
+    page = ceiling.page(ROOT / ceiling.STORE, tmp_path / "alone.json", ROOT / ceiling.IDEAS)
+    assert page.count("| MNIST {A}, l1 8 (other parameters than the shipped ones: mnist-a) |") == 1
+    assert "unless a line says otherwise" in " ".join(page.split())
 
 
 def test_one_domain_keeps_every_row_of_every_way(
