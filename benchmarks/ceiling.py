@@ -25,19 +25,22 @@ from saddlepoint.runs.settings import ATTACKS, AttackSettings
 
 from . import one_domain
 from .ceiling_page import WANTED, Lines, Made, Outcome, render
-from .peers import machine
+from .peers import machine, sound
 from .peers.cells import Store
 from .stores import StoreError, exit_with
 from .timing import Figure, at_least
 
 STORE = Path("docs/results/ceiling.json")
-IDEAS = Path("docs/results/ceiling-ideas.json")
+IDEAS = (
+    Path(__file__).parents[1] / "docs/results/ceiling-ideas.json"
+)  # whatever the folder one is in
 PAGE = Path("docs/CEILING.md")
 PART = 50
 """Rows that are stored at once."""
 FIRST = {"ensemble": 2000, "universal": 4000, "transform": 2000}
 """Number of the first test image."""
 
+KIND = sound.rows(PART)
 LONGER = 600
 """Rows of the case that was looked at longer, of which the page says why."""
 
@@ -206,17 +209,19 @@ def page(store: Path = STORE, alone: Path = one_domain.STORE, ideas: Path = IDEA
         alone: That of one domain.
         ideas: That of what was tried.
     """
-    content = Store(store, read_only=True).content
+    content = Store(store, read_only=True, kind=KIND).content
     found = {table: outcomes(content, table) for table in TABLES}
     origins = {table: made(content, table) for table in TABLES}
-    return render(found, origins, single(Store(alone).content), store.name, ideas)
+    return render(
+        found, origins, single(Store(alone, kind=one_domain.KIND).content), store.name, ideas
+    )
 
 
 def single(content: Mapping[str, Any]) -> Iterator[tuple[str, Made, dict[str, Outcome]]]:
     """Title, origin, and outcomes by way, of the lines of one domain that are complete."""
     for lone in one_domain.CASES:
         stored = content["cases"].get(lone.case.title, {"cells": {}})
-        if len(stored["cells"]) == len(one_domain.WAYS):
+        if set(one_domain.WAYS) <= stored["cells"].keys():
             ways = {way: Outcome.joined([stored["cells"][way]]) for way in one_domain.WAYS}
             yield lone.case.title, Made.of(stored), ways
 
@@ -228,7 +233,7 @@ def _key(table: str, case: Case) -> str:
 def figures() -> Iterator[Figure]:
     """Measure what is not stored yet, write the page, and compare."""
     main([])
-    for title, found in outcomes(Store(STORE).content, "rules").items():
+    for title, found in outcomes(Store(STORE, kind=KIND).content, "rules").items():
         if not found:
             continue
         default, ceiling = found["default"], found["ceiling"]
@@ -254,12 +259,12 @@ def main(words: Sequence[str] | None = None) -> None:
     asked = options.tables.split(",") if not options.render else []
     cases = [case for case in CASES if options.only in case.title]
     tables = [(table, case) for case in cases for table in TABLES if table in asked]
-    refuse_fewer(Store(options.store), tables, options.rows)
+    refuse_fewer(Store(options.store, kind=KIND), tables, options.rows)
     for table, case in tables:
-        measure(table, case, Store(options.store), options.rows or case.rows)
+        measure(table, case, Store(options.store, kind=KIND), options.rows or case.rows)
     alone = options.store.with_name(one_domain.STORE.name)
     if "alone" in asked:
-        one_domain.measure(Store(alone), options.only)
+        one_domain.measure(Store(alone, kind=one_domain.KIND), options.only)
     write_atomically(options.out, page(options.store, alone).encode())
     print(f"wrote {options.out}")
 

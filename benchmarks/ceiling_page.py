@@ -13,6 +13,7 @@ import saddlepoint as sp
 from saddlepoint.runs.ranking import mcnemar
 
 from .ceiling_left import section
+from .stores import StoreError
 
 _INTRODUCTION = """# `attack` beside its own ceiling
 
@@ -218,7 +219,7 @@ def render(
         lines += [*_head(_ALONE, _HEADS[4]), *(_single(*each) for each in single), ""]
         lines += [_parts_of_the_gain([(title, ways) for title, _, ways in single])]
         lines += [short_of((t, ways["now"], ways["ceiling"]) for t, _, ways in single)]
-    content = json.loads(ideas.read_text(encoding="utf-8"))
+    content = _ideas(ideas)
     if kept := content.get("kept"):
         lines += [_KEPT, _line(["Idea", *_HEADS[3]])]
         lines += ["|:---|:---|---:|---:|:---|---:|---:|---:|", *map(_idea, kept), "", *_why(kept)]
@@ -228,6 +229,25 @@ def render(
     if left := content.get("left"):
         lines += section(left, ideas.name)
     return "\n".join(lines)
+
+
+def _ideas(path: Path) -> dict[str, Any]:
+    """What was tried, by hand: lists of it.
+
+    Raises:
+        StoreError: There is no such file, or another one.
+    """
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+        lists = [content["ideas"], content.get("kept", [])]
+        whole = all(isinstance(each, list) for each in lists)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        whole = False
+    if not whole:
+        raise StoreError(
+            f"the ideas of the page must be a whole file, got {path}; check it out again."
+        )
+    return dict(content)
 
 
 def _head(text: str, names: Sequence[str]) -> list[str]:

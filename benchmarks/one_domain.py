@@ -18,12 +18,12 @@ from torch import Tensor
 import saddlepoint as sp
 from saddlepoint.evaluation.verdicts import judge_domains
 
-from .peers import machine
+from .peers import machine, sound
 from .peers.cases import THIRD_PARTY, Case, case_of
 from .peers.cells import Store
 from .peers.methods import APGD_CE, Work, missing
 
-STORE = Path("docs/results/one-domain.json")
+STORE, KIND = Path("docs/results/one-domain.json"), sound.rows(None)
 FIRST, EVALUATIONS = 6000, 50
 OURS: Mapping[str, Mapping[str, Any]] = {
     "now": {"evaluations": EVALUATIONS},

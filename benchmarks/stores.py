@@ -19,11 +19,12 @@ def nothing_in(path: Path) -> StoreError:
     )
 
 
-def not_whole(path: Path, schema: int | None = None) -> StoreError:
-    """What is said of a file that is none of the command's own, or not as it was written."""
+def not_whole(path: Path, schema: int | None = None, where: str = "") -> StoreError:
+    """What is said of a file that is none of the command's own, or not as it was written (where)."""
     which = "" if schema is None else f" (schema {schema})"
+    damaged = f", where {where} is damaged" if where else ""
     return StoreError(
-        f"`--store` must be a whole file of this command{which}, got {path}; name another one."
+        f"`--store` must be a whole file of this command{which}, got {path}{damaged}; name another one."
     )
 
 

@@ -22,6 +22,7 @@ from .cells import Store
 from .measure import attacked, parts
 from .methods import METHODS, OURS, Method, missing
 from .page import HEADINGS, render
+from .sound import COMPARED
 
 
 def main(words: Sequence[str] | None = None) -> int:
@@ -33,7 +34,7 @@ def main(words: Sequence[str] | None = None) -> int:
     if min(options.images, 1 if options.deep_images is None else options.deep_images) < 1:
         print("`--images` and `--deep-images` must be at least 1", file=sys.stderr)
         return 2
-    store = Store(options.store, read_only=options.render)
+    store = Store(options.store, read_only=options.render, kind=COMPARED)
     if not options.render:
         torch.set_num_threads(options.threads)
         run = _Run(store, options)

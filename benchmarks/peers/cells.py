@@ -13,6 +13,7 @@ from saddlepoint.files import write_atomically
 from saddlepoint.runs import locked
 
 from .measure import Cell
+from .sound import ANY, Kind
 
 # `quick` takes `exit_with` from here: another line in its file would be another digest of the code that its
 # numbers are of.
@@ -34,14 +35,16 @@ class Store:
     Args:
         path: Of the file; it is made with the first cell.
         read_only: For who writes a page from what is there, so that something must be.
+        kind: What a case must have, whenever the file is read.
     """
 
-    def __init__(self, path: Path, *, read_only: bool = False) -> None:
+    def __init__(self, path: Path, *, read_only: bool = False, kind: Kind = ANY) -> None:
         self.path = path
+        self.kind = kind
         self.content: dict[str, Any] = {"schema": SCHEMA, "networks": {}, "cases": {}}
         self._opened: dict[str, tuple[dict[str, Any], dict[str, Any], _Pair]] = {}
         if path.exists():
-            self.content = _checked(path)
+            self.content = _checked(path, kind)
         if read_only and not any(case["cells"] for case in self.content["cases"].values()):
             raise nothing_in(path)
         self._before = _beside(self.content)
@@ -93,7 +96,7 @@ class Store:
     def _alone(self) -> Iterator[dict[str, Any]]:
         """What is in the file now, with what this process changed beside the cells; written at the end."""
         with self._locked():
-            content = _checked(self.path) if self.path.exists() else self.content
+            content = _checked(self.path, self.kind) if self.path.exists() else self.content
             for name, now in _beside(self.content).items():
                 there, before = content.setdefault(name, {}), self._before.get(name, {})
                 there.update({key: now[key] for key in now if now[key] != before.get(key)})
@@ -144,16 +147,28 @@ def _beside(content: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     return {name: dict(content[name]) for name in _BESIDE if name in content}
 
 
-def _checked(path: Path) -> dict[str, Any]:
+def _checked(path: Path, kind: Kind) -> dict[str, Any]:
     """The content of a file, if it is one of ours and whole."""
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-        whole = content["schema"] == SCHEMA and all(
-            isinstance(case["settings"], dict) and isinstance(case["cells"], dict)
-            for case in content["cases"].values()
+        content = json.loads(path.read_text(encoding="utf-8"), parse_constant=_no_number)
+        whole = (
+            content["schema"] == SCHEMA
+            and isinstance(content["networks"], dict)
+            and all(isinstance(content.get(name, {}), dict) for name in ("begun", *_BESIDE))
         )
-    except (ValueError, KeyError, TypeError, AttributeError):
+        cases = [*content["cases"].items(), *content.get("begun", {}).items()]
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         whole = False
     if not whole:
         raise not_whole(path, SCHEMA)
+    for key, case in cases:
+        if why := kind.doubt(key, case):
+            raise not_whole(path, SCHEMA, f"{key!r} ({why})")
+    for name in kind.beside if cases else ():
+        if name not in content:
+            raise not_whole(path, SCHEMA, f"{name!r}")
     return dict(content)
+
+
+def _no_number(text: str) -> float:
+    raise ValueError(text)

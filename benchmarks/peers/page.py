@@ -172,7 +172,7 @@ def _summary(cases: Mapping[str, Any]) -> str:
             continue
         best = max(others, key=lambda line: (line.share, -line.seconds))
         gain = 100 * (ours[0].share - best.share)
-        asked = best.evaluations / ours[0].evaluations
+        asked = _over(best.evaluations, ours[0].evaluations)
         made = [case["settings"]["code"], case["begun"].partition(" ")[0]]
         numbers = [best.time, f"{gain:+.1f}", number(asked)]
         rows.append([*numbers, key[3:], ours[0].method, best.method, *made])
