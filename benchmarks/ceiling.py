@@ -162,11 +162,11 @@ def measure(table: str, case: Case, store: Store, rows: int) -> None:
 
 def outcomes(content: Mapping[str, Any], table: str) -> Lines:
     """What the methods of a table found in every case, on the rows that all of them have done."""
-    return {case.title: _outcomes(content, table, case) for case in CASES}
+    return {case.title: _outcomes(content["cases"], table, case) for case in CASES}
 
 
-def _outcomes(content: Mapping[str, Any], table: str, case: Case) -> dict[str, Outcome]:
-    stored = content["cases"].get(_key(table, case), {"cells": {}, "settings": {"rows": 0}})
+def _outcomes(cases: Mapping[str, Any], table: str, case: Case) -> dict[str, Outcome]:
+    stored = cases.get(_key(table, case), {"cells": {}, "settings": {"rows": 0}})
     cells, numbers = stored["cells"], range(0, stored["settings"]["rows"], PART)
     methods = TABLES[table]
     whole = [n for n in numbers if all(f"{method}/{n}" in cells for method in methods)]
@@ -185,9 +185,12 @@ def refuse_fewer(store: Store, asked: Iterable[tuple[str, Case]], rows: int | No
     """
     for table, case in asked:
         wanted = rows or case.rows
-        there = max(
-            (len(e.fooled) for e in _outcomes(store.content, table, case).values()), default=0
-        )
+        found = [
+            each
+            for cases in (store.content["cases"], store.content.get("begun", {}))
+            for each in _outcomes(cases, table, case).values()
+        ]
+        there = max((len(each.fooled) for each in found), default=0)
         if wanted < there:
             raise StoreError(
                 f"`--rows` must be at least {there} for {_key(table, case)}, as many as are in {store.path}, "

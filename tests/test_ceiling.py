@@ -163,6 +163,14 @@ def test_stored_rows_are_not_replaced_by_fewer(
         ceiling.main([*words, "--rows", "4", "--only", "six"])
     assert str(path) in str(refused.value)
     assert measured == []
+    whole, content = path.read_bytes(), json.loads(path.read_text(encoding="utf-8"))
+    key = f"rules: {ceiling.CASES[0].title}"
+    content["begun"][key] = content["cases"].pop(key)  # in the place of one that was smaller
+    path.write_text(json.dumps(content))
+    with pytest.raises(StoreError, match=r"`--rows` must be at least 200 .* got 4"):
+        ceiling.main([*words, "--rows", "4", "--only", ceiling.CASES[0].title, "--tables", "rules"])
+    assert measured == []
+    path.write_bytes(whole)
     ceiling.main(words)  # as many as are stored, or more
     assert len(measured) == 2 * len(ceiling.CASES)
     words[1] = str(tmp_path / "other.json")
