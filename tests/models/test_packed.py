@@ -248,3 +248,76 @@ def test_a_variable_that_names_no_folder_is_refused(
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("SADDLEPOINT_WEIGHTS", "~")
     assert "mnist-a" in sp.models.shipped()
+
+
+@pytest.fixture
+def found(trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder of SADDLEPOINT_WEIGHTS with the network of the training, `own`, whose card a test may change."""
+    folder = tmp_path / "found"
+    folder.mkdir()
+    for suffix in ("json", "safetensors"):
+        (folder / f"own.{suffix}").write_bytes((trained / f"model.{suffix}").read_bytes())
+    monkeypatch.setenv("SADDLEPOINT_WEIGHTS", str(folder))
+    return folder
+
+
+def with_own_card(folder: Path, **changes: object) -> None:
+    card = json.loads((folder / "own.json").read_text())
+    (folder / "own.json").write_text(json.dumps(card | changes))
+
+
+@pytest.mark.parametrize("kind", ["file", "module", "folder", "npz"])
+def test_no_text_of_a_card_is_imported_or_opened(
+    kind: str, found: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    mark = tmp_path / "it-ran"
+    code = tmp_path / "evil.py"
+    code.write_text(f"from pathlib import Path\nPath({str(mark)!r}).touch()\ndataset = print\n")
+    places = {"file": f"{code}:dataset", "module": "os:getcwd", "folder": str(tmp_path)}
+    data = places.get(kind, str(tmp_path / "images.npz"))
+    for field in ("data", "architecture", "command", "mean", "std"):
+        with_own_card(found, **{field: data})
+    assert inside("models", "check", "own") == 2
+    assert inside("models", "list") == 0
+    with_own_card(found, architecture="C", mean=None, std=None)
+    capsys.readouterr()
+    assert inside("models", "check", "own") == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "`own` must be a training on one of mnist" in line
+    assert f"got one on {data}" in line
+    assert not mark.exists()
+
+
+def test_the_text_of_a_card_commands_no_terminal(
+    found: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = {name: f"{name}\x1b]0;owned\x07\nx" for name in ("command", "architecture", "data")}
+    with_own_card(found, **words)
+    assert not set("\x1b\x07\n") & set(repr(sp.models.card("own")))
+    assert inside("models", "list") == 0
+    out = capsys.readouterr().out
+    assert "command ]0;owned  x" in out
+    assert not set("\x1b\x07") & set(out)
+
+
+@pytest.mark.parametrize(
+    "robust", [5, "all", {"quick": 3}, {"quick": {}}, {"quick": {"images": 4, "union": "all"}}]
+)
+def test_a_card_with_a_verdict_that_is_none_is_named(
+    robust: object, found: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with_own_card(found, robust=robust)
+    assert inside("models", "list") == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "own.json` must be a model card with" in line
+    assert "as robust" in line
+
+
+@pytest.mark.parametrize("robust", [{}, {"paper": {"images": 4, "union": 1.5}}])
+def test_a_card_that_the_quick_suite_has_not_judged_has_no_union(
+    robust: object, found: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with_own_card(found, robust=robust)
+    assert inside("models", "list") == 0
+    (line,) = [each for each in capsys.readouterr().out.splitlines() if each.startswith("own ")]
+    assert line.split()[4] == "-"

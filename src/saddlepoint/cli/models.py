@@ -5,6 +5,8 @@ from typing import Annotated, Literal
 
 from cyclopts import App, Parameter
 
+from saddlepoint.runs.plain import printable
+
 from .errors import usage
 from .flags import Flag
 
@@ -32,10 +34,11 @@ def show() -> int:
     print(f"{'name':<15}{'network':>17}{'accuracy':>10}{'FGSM':>8}{'union (images)':>16}  command")
     for name in models.shipped():
         card = models.card(name)
-        judged = {} if card.robust is None else card.robust["quick"]
+        judged = (card.robust or {}).get("quick")
         union = f"{judged['union']:.1f}% ({judged['images']})" if judged else "-"
         figures = f"{card.accuracy:>9.2f}%{card.fgsm_accuracy:>7.2f}%{union:>16}"
-        print(f"{name:<15}{card.architecture:>17}{figures}  {card.command}")
+        # Others may have written names and cards.
+        print(printable(f"{name:<15}{card.architecture:>17}{figures}  {card.command}"))
     return 0
 
 
@@ -57,14 +60,14 @@ def check(*names: str, limit: int | None = None) -> int:
     for name in names or models.shipped():
         card, model = models.card(name), models.channels_last(models.load(name))
         with usage(), progress.downloads() as report:
-            x, y = images_of_card(card, limit, report)
+            x, y = images_of_card(card, name, limit, report)
         accuracy = models.measure(model, x, y, eps=card.fgsm_eps)
         clean, fgsm = 100 * accuracy.clean, 100 * accuracy.fgsm
         gap = max(abs(clean - card.accuracy), abs(fgsm - card.fgsm_accuracy))
         verdict = "" if limit is not None else "agrees" if gap <= TOLERANCE else "DIFFERS"
         wrong += verdict == "DIFFERS"
         figures = f"{clean:>9.2f}%{card.accuracy:>8.2f}%{fgsm:>9.2f}%{card.fgsm_accuracy:>8.2f}%"
-        print(f"{name:<15}{figures}  {verdict}", flush=True)
+        print(printable(f"{name:<15}{figures}  {verdict}"), flush=True)
     return 1 if wrong else 0
 
 

@@ -135,12 +135,14 @@ class Card:
     robust: Mapping[str, Any] | None = None
 
     def __repr__(self) -> str:
+        # Others may have written the texts, of which a terminal is to make no commands.
+        network, data = (repr(text)[1:-1] for text in (self.architecture, self.data))
         shape = f"{self.channels}x{self.size}x{self.size}"
         shares = (
             f"{self.accuracy:.1f} % right, {self.fgsm_accuracy:.1f} % under FGSM {self.fgsm_eps:g}"
         )
         classes = counted(self.classes, "class", "classes")
-        return f"Card({self.architecture} for {self.data} {shape}, {classes}: {shares})"
+        return f"Card({network} for {data} {shape}, {classes}: {shares})"
 
     def to_json(self) -> str:
         """The card as indented JSON, ending in a newline."""
@@ -191,6 +193,15 @@ def _is_text_or_none(value: object) -> bool:
     return value is None or isinstance(value, str)
 
 
+def _is_judged(value: object) -> bool:
+    if value is None:
+        return True
+    quick = value.get("quick", ...) if isinstance(value, dict) else None
+    if not isinstance(quick, dict):
+        return quick is ...
+    return _is_count(quick.get("images")) and _is_number(quick.get("union"))
+
+
 # What a card is used for: the field, what it must be, and whether it is.
 _FIELDS: tuple[tuple[str, str, Callable[[object], bool]], ...] = (
     *((name, f"a number in [1, {_MOST}]", _is_count) for name in ("channels", "size", "classes")),
@@ -200,4 +211,5 @@ _FIELDS: tuple[tuple[str, str, Callable[[object], bool]], ...] = (
         (name, "a number in [0, 100]", _is_number)
         for name in ("accuracy", "fgsm_accuracy", "fgsm_eps")
     ),
+    ("robust", "null, or an object whose `quick` has `images` and `union`,", _is_judged),
 )

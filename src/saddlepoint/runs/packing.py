@@ -78,13 +78,9 @@ def pack_network(
     new = out / f"{name}.safetensors"
     _check_replaceable(old, new, overwrite=overwrite)
     card = models.Card.from_json(old.with_suffix(".json").read_text(encoding="utf-8"), str(old))
-    if card.data not in data.NAMES:
-        raise ValueError(
-            f"`RUN` must be a training on one of {', '.join(data.NAMES)}, which networks are measured "
-            f"on by their names, got one on {card.data}; it can be used as it is, --models {old}."
-        )
+    _check_data(card, "RUN", f"; it can be used as it is, --models {old}")
     network = models.channels_last(models.load(old))  # refuses what is damaged
-    x, y = images_of_card(card, limit, progress)
+    x, y = images_of_card(card, "RUN", limit, progress)
     before = models.measure(network, x, y, eps=card.fgsm_eps)
     packed = pack(load_file(old), bits)
     fill(name, network, unpack(packed))
@@ -105,14 +101,25 @@ def pack_network(
 
 def images_of_card(
     card: models.Card,
+    whose: str,
     limit: int | None = None,
     progress: Callable[[str, int, int], None] | None = None,
 ) -> tuple[Tensor, Tensor]:
     """The test images that the numbers of a card are about, of embedded samples those that training sets aside.
 
+    Others may have written the card: only data that is known by name is loaded, no file and no code.
+
+    Args:
+        card: Of a network.
+        whose: What complaints call the network.
+        limit: The first so many; None is all.
+        progress: Of downloads, as in `saddlepoint.data.load`.
+
     Raises:
-        ValueError: The limit is not positive, or the network is for images of another shape.
+        ValueError: The card names other data, the limit is not positive, or the network is for images of
+            another shape.
     """
+    _check_data(card, whose)
     if limit is not None and limit < 1:
         raise ValueError(f"`--limit` must be positive, got {limit}.")
     images = load_images(card.data, "test", limit, progress)
@@ -123,6 +130,15 @@ def images_of_card(
             f"{tuple(images.x.shape[1:])}: it was trained with another --size."
         )
     return images.x, images.y
+
+
+def _check_data(card: models.Card, whose: str, remedy: str = "") -> None:
+    """Refuse data that is not known by its name, such as a path, or code that would be imported."""
+    if card.data not in data.NAMES:
+        raise ValueError(
+            f"`{whose}` must be a training on one of {', '.join(data.NAMES)}, which networks are measured "
+            f"on by their names, got one on {card.data}{remedy}."
+        )
 
 
 def _check_replaceable(old: Path, new: Path, *, overwrite: bool) -> None:
