@@ -321,3 +321,47 @@ def test_a_card_that_the_quick_suite_has_not_judged_has_no_union(
     assert inside("models", "list") == 0
     (line,) = [each for each in capsys.readouterr().out.splitlines() if each.startswith("own ")]
     assert line.split()[4] == "-"
+
+
+def test_a_card_is_compared_on_as_many_images_as_it_was_measured_on(
+    trained: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    x, y = sp.data.sample("mnist", 200)
+    asked: list[int | None] = []
+
+    def load(name: str, split: str, limit: int | None = None, **_: object) -> object:
+        asked.append(limit)
+        return x[:limit], y[:limit]
+
+    monkeypatch.setattr("saddlepoint.data.load", load)
+    out = tmp_path / "weights"
+    assert inside("models", "pack", trained, "own", "--out", out, "--limit", 20) == 0
+    monkeypatch.setenv("SADDLEPOINT_WEIGHTS", str(out))
+    assert inside("models", "check", "own") == 0
+    assert "agrees" in capsys.readouterr().out
+    assert inside("models", "check", "own", "--limit", 7) == 0
+    assert "agrees" not in capsys.readouterr().out
+    with_own_card(out, test_images=201)  # more than there are
+    assert inside("models", "check", "own") == 1
+    assert "DIFFERS" in capsys.readouterr().out
+    assert asked == [20, 20, 7, 201]
+    for count in (0, -1, "all", None, True):
+        with_own_card(out, test_images=count)
+        assert inside("models", "check", "own") == 2
+        assert "as test_images, got" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", ["mnist-a", "cifar10-d"])
+def test_the_name_of_a_network_inside_the_package_is_refused(
+    name: str, trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "weights"
+    words = ("models", "pack", trained, name, "--out", out, "--limit", 2, "--overwrite")
+    assert inside(*words) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert f"got {name!r}" in line
+    assert "inside the package" in line
+    assert not out.exists()

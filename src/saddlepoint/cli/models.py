@@ -48,7 +48,7 @@ def check(*names: str, limit: int | None = None) -> int:
 
     Args:
         names: Networks to check; all shipped ones if none is given.
-        limit: Use the first so many test images only; nothing is then compared.
+        limit: Use the first so many test images only; nothing is then compared. [default: as many as the card]
     """
     from saddlepoint import models
     from saddlepoint.runs.packing import images_of_card
@@ -60,11 +60,12 @@ def check(*names: str, limit: int | None = None) -> int:
     for name in names or models.shipped():
         card, model = models.card(name), models.channels_last(models.load(name))
         with usage(), progress.downloads() as report:
-            x, y = images_of_card(card, name, limit, report)
+            x, y = images_of_card(card, name, card.test_images if limit is None else limit, report)
         accuracy = models.measure(model, x, y, eps=card.fgsm_eps)
         clean, fgsm = 100 * accuracy.clean, 100 * accuracy.fgsm
         gap = max(abs(clean - card.accuracy), abs(fgsm - card.fgsm_accuracy))
-        verdict = "" if limit is not None else "agrees" if gap <= TOLERANCE else "DIFFERS"
+        agrees = gap <= TOLERANCE and len(y) == card.test_images
+        verdict = "" if limit is not None else "agrees" if agrees else "DIFFERS"
         wrong += verdict == "DIFFERS"
         figures = f"{clean:>9.2f}%{card.accuracy:>8.2f}%{fgsm:>9.2f}%{card.fgsm_accuracy:>8.2f}%"
         print(printable(f"{name:<15}{figures}  {verdict}"), flush=True)

@@ -181,6 +181,10 @@ def _is_count(value: object) -> bool:
     return type(value) is int and 1 <= value <= _MOST
 
 
+def _is_positive(value: object) -> bool:
+    return type(value) is int and value >= 1
+
+
 def _is_number(value: object) -> bool:
     return type(value) in (int, float) and 0 <= value <= 100  # type: ignore[operator]
 
@@ -211,5 +215,6 @@ _FIELDS: tuple[tuple[str, str, Callable[[object], bool]], ...] = (
         (name, "a number in [0, 100]", _is_number)
         for name in ("accuracy", "fgsm_accuracy", "fgsm_eps")
     ),
+    ("test_images", "a number above 0", _is_positive),
     ("robust", "null, or an object whose `quick` has `images` and `union`,", _is_judged),
 )

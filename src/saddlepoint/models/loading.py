@@ -25,7 +25,7 @@ from .cards import Card
 from .packed import how_to_get, packed_files, unpack
 from .programs import is_torchscript, load_exported, load_torchscript
 
-__all__ = ["card", "channels_last", "load", "shipped"]
+__all__ = ["card", "channels_last", "inside", "load", "shipped"]
 
 # Where training scripts put the state dict in a checkpoint, and what wrappers of torch put before all names.
 _CHECKPOINT_KEYS = ("state_dict", "model_state_dict", "model", "net", "network")
@@ -44,9 +44,18 @@ def shipped() -> tuple[str, ...]:
         >>> shipped()[0], "mnist-d" in shipped()
         ('cifar10-a', True)
     """
+    return tuple(sorted(inside() | set(packed_files())))
+
+
+def inside() -> set[str]:
+    """Names of the networks whose parameters are in the package, which go before others of the same name.
+
+    Example:
+        >>> "mnist-a" in inside()
+        True
+    """
     files = (file.name for file in _folder().iterdir())
-    inside = {name.removesuffix(".json") for name in files if name.endswith(".json")}
-    return tuple(sorted(inside | set(packed_files())))
+    return {name.removesuffix(".json") for name in files if name.endswith(".json")}
 
 
 def card(name: str) -> Card:
@@ -195,8 +204,8 @@ def _folder() -> Traversable:
 
 
 def _shipped_file(name: str, suffix: str) -> Traversable | Path:
-    inside = _folder() / f"{name}{suffix}"
-    return inside if inside.is_file() else packed_files()[name].with_suffix(suffix)
+    file = _folder() / f"{name}{suffix}"
+    return file if file.is_file() else packed_files()[name].with_suffix(suffix)
 
 
 def _card(file: Traversable | Path) -> Card:

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from saddlepoint import data, models
 from saddlepoint.files import write_atomically
-from saddlepoint.models.loading import fill
+from saddlepoint.models.loading import fill, inside
 from saddlepoint.models.packed import pack, unpack
 from saddlepoint.runs.materials import load_images
 from saddlepoint.runs.model_words import CARD, NETWORK
@@ -75,6 +75,11 @@ def pack_network(
         raise ValueError(f"`RUN` must hold {NETWORK} and {CARD}, got {str(folder)!r}.")
     if re.fullmatch(r"[\w+-][\w.+-]*", name) is None:
         raise ValueError(f"`NAME` must be of letters, digits, and . _ + -, got {name!r}.")
+    if name in inside():
+        raise ValueError(
+            f"`NAME` must be none of a network inside the package, which goes first, got {name!r}; choose "
+            "another name."
+        )
     new = out / f"{name}.safetensors"
     _check_replaceable(old, new, overwrite=overwrite)
     card = models.Card.from_json(old.with_suffix(".json").read_text(encoding="utf-8"), str(old))
