@@ -6,7 +6,7 @@ from numbers import Integral
 from operator import index
 from typing import SupportsIndex
 
-__all__ = ["check_count", "check_seed"]
+__all__ = ["check_count", "check_seed", "check_seed_range", "check_training_seed"]
 
 
 def check_count(name: str, value: object, least: int) -> None:
@@ -44,3 +44,33 @@ def check_seed(seed: SupportsIndex) -> int:
     except TypeError:
         got = f"{type(seed).__name__} {seed!r}"
         raise TypeError(f"`seed` must be a whole number, got {got}; the default is 0.") from None
+
+
+def check_seed_range(seed: int) -> int:
+    """A seed as the generators of torch take it, who say no more of others than that something overflows.
+
+    Raises:
+        ValueError: It is too small or too large.
+
+    Example:
+        >>> check_seed_range(-3)
+        -3
+    """
+    if not -(2**63) <= seed < 2**64:
+        raise ValueError(f"`seed` must be in [-2**63, 2**64), got {seed}.")
+    return seed
+
+
+def check_training_seed(seed: int) -> int:
+    """A seed as training takes it, which makes one of every epoch and step of it.
+
+    Raises:
+        ValueError: It is too small or too large.
+
+    Example:
+        >>> check_training_seed(3)
+        3
+    """
+    if not 0 <= seed < 2**32:
+        raise ValueError(f"`seed` must be in [0, 2**32), got {seed}.")
+    return seed

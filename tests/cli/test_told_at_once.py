@@ -163,3 +163,39 @@ def test_what_a_model_raises_is_told_alike_wherever_it_is_asked_first(
     assert "boom in my model" in said
     assert "raised by domain 1 (net), for images of shape (2, 1, 28, 28)" in said
     assert said.endswith(f"({file}, line 11)")
+
+
+@pytest.mark.parametrize("seed", [10**22, 2**64, -(2**63) - 1])
+@pytest.mark.parametrize(
+    "words",
+    [
+        "attack ensemble --models A --eps 0.1",
+        "attack patch --models A",
+        "evaluate A --threat linf:0.1",
+        "train --data mnist-sample --model A",
+        "doctor A",
+        "reproduce ensemble-mnist --limit 2",
+    ],
+)
+def test_a_seed_that_torch_cannot_take_is_told_with_the_range(words, seed, monkeypatch, capsys):
+    def load(*_, **__):
+        raise AssertionError
+
+    monkeypatch.setattr("saddlepoint.runs.materials.load_images", load)
+    assert inside(*words.split(), f"--seed={seed}") == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    said = "[0, 2**32)" if words.startswith("train") else "[-2**63, 2**64)"
+    assert line == f"saddlepoint: `--seed` must be in {said}, got {seed}."
+
+
+def test_the_seeds_at_the_ends_of_the_range_are_taken(capsys):
+    for seed in (-(2**63), 2**64 - 1):
+        words = f"attack universal --models mnist-a --eps 0.1 --group-size 2 --limit 4 --steps 2 --seed={seed}"
+        assert inside(*words.split(), "--out", f"run{seed}", "--quiet") == 0
+
+
+@pytest.mark.parametrize("seed", [-1, 2**32])
+def test_a_seed_that_training_cannot_take_is_told_at_once(seed, capsys):
+    assert inside("train", "--data", "mnist-sample", "--model", "A", f"--seed={seed}") == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line == f"saddlepoint: `--seed` must be in [0, 2**32), got {seed}."

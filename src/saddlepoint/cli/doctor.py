@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 
+from saddlepoint.counts import check_seed_range
+
 from .errors import UsageError, library, usage
 
 if TYPE_CHECKING:
@@ -70,6 +72,8 @@ def doctor(
     from . import printing, progress
 
     _check(models, limit=limit, steps=steps)
+    with usage(seed="--seed"):
+        check_seed_range(seed)
     names, page = [part for each in models for part in texts.split(each)], _page(out)
     with usage(**{"--models": "MODEL"}), printing.warnings_as_notes():
         check_there(names)

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Literal, final
 
 from cyclopts import Parameter
 
+from saddlepoint.counts import check_seed_range
+
 from .cluster import joined, processes, together
 from .errors import LibraryError, UsageError, library, usage
 from .flags import Flag
@@ -76,6 +78,8 @@ class Wanted:
             )
         if self.jobs < 1:
             raise UsageError(f"`--jobs` must be at least 1, got {self.jobs}.")
+        with usage(seed="--seed"):
+            check_seed_range(self.seed)
 
     def command(self, name: str) -> str:
         """The line that repeats an experiment, as its records have it."""

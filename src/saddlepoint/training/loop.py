@@ -16,7 +16,7 @@ from torch.utils.data import Dataset
 
 from saddlepoint.bars import telling
 from saddlepoint.behind import keeping_random
-from saddlepoint.counts import check_seed
+from saddlepoint.counts import check_seed, check_training_seed
 from saddlepoint.directions import raw
 from saddlepoint.loaders import batches, collected, in_order, length
 from saddlepoint.losses import fooled
@@ -298,9 +298,7 @@ def _checked_seed(
     checkpoint_every: int | None,
 ) -> int:
     """The seed as a whole number, once everything else is found to be usable too."""
-    seed = check_seed(seed)
-    if not 0 <= seed < 2**32:
-        raise ValueError(f"`seed` must be in [0, 2**32), got {seed}.")
+    seed = check_training_seed(check_seed(seed))
     check_model(model)
     try:
         count = len(loader)

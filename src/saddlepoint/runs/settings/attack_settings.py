@@ -31,7 +31,6 @@ from saddlepoint.runs.settings.common import (
     Names,
     Number,
     Precisions,
-    Seed,
     Settings,
     Size,
     Split,
@@ -55,6 +54,7 @@ from saddlepoint.runs.settings.paper_numbers import (
     radius,
     rule_numbers,
 )
+from saddlepoint.runs.settings.seeds import Seed
 
 __all__ = [
     "AttackSettings",

@@ -37,7 +37,6 @@ __all__ = [
     "Names",
     "Number",
     "Precisions",
-    "Seed",
     "Settings",
     "Size",
     "Split",
@@ -131,7 +130,6 @@ Split = Annotated[
 _LIMIT = "Use the first so many images; of a folder, from the classes in turn."
 Limit = Annotated[int | None, Field(ge=1, description=_LIMIT)]
 Device = Annotated[str, Field(description="cpu, gpu, cuda, cuda:1, mps.")]
-Seed = Annotated[int, Field(description="Of everything random.")]
 Precisions = Annotated[
     list[
         Literal[

@@ -18,7 +18,6 @@ from saddlepoint.runs.settings.common import (
     Mean,
     Names,
     Precisions,
-    Seed,
     Settings,
     Size,
     Split,
@@ -26,6 +25,7 @@ from saddlepoint.runs.settings.common import (
     Threats,
     with_data,
 )
+from saddlepoint.runs.settings.seeds import Seed
 
 __all__ = ["EvaluateSettings"]
 

@@ -16,13 +16,13 @@ from saddlepoint.runs.settings.common import (
     Mean,
     Names,
     Number,
-    Seed,
     Settings,
     Size,
     Std,
     Threats,
     check_weights,
 )
+from saddlepoint.runs.settings.seeds import TrainingSeed
 
 __all__ = ["TrainSettings"]
 
@@ -84,7 +84,7 @@ class TrainSettings(Settings):
         default="fast",
         description="fast is a one-cycle schedule for a CPU, paper the schedule of the paper.",
     )
-    seed: Seed = 0
+    seed: TrainingSeed = 0
     epochs: int | None = Field(
         default=None, description="Overrides the number of epochs of the recipe."
     )
