@@ -652,3 +652,69 @@ def test_text_about_tables_says_so_when_they_have_changed(tmp_path: Path) -> Non
     changed = experiments.write_tables(true, tmp_path)
     assert "> The tables have changed" in changed
     assert now not in changed.partition("-->")[2]
+
+
+TABLE = "<!-- table: cost -->\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "marker"),
+    [
+        (f"{TABLE}old\n\nProse.\n\n{TABLE}old\n<!-- end -->\n", "<!-- table: cost -->"),
+        (f"{TABLE}old\n<!-- end -->\n{TABLE}", "<!-- table: cost -->"),
+        (
+            "<!-- table: cost, details -->\nold\n<!-- about: cost; 0 -->\nProse.\n<!-- end -->\n",
+            "<!-- table: cost, details -->",
+        ),
+        ("<!-- behind: cost -->\nold\n<!-- network b -->\n<!-- end -->\n", "<!-- behind: cost -->"),
+        (f"<!-- claims -->\nold\n\nProse.\n{TABLE}<!-- end -->\n", "<!-- claims -->"),
+        ("<!-- claims -->", "<!-- claims -->"),
+        ("<!-- table: patches -->\nof others\n", "<!-- table: patches -->"),
+    ],
+)
+def test_a_marker_without_its_end_is_refused_and_swallows_nothing(
+    text: str, marker: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(ValueError, match="end -->` before") as error:
+        experiments.write_tables(text, STORE)
+    assert f"`{marker}`" in str(error.value)
+    document = tmp_path / "mine.md"
+    document.write_text(text)
+    assert inside("reproduce", "--summary", tmp_path, "--store", STORE) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "mine.md" in line
+    assert marker in line
+    assert document.read_text() == text
+
+
+@pytest.mark.parametrize(
+    "marker",
+    [
+        "<!-- table: ensemble-mnits -->",
+        "<!-- table: ensemble-mnits, details -->",
+        "<!-- behind: cost, ensemble-mnits -->",
+        "<!-- about: cost, ensemble-mnits; 0 -->",
+    ],
+)
+@pytest.mark.parametrize("whole_folder", [True, False])
+def test_a_misspelt_experiment_in_a_marker_is_named_with_its_file(
+    whole_folder: bool, marker: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    document = tmp_path / "mine.md"
+    text = f"{TABLE}old\n<!-- end -->\n\n{marker}\nold\n<!-- end -->\n"
+    document.write_text(text)
+    place = tmp_path if whole_folder else document
+    assert inside("reproduce", "--summary", place, "--store", STORE) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "mine.md" in line
+    assert f"`{marker}`" in line
+    assert line.endswith("got 'ensemble-mnits'; did you mean ensemble-mnist?")
+    assert document.read_text() == text
+
+
+def test_tables_of_other_commands_stay_beside_those_of_experiments(tmp_path: Path) -> None:
+    other = "<!-- table: patches -->\nof others\n<!-- end -->\n"
+    written = experiments.write_tables(f"{TABLE}old\n<!-- end -->\n\n{other}", STORE)
+    assert written.endswith(other)
+    assert "old" not in written
+    assert experiments.write_tables("Prose about `<!-- claims -->`, and no table.", tmp_path)

@@ -273,12 +273,11 @@ def _write_tables(place: Path, store: Path | None) -> int:
     documents = sorted(place.glob("*.md")) if place.is_dir() else [place]
     for document in documents:
         before = document.read_text(encoding="utf-8")
-        if place.is_dir() and not set(room.named_tables(before)) <= set(room.EXPERIMENTS):
-            continue  # it has tables of other commands
         with usage():
-            text = room.write_tables(
-                before, document.parent / "results" if store is None else store
-            )
+            try:
+                text = room.write_tables(before, store or document.parent / "results")
+            except ValueError as error:
+                raise ValueError(f"`{document}`: {error}") from error
         if text != before:
             write_atomically(document, text.encode())
     return 0

@@ -4,7 +4,7 @@ A table begins with `<!-- table: NAME -->` and ends with `<!-- end -->`. It has 
 that of a measurement; one that begins with `<!-- table: NAME, details -->` has one line per strategy and
 source, with every accuracy, and `<!-- table: NAME, paired -->` what strategies win over the average. The
 table of claims begins with `<!-- claims -->`, and that of the rows in which `attack` is below `apgda`, over
-several experiments, with `<!-- behind: NAME, NAME -->`.
+several experiments, with `<!-- behind: NAME, NAME -->`. What benchmarks write between such markers stays.
 
 Text that was written by hand about tables begins with `<!-- about: NAME, NAME; DIGEST -->`. If the tables are
 no longer those of the digest, a line below it says so, and which digest to write once the text is true again.
@@ -34,6 +34,11 @@ _MARKED = re.compile(r"<!-- table: ([\w-]+)(?:, (\w+))? -->\n(.*?)<!-- end -->",
 _BEHIND = re.compile(r"<!-- behind: ([\w, -]+) -->\n(.*?)<!-- end -->", re.DOTALL)
 _CLAIMS = re.compile(r"<!-- claims -->\n(.*?)<!-- end -->", re.DOTALL)
 _ABOUT = re.compile(r"<!-- about: ([\w, -]+); (\w+) -->\n(?:> The tables have changed [^\n]*\n\n)?")
+_OPENING = re.compile(
+    r"<!-- (?:table: (?P<table>[\w-]+)(?:, \w+)?|behind: (?P<behind>[\w, -]+)|claims) -->(?=\n|\Z)"
+)
+_END = "<!-- end -->"
+_OTHERS = ("patches",)  # tables of benchmarks
 _NO_PAIRS = "The stored runs were made before verdicts were kept, so that there are no paired differences.\n"
 
 
@@ -45,15 +50,18 @@ def write_tables(text: str, store: Path) -> str:
         store: Folder with summaries.
 
     Raises:
-        ValueError: A marker names no experiment, its summary is missing or is of other settings.
+        ValueError: A marker names no experiment or has no end, its summary is missing or is of other settings.
 
     Example:
         >>> write_tables("No markers, no change.", Path())
         'No markers, no change.'
     """
+    _check_markers(text)
 
     def fill(match: re.Match[str]) -> str:
         name, form, _ = match.groups()
+        if name in _OTHERS:
+            return match.group(0)
         opening = match.group(0).partition("\n")[0]
         results = read_summary(find(name), store)
         made_by = "" if form else _made_by(results)
@@ -73,7 +81,33 @@ def named_tables(text: str) -> list[str]:
         >>> named_tables("<!-- table: cost -->\n<!-- end -->")
         ['cost']
     """
-    return list(dict.fromkeys(match.group(1) for match in _MARKED.finditer(text)))
+    named = dict.fromkeys(match.group(1) for match in _MARKED.finditer(text))
+    return [name for name in named if name not in _OTHERS]
+
+
+def _check_markers(text: str) -> None:
+    """Refuse, before anything is replaced, markers of no experiment, or without an end of their own."""
+    for match in _OPENING.finditer(text):
+        marker = match.group(0)
+        _check_names(marker, match["table"] or match["behind"] or "")
+        rest = text[match.end() :]
+        following = rest[rest.find("<!-- ") :] if "<!-- " in rest else ""
+        if not following.startswith(_END):
+            got = repr(following.partition("\n")[0][:100]) if following else "none"
+            raise ValueError(
+                f"`{marker}` must have its `{_END}` before any other marker, got {got}."
+            )
+    for match in _ABOUT.finditer(text):
+        _check_names(match.group(0).partition("\n")[0], match.group(1))
+
+
+def _check_names(marker: str, names: str) -> None:
+    for name in names.split(", ") if names else ():
+        try:
+            if name not in _OTHERS:
+                find(name)
+        except ValueError as error:
+            raise ValueError(str(error).replace("`name`", f"`{marker}`", 1)) from error
 
 
 def _about(match: re.Match[str], store: Path) -> str:
