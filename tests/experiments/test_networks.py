@@ -22,8 +22,10 @@ from saddlepoint.experiments.finished import Results
 from saddlepoint.experiments.image_groups import IMAGE_GROUPS
 from saddlepoint.experiments.measurements import NetworkAccuracy
 from saddlepoint.experiments.networks import NETWORKS, REPORTED_NETWORKS
+from saddlepoint.experiments.plan import Experiment
 from saddlepoint.experiments.stored import read_summary
 from saddlepoint.experiments.summary import tables_of
+from saddlepoint.models import loading
 
 
 def test_the_papers_accuracies_are_those_of_a_second_transcription() -> None:
@@ -149,3 +151,65 @@ def test_lines_that_compare_rows_need_all_of_them(tmp_path: Path) -> None:
 def test_groups_of_images_have_the_papers_radii_of_network_c() -> None:
     radii = {block.key: block.settings.eps for block in EXPERIMENTS["image-robustness"].blocks}
     assert radii == {"l0": 30, "l1": 20.0, "l2": 3.0, "linf": 0.3}
+
+
+def quick_robustness() -> Experiment:
+    """Image robustness under two norms, with few steps."""
+    whole = EXPERIMENTS["image-robustness"]
+    blocks = tuple(block.but(steps=2) for block in whole.blocks[-2:])
+    (distances,) = whole.measurements
+    short = replace(distances, block=distances.block.but(steps=2), searches=1, inner_steps=1)
+    return replace(whole, blocks=blocks, measurements=(short,), limit=50)
+
+
+def other_network(folder: Path) -> Path:
+    """Parameters of network D under the name of C."""
+    folder.mkdir()
+    for suffix in ("json", "safetensors"):
+        content = (loading._folder() / f"mnist-d.{suffix}").read_bytes()
+        (folder / f"mnist-c.{suffix}").write_bytes(content)
+    return folder
+
+
+@pytest.mark.parametrize("other", ["seed", "images", "networks", "seed and networks"])
+def test_weights_are_compared_with_distances_of_the_same_groups_only(
+    other: str, tmp_path: Path
+) -> None:
+    experiment = quick_robustness()
+    l2, linf = (replace(experiment, blocks=(b,), measurements=()) for b in experiment.blocks)
+    measured = replace(experiment, blocks=())
+    changed = QUIET
+    if "seed" in other:
+        changed = replace(changed, seed=1)
+    if "images" in other:
+        changed = replace(changed, limit=60)
+    if "networks" in other:
+        changed = replace(changed, parameters=other_network(tmp_path / "other"))
+    runs = tmp_path / "runs"
+    experiments.reproduce(l2, runs, QUIET)
+    experiments.reproduce(linf, runs, changed, resume=True)
+    experiments.reproduce(measured, runs, changed, resume=True)
+    results = experiments.collect(experiment, runs)
+    correlated, images = tables_of(results)
+    ours = [line for line in correlated.lines if line[1] == "apgda"]
+    assert [line[0] for line in ours] == ["linf"]
+    assert ours[0][-4:] == (None, None, None, None)  # nor with the weights in l2
+    sentence = (
+        "Weights in l2 by apgda are compared with nothing, because the minimum distortion was measured with "
+        f"other {other}; run both with the same flags."
+    )
+    assert sentence in correlated.notes
+    weights = [line[4:8] for line in images.lines if line[0] == "apgda"]
+    assert weights
+    assert all(each[:3] == (None, None, None) and each[3] is not None for each in weights)
+    (sheet,) = [each for each in sheets(results) if not each.name.endswith("digits")]
+    assert [panel.title.partition(":")[0] for panel in sheet.panels] == ["linf"]
+
+
+def test_weights_of_the_same_groups_are_compared(tmp_path: Path) -> None:
+    experiment = quick_robustness()
+    experiments.reproduce(replace(experiment, measurements=()), tmp_path, QUIET)
+    experiments.reproduce(replace(experiment, blocks=()), tmp_path, QUIET, resume=True)
+    table = tables_of(experiments.collect(experiment, tmp_path))[0]
+    assert [line[0] for line in table.lines if line[1] == "apgda"] == ["l2", "linf"]
+    assert not [note for note in table.notes if "compared with nothing" in note]

@@ -18,8 +18,8 @@ from saddlepoint.experiments.claim_checks import (
     unstored,
 )
 from saddlepoint.experiments.finished import Attacked
+from saddlepoint.experiments.image_weights import NORMS
 from saddlepoint.experiments.plan import AVERAGE
-from saddlepoint.experiments.summary import NORMS
 from saddlepoint.report.tables import Cell
 from saddlepoint.runs.plain import read_json, read_plain
 

@@ -12,10 +12,10 @@ from torch import Tensor
 from saddlepoint import data
 from saddlepoint.experiments import block_parts
 from saddlepoint.experiments.finished import Attacked, Results, Source
+from saddlepoint.experiments.image_weights import NORMS, group_weights
 from saddlepoint.experiments.measurements import Distances, Residuals
 from saddlepoint.experiments.plan import AVERAGE
 from saddlepoint.experiments.ranks import spearman_within
-from saddlepoint.experiments.summary import NORMS, group_weights
 from saddlepoint.runs.settings import UniversalSettings
 
 __all__ = ["Box", "Curve", "Panel", "Sheet", "Thumbnail", "sheets"]
@@ -233,10 +233,10 @@ def _panel(x_label: str, source: Source, curves: list[Curve]) -> list[Panel]:
 def _images(results: Results, source: Source) -> list[Panel]:
     """For every norm the weight of an image against its distance, and the correlation inside groups."""
     panels = []
-    weights = group_weights(results, source.method)
     for item, measured in results.having(Distances):
         if item.method != source.method:
             continue
+        weights = group_weights(results, item)
         for colour, norm in enumerate(norm for norm in NORMS if norm in weights):
             pairs = zip(weights[norm], measured.distance, strict=True)
             groups = [(w, [v for v in d if v is not None]) for w, d in pairs if None not in d]
@@ -257,7 +257,7 @@ def _thumbnails(results: Results) -> list[Sheet]:
     found = []
     for item, measured in results.having(Distances):
         block = item.measurement.block
-        weights = group_weights(results, item.method).get("linf")
+        weights = group_weights(results, item).get("linf")
         if weights is None or not isinstance(block.settings, UniversalSettings):
             continue
         images = block_parts.load_images(block.settings.data, item.images)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from saddlepoint.experiments.block_parts import domain_names
-from saddlepoint.experiments.finished import Attacked, Results, Source, lowered
-from saddlepoint.experiments.image_groups import IMAGE_GROUPS
-from saddlepoint.experiments.measurements import Distances, NetworkAccuracy, Residuals, Times
+from saddlepoint.experiments.finished import Attacked, Results, lowered
+from saddlepoint.experiments.image_weights import correlations, images
+from saddlepoint.experiments.measurements import NetworkAccuracy, Residuals, Times
 from saddlepoint.experiments.networks import REPORTED_NETWORKS
 from saddlepoint.experiments.pairs import pair_table
 from saddlepoint.experiments.plan import (
@@ -19,15 +19,11 @@ from saddlepoint.experiments.plan import (
     Row,
     Static,
 )
-from saddlepoint.experiments.ranks import spearman_within
 from saddlepoint.report.tables import Cell, Column, Table
 from saddlepoint.runs import texts
 from saddlepoint.runs.settings import UniversalSettings
 
-__all__ = ["NORMS", "group_weights", "tables_of"]
-
-NORMS = ("l0", "l1", "l2", "linf")
-"""Of the interpretability tables, in their order."""
+__all__ = ["tables_of"]
 
 
 def tables_of(results: Results, skipped: Sequence[str] = ()) -> list[Table]:
@@ -43,7 +39,7 @@ def tables_of(results: Results, skipped: Sequence[str] = ()) -> list[Table]:
     experiment = results.experiment
     notes = tuple(dict.fromkeys([*_notes(experiment), *skipped]))
     if experiment.figure == "images":
-        return [_correlations(results, notes), _images(results)]
+        return [correlations(results, _heading(experiment), notes), images(results)]
     if experiment.measurements:
         kind = experiment.measurements[0].what
         return [{"residuals": _rates, "accuracy": _networks}.get(kind, _costs)(results, notes)]
@@ -146,112 +142,6 @@ def _our_line(results: Results, item: Attacked, names: Sequence[str]) -> tuple[C
         results.lift(item),
         item.evaluations,
     )
-
-
-# ------------------------------------------------------------------------------- image robustness
-
-
-def group_weights(results: Results, method: str) -> dict[str, list[list[float]]]:
-    """Final weights of every group, (B, K), under every norm that is finished."""
-    found = {}
-    for block in results.experiment.blocks:
-        item = results.one(block, block.rows[0].strategy.key, Source(method))
-        if item is not None:
-            found[block.key] = item.tensors()["weights"].tolist()
-    return found
-
-
-def _correlations(results: Results, notes: tuple[str, ...]) -> Table:
-    """Mean rank correlation inside groups between the weight in a norm and the two distances."""
-    columns = (
-        Column("Weights in"),
-        Column("Source"),
-        Column("Groups"),
-        Column("rank correlation with C&W l2 distance", 3),
-        Column("95 % of it", 3),
-        Column("rank correlation with eps_min", 3),
-        Column("95 % of that", 3),
-        *(Column(f"with weights in {norm}", 3) for norm in NORMS),
-    )
-    lines: list[tuple[Cell, ...]] = []
-    for norm in NORMS:
-        printed = [getattr(group, norm) for group in IMAGE_GROUPS]
-        lines.append(
-            _correlation_line(
-                norm,
-                "paper",
-                printed,
-                [group.distance for group in IMAGE_GROUPS],
-                [group.eps_min for group in IMAGE_GROUPS],
-            )
-            + _across(norm, {n: [getattr(g, n) for g in IMAGE_GROUPS] for n in NORMS})
-        )
-        for item, measured in results.having(Distances):
-            found = group_weights(results, item.method)
-            if norm in found:
-                distances, radii = measured.distance, measured.eps_min
-                line = _correlation_line(norm, item.method, found[norm], distances, radii)
-                lines.append(line + _across(norm, found))
-    extra = dict.fromkeys(result.note for _, result in results.having(Distances) if result.note)
-    return Table(_heading(results.experiment), columns, tuple(lines), (*notes, *extra))
-
-
-def _correlation_line(
-    norm: str,
-    source: str,
-    weights: Sequence[Sequence[float]],
-    distances: Sequence[Sequence[float | None]],
-    radii: Sequence[Sequence[float | None]],
-) -> tuple[Cell, ...]:
-    cells: list[Cell] = []
-    for values in (distances, radii):
-        # A group with a distance that could not be found is left out.
-        pairs = [
-            (w, [v for v in row if v is not None])
-            for w, row in zip(weights, values, strict=True)
-            if None not in row
-        ]
-        mean, half, _ = spearman_within(pairs)
-        cells += [mean, (max(-1.0, mean - half), min(1.0, mean + half)) if half == half else None]
-    return (norm, source, len(weights), *cells)
-
-
-def _across(norm: str, weights: Mapping[str, Sequence[Sequence[float]]]) -> tuple[Cell, ...]:
-    """Mean rank correlation inside groups of the weights in a norm with those in every other norm."""
-    cells: list[Cell] = []
-    for other in NORMS:
-        known = other != norm and other in weights
-        pairs = zip(weights[norm], weights[other], strict=True) if known else ()
-        mean, _, count = spearman_within(pairs)
-        cells.append(mean if count else None)
-    return tuple(cells)
-
-
-def _images(results: Results) -> Table:
-    """Every image: its weights under the norms, its distances."""
-    columns = (
-        Column("Source"),
-        Column("Group"),
-        Column("Digit"),
-        Column("Image"),
-        *(Column(f"w {norm}", 3) for norm in NORMS),
-        Column("C&W l2 distance", 3),
-        Column("eps_min linf", 3),
-    )
-    lines: list[tuple[Cell, ...]] = []
-    for number, group in enumerate(IMAGE_GROUPS, start=1):
-        for k in range(len(group.l0)):
-            weights = (getattr(group, norm)[k] for norm in NORMS)
-            cells = (*weights, group.distance[k], group.eps_min[k])
-            lines.append(("paper", number, group.digit, k + 1, *cells))
-    for item, result in results.having(Distances):
-        found = group_weights(results, item.method)
-        for number, labels in enumerate(result.labels):
-            for k, digit in enumerate(labels):
-                weights = (found[n][number][k] if n in found else None for n in NORMS)
-                cells = (*weights, result.distance[number][k], result.eps_min[number][k])
-                lines.append((item.method, number + 1, digit, k + 1, *cells))
-    return Table("Weights and distances of every image", columns, tuple(lines))
 
 
 # ------------------------------------------------------------------------------- rate and cost
