@@ -126,6 +126,7 @@ def test_a_summary_of_some_networks_keeps_the_others(tmp_path: Path) -> None:
     content = json.loads((tmp_path / "networks.json").read_text())
     keys = [entry["key"] for entry in content["measured"]]
     assert keys == ["mnist-a", "mnist-c", "mnist-paper-a"]
+    assert content["networks"] == {name: sp.models.card(name).sha256 for name in keys}
 
 
 def test_the_papers_lines_are_those_of_the_code_and_not_of_the_store(tmp_path: Path) -> None:

@@ -207,6 +207,36 @@ def test_a_summary_names_the_networks_that_were_attacked_and_not_shipped_ones_of
     assert found["cifar10-c"] == sp.models.card("cifar10-c").sha256
 
 
+def own_parameters(folder: Path, *names: str) -> Path:
+    """Random parameters of networks of CIFAR-10, in place of the shipped ones."""
+    folder.mkdir()
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        for name in names:
+            network = sp.models.build(name[-1].upper(), channels=3, size=32)
+            save_file(network.state_dict(), folder / f"{name}.safetensors")
+    return folder
+
+
+def test_rows_of_other_networks_of_the_same_name_are_refused(tmp_path: Path) -> None:
+    experiment, runs = pair(limit=2, steps=1), tmp_path / "runs"
+    own = own_parameters(tmp_path / "own", "cifar10-a")
+    experiments.reproduce(experiment, runs, QUIET)
+    experiments.reproduce(experiment, runs, replace(QUIET, method="attack", parameters=own))
+    said = (
+        r"`.*runs` must hold results of the same networks, got another cifar10-a in "
+        r"'true/attack/linf-0.05/avg' than in 'true/apgda/linf-0.05/avg'; "
+    )
+    for read in (
+        experiments.collect,
+        experiments.publish,
+        lambda one, other: experiments.write_summary(one, other, tmp_path / "store"),
+    ):
+        with pytest.raises(ValueError, match=said):
+            read(experiment, runs)
+    assert not (tmp_path / "store" / "ensemble-cifar10.json").exists()
+
+
 def test_files_of_others_are_not_written_over(tmp_path: Path) -> None:
     (tmp_path / "table.csv").write_text("mine")
     with pytest.raises(ValueError, match=r"would write over, got 'table.csv'"):

@@ -161,6 +161,7 @@ class Results:
     """Everything finished, in the order of the experiment; sources in turn within a row.
 
     Of a stored summary, measurements are `lines` of their table; `versions` are of saddlepoint, which ran it.
+    `networks` are hashes by name: as runs have them, or of the files of shipped ones in a stored summary.
     """
 
     experiment: Experiment
@@ -168,6 +169,7 @@ class Results:
     measured: tuple[Measured, ...] = ()
     lines: tuple[tuple[Cell, ...], ...] = ()
     versions: tuple[str, ...] = ()
+    networks: Mapping[str, str] = field(default_factory=dict)
 
     def one(self, block: Block, strategy: str, source: Source) -> Attacked | None:
         """The finished row of a block, a strategy and a source."""
@@ -217,21 +219,47 @@ def collect(experiment: Experiment, folder: Path) -> Results:
     Args:
         experiment: Which one.
         folder: Where `reproduce` put it.
+
+    Raises:
+        ValueError: Two of them are about different networks of the same name.
     """
-    attacks = [
-        _attacked(block, row, source, finished(place), place)
-        for block in experiment.blocks
-        for row in block.rows
-        for source in _SOURCES
-        if complete_in(place := _place(folder, source) / block.key / row.strategy.key)
-    ]
-    measured = []
+    attacks, measured, networks = [], [], _Networks(folder)
+    for block in experiment.blocks:
+        for row in block.rows:
+            for source in _SOURCES:
+                place = _place(folder, source) / block.key / row.strategy.key
+                if complete_in(place):
+                    run = networks.those_of(finished(place), place)
+                    attacks.append(_attacked(block, row, source, run, place))
     for measurement in experiment.measurements:
         for method in METHODS:
             place = _place(folder, Source(method)) / measurement.key
             if complete_in(place):
-                measured.append(_measured(measurement, method, finished(place), place))
-    return Results(experiment, tuple(attacks), tuple(measured))
+                run = networks.those_of(finished(place), place)
+                measured.append(_measured(measurement, method, run, place))
+    return Results(experiment, tuple(attacks), tuple(measured), networks=networks.found)
+
+
+@final
+class _Networks:
+    """Hashes of the networks behind the runs of a folder, one for every name."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.found: dict[str, str] = {}
+        self._places: dict[str, Path] = {}
+
+    def those_of(self, run: Run, place: Path) -> Run:
+        """The run, if its networks are those of the runs before it."""
+        for name, value in run.hashes.models.items():
+            first = self._places.setdefault(name, place)
+            if self.found.setdefault(name, value) != value:
+                one, other = (str(each.relative_to(self.folder)) for each in (place, first))
+                raise ValueError(
+                    f"`{self.folder}` must hold results of the same networks, got another {name} in {one!r} "
+                    f"than in {other!r}; run one of them into a folder of its own."
+                )
+        return run
 
 
 def _place(folder: Path, source: Source) -> Path:

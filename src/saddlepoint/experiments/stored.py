@@ -49,8 +49,8 @@ def write_summary(
         The file.
 
     Raises:
-        ValueError: The summary that is there is about other networks, or has lines that compare rows which the
-            folder does not have.
+        ValueError: Rows of the folder, or the summary that is there, are about other networks of the same name;
+            or the summary has lines that compare rows which the folder does not have.
     """
     results = collect(experiment, folder)
     runs = [Run.read(item.folder) for item in results.attacks if item.folder is not None]
@@ -60,7 +60,7 @@ def write_summary(
         "versions": _unique(
             [*(run.versions for run in runs), *(m.versions for m in results.measured)]
         ),
-        "networks": _networks(runs),
+        "networks": _networks(results.networks),
         "rows": [
             _row(item, run) | (_path(item) if experiment.figure == "steps" else {})
             for item, run in zip(results.attacks, runs, strict=True)
@@ -85,9 +85,8 @@ def write_summary(
     return path
 
 
-def _networks(runs: Sequence[Run]) -> dict[str, str]:
+def _networks(found: Mapping[str, str]) -> dict[str, str]:
     """Hashes of the networks by name: of shipped ones that of their file, whatever way models are hashed."""
-    found = {name: value for run in runs for name, value in run.hashes.models.items()}
     return {
         name: models.card(name).sha256 if _is_shipped(name, value) else value
         for name, value in found.items()
