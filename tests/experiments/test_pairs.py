@@ -14,7 +14,7 @@ from test_stored_results import EXPERIMENTS, QUIET, pair
 
 from saddlepoint import experiments
 from saddlepoint.experiments.finished import Results
-from saddlepoint.experiments.pairs import mean_of, paired, verdict_pairs
+from saddlepoint.experiments.pairs import mean_gain, mean_of, pair_table, paired, verdict_pairs
 from saddlepoint.experiments.summary import tables_of
 
 
@@ -128,3 +128,31 @@ def test_rows_of_other_images_have_no_lift_and_no_pair(change: dict[str, int]) -
     moved = Results(experiment, (replace(one, **change), other))  # type: ignore[arg-type]
     assert moved.lift(other) is None
     assert verdict_pairs(moved) == []
+
+
+def test_means_join_rows_of_one_seed_and_say_which_are_left_out() -> None:
+    experiment = EXPERIMENTS["ensemble-mnist"]
+    seeds, attacks = {0: 0, 1: 7, 2: 0, 3: 5}, []
+    for number, seed in seeds.items():
+        block = experiment.blocks[number]
+        one = replace(fake(block, "avg", "apgda", 50.0), success=(True, False), seed=seed)
+        other = fake(block, "minmax", "apgda", 100.0 if seed == 0 else 50.0)
+        success = (True, True) if seed == 0 else (True, False)
+        attacks += [one, replace(other, success=success, seed=seed)]
+    results = Results(experiment, tuple(attacks))
+    pairs = verdict_pairs(results)
+    with pytest.raises(ValueError, match="`pairs` must be of one seed, got 0, 5, 7"):
+        mean_gain(pairs)
+    (table,) = pair_table(results)
+    (mean,) = (line for line in table.lines if str(line[0]).startswith("mean"))
+    assert mean[0] == "mean of 2 settings, seed 0"
+    assert mean[7] == 50.0
+    (said,) = table.notes
+    one, other = (experiment.blocks[number].label for number in (1, 3))
+    assert said == (
+        "A mean is over settings of one seed; of min-max, apgda, in none: "
+        f"{one} (seed 7), {other} (seed 5)."
+    )
+    same = Results(experiment, tuple(replace(item, seed=0) for item in attacks))
+    assert pair_table(same)[0].lines[-1][0] == "mean of 4 settings"
+    assert pair_table(same)[0].notes == ()

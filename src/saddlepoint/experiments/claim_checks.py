@@ -238,7 +238,7 @@ def _losing(pairs: Iterable[Pair]) -> list[str]:
 
 
 def _gain(results: Results, source: Source, only: str) -> str:
-    """The paired gain in points with its interval, where verdicts are known of every setting."""
+    """The paired gain in points with its interval, where verdicts are known of all settings, of one seed."""
     pairs = [
         pair
         for pair in verdict_pairs(results)
@@ -248,7 +248,7 @@ def _gain(results: Results, source: Source, only: str) -> str:
     ]
     settings = {p.item.block.key for p in _reported(comparable(results, source, only))}
     pairs = [pair for pair in pairs if pair.item.block.key in settings]
-    if len(pairs) < len(settings):
+    if len(pairs) < len(settings) or len({pair.item.seed for pair in pairs}) > 1:
         return ""
     gain, (low, high) = mean_gain(pairs)
     return f"; {gain:+.1f} points [{low:+.1f}, {high:+.1f}]"

@@ -137,7 +137,15 @@ def mean_gain(pairs: Sequence[VerdictPair]) -> tuple[float, tuple[float, float]]
 
     Images of an experiment are the first of a data set, so that row i is the same image wherever there are as
     many rows; groups are made of them in another way for every K.
+
+    Args:
+        pairs: Of one seed.
+
+    Raises:
+        ValueError: They are of several.
     """
+    if len(seeds := sorted({pair.item.seed for pair in pairs})) > 1:
+        raise ValueError(f"`pairs` must be of one seed, got {', '.join(map(str, seeds))}.")
     sizes = {len(pair.verdicts[0]) for pair in pairs}
     groups = any(isinstance(pair.item.block.settings, UniversalSettings) for pair in pairs)
     return mean_of([pair.verdicts for pair in pairs], same_rows=len(sizes) == 1 and not groups)
@@ -154,16 +162,30 @@ def pair_table(results: Results) -> list[Table]:
     """
     pairs = verdict_pairs(results)
     lines = [_pair_line(pair) for pair in pairs]
-    by_kind: dict[tuple[str, str, str], list[VerdictPair]] = {}
+    by_kind: dict[tuple[str, str, str], dict[int, list[VerdictPair]]] = {}
     for pair in pairs:
         row: Row = pair.item.row
-        key = (row.strategy.label, *pair.item.source)
-        by_kind.setdefault(key, []).append(pair)
-    for (label, _, _), several in by_kind.items():
-        if len(several) > 1:
-            lines.append(_mean_line(label, several))
+        by_seed = by_kind.setdefault((row.strategy.label, *pair.item.source), {})
+        by_seed.setdefault(pair.item.seed, []).append(pair)
+    alone: list[str] = []
+    for (label, _, _), by_seed in by_kind.items():
+        means = [several for several in by_seed.values() if len(several) > 1]
+        lines += [_mean_line(label, several, of_many=len(by_seed) > 1) for several in means]
+        if len(by_seed) > 1:
+            alone += _without_mean(label, [p for (p, *more) in by_seed.values() if not more])
     title = f"{results.experiment.title}: what is gained over the average on the same images"
-    return [Table(title, _COLUMNS, tuple(lines), tuple(lowered(results)))] if lines else []
+    notes = (*alone, *lowered(results))
+    return [Table(title, _COLUMNS, tuple(lines), notes)] if lines else []
+
+
+def _without_mean(label: str, pairs: Sequence[VerdictPair]) -> list[str]:
+    """A sentence on settings that have a seed of their own."""
+    if not pairs:
+        return []
+    said = ", ".join(f"{pair.item.block.label} (seed {pair.item.seed})" for pair in pairs)
+    return [
+        f"A mean is over settings of one seed; of {label}, {pairs[0].item.source.name}, in none: {said}."
+    ]
 
 
 def _pair_line(pair: VerdictPair) -> tuple[Cell, ...]:
@@ -173,12 +195,14 @@ def _pair_line(pair: VerdictPair) -> tuple[Cell, ...]:
     return (item.block.label, item.row.strategy.label, *source, *rates, *found)
 
 
-def _mean_line(label: str, pairs: Sequence[VerdictPair]) -> tuple[Cell, ...]:
+def _mean_line(label: str, pairs: Sequence[VerdictPair], *, of_many: bool) -> tuple[Cell, ...]:
+    """The mean of settings of one seed, which is named where there are others."""
     source = pairs[0].item.source
     rates = (fmean(p.base.asr_all for p in pairs), fmean(p.item.asr_all for p in pairs))
     each = [paired(*pair.verdicts) for pair in pairs]
     sizes = sorted({len(pair.verdicts[0]) for pair in pairs})
     rows = str(sizes[0]) if len(sizes) == 1 else f"{sizes[0]} to {sizes[-1]}"
     counts = (sum(e.gained for e in each), sum(e.lost for e in each))
-    where = (f"mean of {len(pairs)} settings", label, source.method_name, source.labels, rows)
+    seed = f", seed {pairs[0].item.seed}" if of_many else ""
+    where = (f"mean of {len(pairs)} settings{seed}", label, source.method_name, source.labels, rows)
     return (*where, *rates, *mean_gain(pairs), *counts)
