@@ -10,13 +10,16 @@ from pathlib import Path
 import pytest
 import scipy.stats
 import torch
-from test_experiments import EXPERIMENTS, fake
+from test_experiments import EXPERIMENTS, fake, tiny
 from test_stored_results import QUIET, STORE
 from torch.nn.functional import cross_entropy
 
 import saddlepoint as sp
 from saddlepoint import experiments
+from saddlepoint.evaluation.other_libraries import MissingLibraryError
 from saddlepoint.experiments import block_parts
+from saddlepoint.experiments.claim_checks import Summaries
+from saddlepoint.experiments.claim_measures import distances
 from saddlepoint.experiments.figures import sheets
 from saddlepoint.experiments.finished import Results
 from saddlepoint.experiments.image_groups import IMAGE_GROUPS
@@ -26,6 +29,7 @@ from saddlepoint.experiments.plan import Experiment
 from saddlepoint.experiments.stored import read_summary
 from saddlepoint.experiments.summary import tables_of
 from saddlepoint.models import loading
+from saddlepoint.report.tables import to_markdown
 
 
 def test_the_papers_accuracies_are_those_of_a_second_transcription() -> None:
@@ -214,3 +218,48 @@ def test_weights_of_the_same_groups_are_compared(tmp_path: Path) -> None:
     table = tables_of(experiments.collect(experiment, tmp_path))[0]
     assert [line[0] for line in table.lines if line[1] == "apgda"] == ["l2", "linf"]
     assert not [note for note in table.notes if "compared with nothing" in note]
+
+
+def test_a_correlation_that_does_not_exist_is_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def missing(*_: object, **__: object) -> None:
+        raise MissingLibraryError("no foolbox")
+
+    monkeypatch.setattr("saddlepoint.experiments.measurements.carlini_wagner_distance", missing)
+    experiment = tiny(EXPERIMENTS["image-robustness"])
+    experiments.reproduce(experiment, tmp_path / "runs", QUIET)
+    for _ in range(2):  # the second time it is read before it is written
+        experiments.write_summary(experiment, tmp_path / "runs", tmp_path)
+    assert "NaN" not in (tmp_path / "image-robustness.json").read_text()
+    lines = read_summary(experiment, tmp_path).lines
+    ours = [line for line in lines if line[1] == "apgda"]
+    assert len(ours) == 4
+    assert all(line[3:5] == (None, None) for line in ours)
+    assert "nan" not in to_markdown(
+        tables_of(experiments.collect(experiment, tmp_path / "runs"))[0]
+    )
+    full = EXPERIMENTS["image-robustness"]
+    content = json.loads((STORE / "image-robustness.json").read_text())
+    for line in content["lines"]:
+        line[3:7] = [None] * 4 if line[1] == "apgda" else line[3:7]
+    (tmp_path / "image-robustness.json").write_text(json.dumps(content))
+    assert read_summary(full, tmp_path).lines
+    assert distances(Summaries(tmp_path)).verdict == "not measured"
+
+
+def test_what_cannot_be_read_is_not_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    part = replace(NETWORKS, measurements=NETWORKS.measurements[:1], limit=2)
+    experiments.reproduce(part, tmp_path / "runs", QUIET)
+    experiments.write_summary(NETWORKS, tmp_path / "runs", tmp_path)
+    before = (tmp_path / "networks.json").read_text()
+    nan = NetworkAccuracy(clean=float("nan"), fgsm=0.0, fgsm_predicted=0.0)
+    found = experiments.collect(NETWORKS, tmp_path / "runs")
+    found = replace(found, measured=(replace(found.measured[0], result=nan),))
+    monkeypatch.setattr("saddlepoint.experiments.stored.collect", lambda *_: found)
+    said = r"`.*runs` must hold numbers that a summary can have, got .*nan.* among its lines; "
+    with pytest.raises(ValueError, match=said):
+        experiments.write_summary(NETWORKS, tmp_path / "runs", tmp_path)
+    assert (tmp_path / "networks.json").read_text() == before

@@ -168,6 +168,8 @@ def distances(summaries: Summaries) -> Finding:
         return nothing("no lines of image-robustness are stored")
     means = _numbers(line[k] for line in lines for k in (3, 5))
     lows = [pair[0] for line in lines for k in (4, 6) if isinstance(pair := line[k], tuple)]
+    if not lows:
+        return nothing("the stored lines of image-robustness have no correlations with an interval")
     printed = [line for line in summaries.lines("image-robustness") if line[1] == "paper"]
     papers = _numbers(line[k] for line in printed for k in (3, 5))
     ours = f"mean rank correlations {min(means):.2f} to {max(means):.2f} (apgda)"

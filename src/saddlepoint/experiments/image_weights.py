@@ -138,8 +138,9 @@ def _correlation_line(
             for w, row in zip(weights, values, strict=True)
             if None not in row
         ]
-        mean, half, _ = spearman_within(pairs)
-        cells += [mean, (max(-1.0, mean - half), min(1.0, mean + half)) if half == half else None]
+        mean, half, count = spearman_within(pairs)
+        cells += [mean if count else None]
+        cells += [(max(-1.0, mean - half), min(1.0, mean + half)) if half == half else None]
     return (norm, source, len(weights), *cells)
 
 

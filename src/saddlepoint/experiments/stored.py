@@ -17,7 +17,7 @@ from saddlepoint.experiments.finished import Attacked, Results, Source, collect
 from saddlepoint.experiments.places import publishing
 from saddlepoint.experiments.plan import LABELS, METHODS, Block, Experiment, Row
 from saddlepoint.experiments.summary import tables_of
-from saddlepoint.experiments.summary_files import SUMMARY_VERSION, read_content
+from saddlepoint.experiments.summary_files import SUMMARY_VERSION, check_content, read_content
 from saddlepoint.experiments.truths import packed, unpacked
 from saddlepoint.files import write_atomically
 from saddlepoint.report.tables import Cell
@@ -50,7 +50,8 @@ def write_summary(
 
     Raises:
         ValueError: Rows of the folder, or the summary that is there, are about other networks of the same name;
-            or the summary has lines that compare rows which the folder does not have.
+            or the summary has lines that compare rows which the folder does not have;
+            or numbers are none, such as nan.
     """
     results = collect(experiment, folder)
     runs = [Run.read(item.folder) for item in results.attacks if item.folder is not None]
@@ -81,6 +82,8 @@ def write_summary(
     with publishing(store, waiting=waiting):
         if path.is_file():
             _keep_others(experiment, content, read_content(experiment, store))
+        must = f"`{folder}` must hold numbers that a summary can have"
+        check_content(experiment, content, must, "repeat the run")
         write_atomically(path, _text(content).encode())
     return path
 

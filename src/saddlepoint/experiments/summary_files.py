@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from math import isfinite
 from pathlib import Path
@@ -14,7 +15,7 @@ from saddlepoint.experiments.summary import tables_of
 from saddlepoint.runs.plain import quoted, read_json, read_plain
 from saddlepoint.runs.settings import UniversalSettings
 
-__all__ = ["SUMMARY_VERSION", "read_content"]
+__all__ = ["SUMMARY_VERSION", "check_content", "read_content"]
 
 SUMMARY_VERSION = 1
 """Raised whenever an older file would be misunderstood."""
@@ -77,10 +78,27 @@ def read_content(experiment: Experiment, store: Path) -> dict[str, Any]:
         raise ValueError(f"{must}, got a file that holds none; move it away.")
     if (version := content.get("schema_version")) != SUMMARY_VERSION:
         raise ValueError(f"`{path}` must have version {SUMMARY_VERSION}, got {version}.")
-    stored = read_plain(_Stored, content, must, "move it away")
-    if wrong := _wrong(experiment, stored):
-        raise ValueError(f"{must}, got {wrong}; move it away.")
+    check_content(experiment, content, must, "move it away")
     return content
+
+
+def check_content(
+    experiment: Experiment, content: Mapping[str, Any], must: str, remedy: str
+) -> None:
+    """Refuse a summary that no experiment can have come to, before it is written and when it is read.
+
+    Args:
+        experiment: Which one.
+        content: As JSON has it.
+        must: The requirement, for the complaint.
+        remedy: What to do otherwise.
+
+    Raises:
+        ValueError: With the first thing that cannot be.
+    """
+    stored = read_plain(_Stored, content, must, remedy)
+    if wrong := _wrong(experiment, stored):
+        raise ValueError(f"{must}, got {wrong}; {remedy}.")
 
 
 def _wrong(experiment: Experiment, stored: _Stored) -> str | None:
