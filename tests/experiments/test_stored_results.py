@@ -532,6 +532,7 @@ def test_a_damaged_summary_is_named_before_anything_runs(
         ),
         ("ensemble-mnist", "rows", {"evaluations": float("nan")}, "nan as `evaluations` of l0-30"),
         ("ensemble-mnist", "rows", {"images": 0}, "0 as `images` of l0-30, avg"),
+        ("ensemble-mnist", "", {"networks": {}}, "no hash of mnist-a in `networks`"),
         ("convergence", "lines", ["l2"], "got ['l2'] among its lines"),
         ("convergence", "lines", [{"l2": 1}, *[None] * 8], "got {'l2': 1} as `lines.0.0"),
         ("convergence", "lines", ["l2", "apgda", *[None] * 6, float("nan")], "got ['l2', 'apgda'"),
@@ -664,6 +665,35 @@ def test_the_stored_summaries_are_of_the_shipped_networks() -> None:
         for name, value in json.loads(path.read_text(encoding="utf-8")).get("networks", {}).items():
             shipped = sp.models.card(name).sha256
             assert shipped == value, f"{path.name} was made with another {name}: run it again"
+
+
+@pytest.mark.parametrize("name", ["steps-mnist", "networks"])
+def test_numbers_of_other_parameters_than_are_shipped_are_said_below_the_table(
+    name: str, tmp_path: Path
+) -> None:
+    path = Path(shutil.copy(STORE / f"{name}.json", tmp_path))
+    forms = ("",) if name == "networks" else ("", ", details", ", paired")
+    text = "".join(f"<!-- table: {name}{form} -->\n<!-- end -->\n\n" for form in forms)
+    content = json.loads(path.read_text())
+    content["networks"]["mnist-paper-a"] = sp.models.card("mnist-paper-a").sha256
+    content["networks"]["of-mine"] = "0" * 64
+    path.write_text(json.dumps(content))
+    before = experiments.write_tables(text, tmp_path)
+    assert "shipped" not in before
+    content["networks"] |= {"mnist-paper-a": "0" * 64, "cifar10-b": "1" * 64}
+    path.write_text(json.dumps(content))
+    said = (
+        "\nThe numbers are of other parameters of cifar10-b and mnist-paper-a than are shipped.\n"
+    )
+    written = experiments.write_tables(text, tmp_path)
+    assert written.count(f"{said}<!-- end -->") == len(forms)
+    assert written.replace(said, "") == before
+    assert experiments.write_tables(written, tmp_path) == written
+    if name == "steps-mnist":
+        text = f"<!-- behind: {name} -->\n<!-- end -->\n"
+        of = f"The numbers of {name} are of other parameters of cifar10-b and mnist-paper-a"
+        assert of in experiments.write_tables(text, tmp_path)
+        assert of in experiments.write_tables("<!-- claims -->\n<!-- end -->", tmp_path)
 
 
 def test_text_about_tables_says_so_when_they_have_changed(tmp_path: Path) -> None:

@@ -14,17 +14,20 @@ from __future__ import annotations
 
 import hashlib
 import re
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
+from saddlepoint import models
 from saddlepoint.experiments.below_apgda import behind_table
-from saddlepoint.experiments.catalogue import find
+from saddlepoint.experiments.catalogue import EXPERIMENTS, find
 from saddlepoint.experiments.claims import claims_table
 from saddlepoint.experiments.finished import Attacked, Results, lowered
 from saddlepoint.experiments.pairs import pair_table
 from saddlepoint.experiments.plan import UNREPORTED, Block, Row
 from saddlepoint.experiments.stored import read_summary
 from saddlepoint.experiments.summary import found_weights, tables_of
+from saddlepoint.experiments.summary_files import read_content
 from saddlepoint.report.tables import Cell, Column, Table, to_markdown
 from saddlepoint.runs.settings import UniversalSettings
 
@@ -65,12 +68,15 @@ def write_tables(text: str, store: Path) -> str:
         opening = match.group(0).partition("\n")[0]
         results = read_summary(find(name), store)
         made_by = "" if form else _made_by(results)
-        return f"{opening}\n{_table(results, form or 'overview')}{made_by}<!-- end -->"
+        table = _table(results, form or "overview")
+        others = _not_shipped(results.networks, "The numbers")
+        return f"{opening}\n{table}{made_by}{others}<!-- end -->"
 
     text = _ABOUT.sub(lambda match: _about(match, store), _MARKED.sub(fill, text))
     text = _BEHIND.sub(lambda match: _behind(match, store), text)
     return _CLAIMS.sub(
-        lambda _: f"<!-- claims -->\n{_plain(claims_table(store))}<!-- end -->", text
+        lambda _: f"<!-- claims -->\n{_plain(claims_table(store))}{_of_others(store)}<!-- end -->",
+        text,
     )
 
 
@@ -136,7 +142,8 @@ def _behind(match: re.Match[str], store: Path) -> str:
         f"`attack` is at or above `apgda` in {rows - count} of {rows} rows, and below it in {count}"
     )
     listed = f":\n\n{_plain(table)}" if count else ".\n"
-    return f"{opening}\n{said}{listed}<!-- end -->"
+    others = "".join(_not_shipped(r.networks, f"The numbers of {r.experiment.name}") for r in found)
+    return f"{opening}\n{said}{listed}{others}<!-- end -->"
 
 
 def _table(results: Results, form: str) -> str:
@@ -160,6 +167,26 @@ def _made_by(results: Results) -> str:
     """The line below a table."""
     said = [each for each in results.versions if re.fullmatch(r"[\w.+-]+", each)]
     return f"\nRun with saddlepoint {' and '.join(said)}.\n" if said else ""
+
+
+def _of_others(store: Path) -> str:
+    """Lines on all summaries of other parameters than are shipped: claims rest on several."""
+    there = (each for each in EXPERIMENTS.values() if (store / f"{each.name}.json").is_file())
+    found = ((each.name, read_content(each, store)["networks"]) for each in there)
+    return "".join(_not_shipped(networks, f"The numbers of {name}") for name, networks in found)
+
+
+def _not_shipped(networks: Mapping[str, str], numbers: str) -> str:
+    """A line that says so where numbers are of networks that are shipped with other parameters by now."""
+    known = models.shipped()
+    names = [
+        name
+        for name, found in sorted(networks.items())
+        if name in known and found != models.card(name).sha256
+    ]
+    if not names:
+        return ""
+    return f"\n{numbers} are of other parameters of {' and '.join(names)} than are shipped.\n"
 
 
 def _plain(table: Table) -> str:

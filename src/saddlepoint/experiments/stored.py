@@ -195,7 +195,13 @@ def read_summary(experiment: Experiment, store: Path) -> Results:
             ) from error
     lines = tuple(_lines(experiment, content["lines"])) if experiment.measurements else ()
     versions = sorted({each.get("saddlepoint", "") for each in content["versions"]})
-    return Results(experiment, tuple(attacks), lines=lines, versions=tuple(versions))
+    return Results(
+        experiment,
+        tuple(attacks),
+        lines=lines,
+        versions=tuple(versions),
+        networks=content["networks"],
+    )
 
 
 def _lines(experiment: Experiment, lines: Sequence[Sequence[Any]]) -> list[tuple[Cell, ...]]:

@@ -119,6 +119,10 @@ def _wrong(experiment: Experiment, stored: _Stored) -> str | None:
         if found is not None:
             value, key = found
             return f"{quoted(value)} as `{key}` of {row.block}, {row.strategy}"
+    there = {row.block for row in stored.rows}
+    for network in (n for block in experiment.blocks if block.key in there for n in block.networks):
+        if network not in stored.networks:
+            return f"no hash of {network} in `networks`"
     for entry in stored.measured:
         if {"key", "method"} - set(entry) or entry["method"] not in METHODS:
             return f"{quoted(entry.get('method'))} as `method` of {quoted(entry.get('key'))}"
