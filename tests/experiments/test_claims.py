@@ -19,6 +19,7 @@ from saddlepoint.experiments import claim_ensembles as ensembles
 from saddlepoint.experiments import claim_measures as measures
 from saddlepoint.experiments.claim_checks import Summaries
 from saddlepoint.experiments.claims import CLAIMS, claims_table
+from saddlepoint.experiments.truths import packed
 
 PAGE = ROOT / "docs" / "CLAIMS.md"
 STORE = ROOT / "docs" / "results"
@@ -45,6 +46,17 @@ def test_without_summaries_nothing_is_measured(tmp_path: Path) -> None:
     assert all(line[4] for line in table.lines)
 
 
+def fit(row: dict[str, Any], more: dict[str, Any]) -> None:
+    """Change a stored row so that its counts and verdicts are those of its images and rate."""
+    size = row["images"] // row["rows"]
+    row |= more
+    row["rows"] = row["images"] // size
+    row["images"] = row["rows"] * size
+    fooled = row["asr_all"] * row["rows"] / 100
+    if row.pop("verdicts", None) is not None and fooled == round(fooled):
+        row["verdicts"] = packed((i < fooled for i in range(row["rows"])), filled="before")
+
+
 def changed(
     tmp_path: Path,
     name: str,
@@ -60,7 +72,8 @@ def changed(
     for row in content["rows"]:
         key = (row["block"], row["strategy"])
         if key in rates and (row["method"], row["labels"]) == ("apgda", labels):
-            row |= {"asr_all": rates[key], "asr_all_interval": [0.0, 100.0], **more}
+            row |= {"asr_all": rates[key], "asr_all_interval": [0.0, 100.0]}
+            fit(row, more)
     (tmp_path / f"{name}.json").write_text(json.dumps(content))
     return Summaries(tmp_path)
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from test_claims import STORE, changed
+from test_claims import STORE, changed, fit
 
 from saddlepoint.experiments import claim_checks as checks
 from saddlepoint.experiments import claim_ensembles as ensembles
@@ -74,7 +74,8 @@ def universal(tmp_path: Path, true: float, predicted: float, images: int = 1000)
         odd = {"true": true, "predicted": predicted}[row["labels"]]
         rate = odd if row["block"] == "b-k2" else 60.0
         row["asr_all"] = 50.0 if row["strategy"] == "avg" else rate
-        row |= {"asr_all_interval": [0.0, 100.0], "images": images}
+        row["asr_all_interval"] = [0.0, 100.0]
+        fit(row, {"images": images})
     (tmp_path / "universal-cifar10.json").write_text(json.dumps({**content, "rows": rows}))
     return Summaries(tmp_path)
 

@@ -532,6 +532,31 @@ def test_a_damaged_summary_is_named_before_anything_runs(
         ),
         ("ensemble-mnist", "rows", {"evaluations": float("nan")}, "nan as `evaluations` of l0-30"),
         ("ensemble-mnist", "rows", {"images": 0}, "0 as `images` of l0-30, avg"),
+        ("ensemble-mnist", "rows", {"evaluations": -51.0}, "-51.0 as `evaluations` of l0-30, avg"),
+        ("ensemble-mnist", "rows", {"evaluations": 51.5}, "51.5 as `evaluations` of l0-30, avg"),
+        ("ensemble-mnist", "rows", {"evaluations": 1e300}, "1e+300 as `evaluations` of l0-30"),
+        ("ensemble-mnist", "rows", {"images": 10_000}, "10000 as `images` of l0-30, avg"),
+        ("ensemble-mnist", "rows", {"rows": 999}, "1000 as `images` of l0-30, avg"),
+        ("universal-mnist", "rows", {"images": 1001}, "1001 as `images` of a-k2, avg"),
+        (
+            "ensemble-mnist",
+            "rows",
+            {"asr_all": 99.0, "asr_all_interval": [98.0, 100.0]},
+            "99.0 as `asr_all` of l0-30, avg",
+        ),
+        ("ensemble-mnist", "rows", {"verdicts": ""}, "'' as `verdicts` of l0-30, avg"),
+        ("ensemble-mnist", "rows", {"verdicts": "zz"}, "'zz' as `verdicts` of l0-30, avg"),
+        (
+            "ensemble-mnist",
+            "rows",
+            {"weights": {"A": 7.0, "B": 0.0, "C": 0.0, "D": 0.0}},
+            "7.0 as `weights` of l0-30, avg",
+        ),
+        ("ensemble-mnist", "rows", {"settled": -5}, "-5 as `settled` of l0-30, avg"),
+        ("ensemble-mnist", "rows", {"settled": 52}, "52 as `settled` of l0-30, avg"),
+        ("ensemble-mnist", "rows", {"strategy": "minmax"}, "a second row of l0-30, minmax, apgda"),
+        ("steps-mnist", "rows", {"path": {"A": [2.0]}}, "2.0 as `path` of linf-0.2, avg"),
+        ("convergence", "measured", {"key": "linf"}, "a second measurement of linf, apgda"),
         ("ensemble-mnist", "", {"networks": {}}, "no hash of mnist-a in `networks`"),
         ("convergence", "lines", ["l2"], "got ['l2'] among its lines"),
         ("convergence", "lines", [{"l2": 1}, *[None] * 8], "got {'l2': 1} as `lines.0.0"),
@@ -707,7 +732,7 @@ def test_text_about_tables_says_so_when_they_have_changed(tmp_path: Path) -> Non
     true = warned.replace("; 0 -->", f"; {now} -->")
     assert experiments.write_tables(true, tmp_path) == text.replace("; 0 -->", f"; {now} -->")
     content = json.loads(path.read_text())
-    content["rows"][0]["asr_all"] += 0.5
+    content["rows"][0]["evaluations"] -= 0.5
     path.write_text(json.dumps(content))
     changed = experiments.write_tables(true, tmp_path)
     assert "> The tables have changed" in changed

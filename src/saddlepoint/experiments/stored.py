@@ -186,13 +186,7 @@ def read_summary(experiment: Experiment, store: Path) -> Results:
                 f"`{store}` must hold numbers of the present settings, got others for {raw['block']}, "
                 f"{raw['strategy']} of {experiment.name}; run `saddlepoint reproduce` again."
             )
-        try:
-            attacks.append(_attacked(block, row, raw))
-        except ValueError as error:
-            raise ValueError(
-                f"`{store / experiment.name}.json` must hold a verdict for every row, got others for "
-                f"{raw['block']}, {raw['strategy']}; run `saddlepoint reproduce` again."
-            ) from error
+        attacks.append(_attacked(block, row, raw))
     lines = tuple(_lines(experiment, content["lines"])) if experiment.measurements else ()
     versions = sorted({each.get("saddlepoint", "") for each in content["versions"]})
     return Results(
@@ -275,6 +269,7 @@ def _settings(block: Block, row: Row, raw: dict[str, Any]) -> str:
 
 
 def _attacked(block: Block, row: Row, raw: dict[str, Any]) -> Attacked:
+    verdicts = raw.get("verdicts")
     return Attacked(
         block=block,
         row=row,
@@ -290,9 +285,7 @@ def _attacked(block: Block, row: Row, raw: dict[str, Any]) -> Attacked:
         weights=raw["weights"],
         evaluations=raw["evaluations"],
         precision=raw.get("precision", "float32"),
-        success=unpacked(raw["verdicts"], raw["rows"], filled="before")
-        if "verdicts" in raw
-        else None,
+        success=None if verdicts is None else unpacked(verdicts, raw["rows"], filled="before"),
         settled=raw.get("settled"),
         walked=raw.get("path"),
     )

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from math import isfinite
+from math import inf, isfinite, isinf
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 from saddlepoint.experiments.block_parts import domain_names
 from saddlepoint.experiments.finished import Results
-from saddlepoint.experiments.plan import LABELS, METHODS, Experiment
+from saddlepoint.experiments.plan import LABELS, METHODS, RESTARTS, Block, Experiment
 from saddlepoint.experiments.summary import tables_of
+from saddlepoint.experiments.truths import unpacked
 from saddlepoint.runs.plain import quoted, read_json, read_plain
 from saddlepoint.runs.settings import UniversalSettings
 
@@ -19,6 +21,8 @@ __all__ = ["SUMMARY_VERSION", "check_content", "read_content"]
 
 SUMMARY_VERSION = 1
 """Raised whenever an older file would be misunderstood."""
+
+_ROUNDED = 1e-4  # rates and paths have four digits behind the point
 
 
 @dataclass(frozen=True)
@@ -40,7 +44,7 @@ class _StoredRow:
     weights: dict[str, float]
     settings: str
     precision: str = "float32"
-    verdicts: str = ""
+    verdicts: str | None = None
     settled: int = 0
     path: dict[str, list[float]] | None = None
 
@@ -105,27 +109,37 @@ def _wrong(experiment: Experiment, stored: _Stored) -> str | None:
     """The first thing in a summary that no experiment can have found."""
     if stored.experiment != experiment.name:
         return f"that of {stored.experiment}"
-    # Of groups of images neither is kept: the position of an image in its group means nothing.
-    names = {
-        block.key: set()
-        if isinstance(block.settings, UniversalSettings)
-        else {*domain_names(block)}
-        for block in experiment.blocks
-    }
+    blocks, there = {block.key: block for block in experiment.blocks}, set[tuple[str, ...]]()
     for row in stored.rows:
-        found = _wrong_in(row)
-        if set(row.accuracy) != names.get(row.block, set(row.accuracy)):
-            found = found or (row.accuracy, "accuracy")
-        if found is not None:
+        if (found := _wrong_in(row, blocks.get(row.block))) is not None:
             value, key = found
             return f"{quoted(value)} as `{key}` of {row.block}, {row.strategy}"
-    there = {row.block for row in stored.rows}
-    for network in (n for block in experiment.blocks if block.key in there for n in block.networks):
+        place = (row.block, row.strategy, row.method, row.labels)
+        if place in there:
+            return f"a second row of {', '.join(place)}"
+        there.add(place)
+    attacked = {row.block for row in stored.rows} & set(blocks)
+    for network in (name for key in sorted(attacked) for name in blocks[key].networks):
         if network not in stored.networks:
             return f"no hash of {network} in `networks`"
+    return _wrong_measured(stored) or _wrong_lines(experiment, stored)
+
+
+def _wrong_measured(stored: _Stored) -> str | None:
+    """The first measurement that cannot be."""
+    there = set[tuple[str | int, ...]]()
     for entry in stored.measured:
         if {"key", "method"} - set(entry) or entry["method"] not in METHODS:
             return f"{quoted(entry.get('method'))} as `method` of {quoted(entry.get('key'))}"
+        place = (entry["key"], entry["method"])
+        if place in there:
+            return f"a second measurement of {', '.join(map(str, place))}"
+        there.add(place)
+    return None
+
+
+def _wrong_lines(experiment: Experiment, stored: _Stored) -> str | None:
+    """The first line that is none of the table of a measurement."""
     if not stored.lines:
         return None
     width = len(tables_of(Results(experiment, ()))[0].columns) if experiment.measurements else 0
@@ -136,29 +150,63 @@ def _wrong(experiment: Experiment, stored: _Stored) -> str | None:
     return None
 
 
-def _wrong_in(row: _StoredRow) -> tuple[object, str] | None:
-    """The first value of a row that cannot be, and its key."""
+def _wrong_in(row: _StoredRow, block: Block | None) -> tuple[object, str] | None:
+    """The first value of a row that cannot be, and its key; `block` is None where the experiment has none."""
+    if row.method not in METHODS:
+        return row.method, "method"
+    if row.labels not in LABELS:
+        return row.labels, "labels"
+    for key in ("images", "rows"):
+        if (count := getattr(row, key)) < 1:
+            return count, key
     low, high = row.asr_all_interval
-    percentages = {
-        "asr_all": [row.asr_all],
-        "asr_all_interval": [low, high],
-        "asr_avg": [row.asr_avg],
-        "accuracy": list(row.accuracy.values()),
+    path = [] if row.path is None else [weight for each in row.path.values() for weight in each]
+    within: dict[str, tuple[float, Iterable[float]]] = {
+        "asr_all": (100, [row.asr_all]),
+        "asr_all_interval": (100, [low, high]),
+        "asr_avg": (100, [row.asr_avg]),
+        "accuracy": (100, row.accuracy.values()),
+        "weights": (1 + _ROUNDED, row.weights.values()),
+        "path": (1 + _ROUNDED, path),
     }
-    for key, values in percentages.items():
+    for key, (most, values) in within.items():
         for value in values:
-            if not 0 <= value <= 100:
+            if not 0 <= value <= most:
                 return value, key
     if not low <= row.asr_all <= high:
         return row.asr_all, "asr_all"
     if set(row.accuracy) != set(row.weights):
         return row.accuracy, "accuracy"
-    for key, numbers in (("weights", row.weights.values()), ("evaluations", [row.evaluations])):
-        for number in numbers:
-            if not isfinite(number):
-                return number, key
-    if row.images < 1 or row.rows < 1:
-        return (row.images, "images") if row.images < 1 else (row.rows, "rows")
-    if row.method not in METHODS:
-        return row.method, "method"
-    return (row.labels, "labels") if row.labels not in LABELS else None
+    return _wrong_for(row, block) or _wrong_verdicts(row)
+
+
+def _wrong_for(row: _StoredRow, block: Block | None) -> tuple[object, str] | None:
+    """The first value of a row that cannot be in its block, and its key."""
+    most, size = inf, None
+    if block is not None:
+        # Every restart takes at most the steps, and one evaluation more.
+        most = RESTARTS[row.method] * (block.settings.steps + 1)
+        size = block.settings.group_size if isinstance(block.settings, UniversalSettings) else 1
+        # Of groups of images there are no names: the position of an image in its group means nothing.
+        if set(row.accuracy) != {*domain_names(block)}:
+            return row.accuracy, "accuracy"
+    if not 0 < row.evaluations <= most or isinf(row.evaluations):
+        return row.evaluations, "evaluations"
+    if not 0 <= row.settled <= most:
+        return row.settled, "settled"
+    if size is not None and row.images != row.rows * size:
+        return row.images, "images"
+    return None
+
+
+def _wrong_verdicts(row: _StoredRow) -> tuple[object, str] | None:
+    """What does not agree with the verdicts of a row, where it has them, and its key."""
+    if row.verdicts is None:
+        return None
+    try:
+        fooled = unpacked(row.verdicts, row.rows, filled="before")
+    except ValueError:
+        return row.verdicts, "verdicts"
+    if abs(100 * fmean(fooled) - row.asr_all) > _ROUNDED:
+        return row.asr_all, "asr_all"
+    return None
