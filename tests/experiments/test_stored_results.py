@@ -207,6 +207,50 @@ def test_a_summary_names_the_networks_that_were_attacked_and_not_shipped_ones_of
     assert found["cifar10-c"] == sp.models.card("cifar10-c").sha256
 
 
+def test_versions_are_those_of_rows_that_are_still_there(tmp_path: Path) -> None:
+    experiment = pair(limit=2, steps=1)
+    for method in ("apgda", "attack"):
+        experiments.reproduce(experiment, tmp_path / "runs", replace(QUIET, method=method))
+    path = experiments.write_summary(experiment, tmp_path / "runs", tmp_path)
+    content = json.loads(path.read_text())
+    now, old = content["versions"], {"saddlepoint": "0.0.9"}
+    path.write_text(json.dumps(content | {"versions": [old]}))
+    experiments.write_summary(experiment, tmp_path / "runs", tmp_path)
+    assert json.loads(path.read_text())["versions"] == now  # no row of the old one is left
+    path.write_text(json.dumps(content | {"versions": [old]}))
+    experiments.reproduce(experiment, tmp_path / "one", QUIET)
+    experiments.write_summary(experiment, tmp_path / "one", tmp_path)
+    assert json.loads(path.read_text())["versions"] == [old, *now]
+
+
+def test_rows_that_are_replaced_by_fewer_images_are_told(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    experiment = pair(limit=4, steps=1)
+    monkeypatch.setattr("saddlepoint.experiments.find", lambda name: replace(experiment, name=name))
+    words = ("reproduce", "ensemble-cifar10", "--store", tmp_path / "store")
+    path = tmp_path / "store" / "ensemble-cifar10.json"
+    for limit, fewer in ((3, False), (4, False), (2, True)):
+        assert inside(*words, "--limit", limit, "--out", tmp_path / str(limit)) == 0
+        told = capsys.readouterr().err
+        assert ("replaced" in told) == fewer
+    assert (
+        f"{path}: rows of more images were replaced: linf-0.05, avg, apgda, true (4 by 2); "
+        "linf-0.05, minmax, apgda, true (4 by 2)\n"
+    ) in told
+
+
+def test_measurements_that_are_replaced_by_fewer_images_are_told(tmp_path: Path) -> None:
+    full = EXPERIMENTS["networks"]
+    part = replace(full, measurements=full.measurements[:1])
+    told: list[str] = []
+    for limit in (3, 2):
+        experiments.reproduce(replace(part, limit=limit), tmp_path / str(limit), QUIET)
+        experiments.write_summary(full, tmp_path / str(limit), tmp_path, replaced=told.append)
+    path = tmp_path / "networks.json"
+    assert told == [f"{path}: rows of more images were replaced: mnist-a, apgda (3 by 2)"]
+
+
 def own_parameters(folder: Path, *names: str) -> Path:
     """Random parameters of networks of CIFAR-10, in place of the shipped ones."""
     folder.mkdir()
@@ -556,7 +600,9 @@ def test_a_damaged_summary_is_named_before_anything_runs(
         ("ensemble-mnist", "rows", {"settled": 52}, "52 as `settled` of l0-30, avg"),
         ("ensemble-mnist", "rows", {"strategy": "minmax"}, "a second row of l0-30, minmax, apgda"),
         ("steps-mnist", "rows", {"path": {"A": [2.0]}}, "2.0 as `path` of linf-0.2, avg"),
-        ("convergence", "measured", {"key": "linf"}, "a second measurement of linf, apgda"),
+        ("convergence", "measured", {"images": "64"}, "'64' as `images` of 'l2'"),
+        ("convergence", "measured", {"key": "linf"}, "a second measurement of 'linf', apgda"),
+        ("convergence", "measured", {"key": 5}, "5 as `key` of a measurement"),
         ("ensemble-mnist", "", {"networks": {}}, "no hash of mnist-a in `networks`"),
         ("convergence", "lines", ["l2"], "got ['l2'] among its lines"),
         ("convergence", "lines", [{"l2": 1}, *[None] * 8], "got {'l2': 1} as `lines.0.0"),

@@ -220,7 +220,8 @@ def _one(name: str, folder: Path, wanted: Wanted, rank: int, *, part_of_all: boo
             experiment, folder, figures=wanted.figures, skipped=reasons, waiting=tell
         )
         if wanted.store is not None:
-            files.append(room.write_summary(experiment, folder, wanted.store, waiting=tell))
+            store = wanted.store
+            files.append(room.write_summary(experiment, folder, store, waiting=tell, replaced=tell))
     if not wanted.quiet:
         table, kept = tables[0], {block.label for block in part.blocks}
         if wanted.only and table.columns[0].name == "Setting":

@@ -33,6 +33,7 @@ def write_summary(
     store: Path,
     *,
     waiting: Callable[[str], None] | None = None,
+    replaced: Callable[[str], None] | None = None,
 ) -> Path:
     """Store what the folder of an experiment holds as STORE/NAME.json.
 
@@ -44,14 +45,15 @@ def write_summary(
         folder: Where `reproduce` put its results.
         store: Folder for summaries.
         waiting: Told whom this process waits for.
+        replaced: Told which rows of the summary were replaced by rows of fewer images, where there are any.
 
     Returns:
         The file.
 
     Raises:
         ValueError: Rows of the folder, or the summary that is there, are about other networks of the same name;
-            or the summary has lines that compare rows which the folder does not have;
-            or numbers are none, such as nan.
+            the summary has lines that compare rows which the folder does not have; or a number is none, such as
+            nan.
     """
     results = collect(experiment, folder)
     runs = [Run.read(item.folder) for item in results.attacks if item.folder is not None]
@@ -78,13 +80,17 @@ def write_summary(
         ],
         "lines": list(tables_of(results)[0].lines) if experiment.measurements else [],
     }
-    path = store / f"{experiment.name}.json"
+    path, fewer = store / f"{experiment.name}.json", list[str]()
     with publishing(store, waiting=waiting):
         if path.is_file():
-            _keep_others(experiment, content, read_content(experiment, store))
+            old = read_content(experiment, store)
+            fewer = _fewer_images(content, old)
+            _keep_others(experiment, content, old)
         must = f"`{folder}` must hold numbers that a summary can have"
         check_content(experiment, content, must, "repeat the run")
         write_atomically(path, _text(content).encode())
+    if fewer and replaced is not None:
+        replaced(f"{path}: rows of more images were replaced: {'; '.join(fewer)}")
     return path
 
 
@@ -110,12 +116,27 @@ def _keep_others(experiment: Experiment, new: dict[str, Any], old: dict[str, Any
                 f"{experiment.name}; move that file away."
             )
     _check_whole(experiment, new, old)
+    if _by_key(old).keys() - _by_key(new).keys():
+        # Which rows were run with which of them is not stored: all stay as long as one of these rows does.
+        new["versions"] = _unique([*old["versions"], *new["versions"]])
     new["rows"] = _with_older(new["rows"], old["rows"], _key, _places(experiment))
     places = [(m.key, method) for m in experiment.measurements for method in METHODS]
     new["measured"] = _with_older(new["measured"], old["measured"], _measured_key, places)
     if experiment.measurements:
         new["lines"] = _lines(experiment, [*old["lines"], *new["lines"]])
-    new["versions"] = _unique([*old["versions"], *new["versions"]])
+
+
+def _by_key(content: dict[str, Any]) -> dict[tuple[str, ...], dict[str, Any]]:
+    """Rows and measurements."""
+    rows = {_key(row): row for row in content["rows"]}
+    return rows | {_measured_key(each): each for each in content["measured"]}
+
+
+def _fewer_images(new: dict[str, Any], old: dict[str, Any]) -> list[str]:
+    """Rows and measurements that replace those of more images, and of how many."""
+    before, now = ({k: each["images"] for k, each in _by_key(c).items()} for c in (old, new))
+    both = ((key, before[key], images) for key, images in now.items() if key in before)
+    return [f"{', '.join(key)} ({had} by {has})" for key, had, has in both if has < had]
 
 
 def _check_whole(experiment: Experiment, new: dict[str, Any], old: dict[str, Any]) -> None:

@@ -131,9 +131,13 @@ def _wrong_measured(stored: _Stored) -> str | None:
     for entry in stored.measured:
         if {"key", "method"} - set(entry) or entry["method"] not in METHODS:
             return f"{quoted(entry.get('method'))} as `method` of {quoted(entry.get('key'))}"
+        if not isinstance(entry["key"], str):
+            return f"{entry['key']} as `key` of a measurement"
+        if not isinstance(images := entry.get("images"), int) or images < 1:
+            return f"{quoted(images)} as `images` of {quoted(entry['key'])}"
         place = (entry["key"], entry["method"])
         if place in there:
-            return f"a second measurement of {', '.join(map(str, place))}"
+            return f"a second measurement of {quoted(entry['key'])}, {entry['method']}"
         there.add(place)
     return None
 
