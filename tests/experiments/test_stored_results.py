@@ -269,7 +269,7 @@ def test_rows_of_other_networks_of_the_same_name_are_refused(tmp_path: Path) -> 
     experiments.reproduce(experiment, runs, replace(QUIET, method="attack", parameters=own))
     said = (
         r"`.*runs` must hold results of the same networks, got another cifar10-a in "
-        r"'true/attack/linf-0.05/avg' than in 'true/apgda/linf-0.05/avg'; "
+        r"'true/attack/linf-0.05/avg' than in 'true/apgda/linf-0.05/avg'; move one of them away"
     )
     for read in (
         experiments.collect,
@@ -587,6 +587,12 @@ def test_a_damaged_summary_is_named_before_anything_runs(
             "rows",
             {"asr_all": 99.0, "asr_all_interval": [98.0, 100.0]},
             "99.0 as `asr_all` of l0-30, avg",
+        ),
+        (
+            "universal-mnist",
+            "rows",
+            {"asr_all_interval": [55.0, 55.0]},
+            "[55.0, 55.0] as `asr_all_interval` of a-k2, avg",
         ),
         ("ensemble-mnist", "rows", {"verdicts": ""}, "'' as `verdicts` of l0-30, avg"),
         ("ensemble-mnist", "rows", {"verdicts": "zz"}, "'zz' as `verdicts` of l0-30, avg"),

@@ -257,7 +257,7 @@ class _Networks:
                 one, other = (str(each.relative_to(self.folder)) for each in (place, first))
                 raise ValueError(
                     f"`{self.folder}` must hold results of the same networks, got another {name} in {one!r} "
-                    f"than in {other!r}; run one of them into a folder of its own."
+                    f"than in {other!r}; move one of them away, and run it into a folder of its own."
                 )
         return run
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+from saddlepoint.evaluation.rates import wilson
 from saddlepoint.experiments.block_parts import domain_names
 from saddlepoint.experiments.finished import Results
 from saddlepoint.experiments.plan import LABELS, METHODS, RESTARTS, Block, Experiment
@@ -181,7 +182,7 @@ def _wrong_in(row: _StoredRow, block: Block | None) -> tuple[object, str] | None
         return row.asr_all, "asr_all"
     if set(row.accuracy) != set(row.weights):
         return row.accuracy, "accuracy"
-    return _wrong_for(row, block) or _wrong_verdicts(row)
+    return _wrong_for(row, block) or _wrong_verdicts(row) or _wrong_interval(row)
 
 
 def _wrong_for(row: _StoredRow, block: Block | None) -> tuple[object, str] | None:
@@ -214,3 +215,12 @@ def _wrong_verdicts(row: _StoredRow) -> tuple[object, str] | None:
     if abs(100 * fmean(fooled) - row.asr_all) > _ROUNDED:
         return row.asr_all, "asr_all"
     return None
+
+
+def _wrong_interval(row: _StoredRow) -> tuple[object, str] | None:
+    """An interval that is narrower than so many rows allow."""
+    low, high = row.asr_all_interval
+    least, most = wilson(round(row.asr_all * row.rows / 100), row.rows)
+    if low <= 100 * least + _ROUNDED and high >= 100 * most - _ROUNDED:
+        return None
+    return [low, high], "asr_all_interval"
