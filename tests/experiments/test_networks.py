@@ -176,20 +176,14 @@ def other_network(folder: Path) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("other", ["seed", "images", "networks", "seed and networks"])
+@pytest.mark.parametrize("other", ["seed", "images"])
 def test_weights_are_compared_with_distances_of_the_same_groups_only(
     other: str, tmp_path: Path
 ) -> None:
     experiment = quick_robustness()
     l2, linf = (replace(experiment, blocks=(b,), measurements=()) for b in experiment.blocks)
     measured = replace(experiment, blocks=())
-    changed = QUIET
-    if "seed" in other:
-        changed = replace(changed, seed=1)
-    if "images" in other:
-        changed = replace(changed, limit=60)
-    if "networks" in other:
-        changed = replace(changed, parameters=other_network(tmp_path / "other"))
+    changed = replace(QUIET, seed=1) if other == "seed" else replace(QUIET, limit=60)
     runs = tmp_path / "runs"
     experiments.reproduce(l2, runs, QUIET)
     experiments.reproduce(linf, runs, changed, resume=True)
@@ -209,6 +203,17 @@ def test_weights_are_compared_with_distances_of_the_same_groups_only(
     assert all(each[:3] == (None, None, None) and each[3] is not None for each in weights)
     (sheet,) = [each for each in sheets(results) if not each.name.endswith("digits")]
     assert [panel.title.partition(":")[0] for panel in sheet.panels] == ["linf"]
+
+
+def test_weights_and_distances_of_other_networks_are_refused(tmp_path: Path) -> None:
+    experiment = quick_robustness()
+    experiments.reproduce(replace(experiment, measurements=()), tmp_path / "runs", QUIET)
+    changed = replace(QUIET, parameters=other_network(tmp_path / "other"))
+    with pytest.raises(ValueError, match="must hold results of the same networks, got another"):
+        experiments.reproduce(
+            replace(experiment, blocks=()), tmp_path / "runs", changed, resume=True
+        )
+        experiments.collect(experiment, tmp_path / "runs")
 
 
 def test_weights_of_the_same_groups_are_compared(tmp_path: Path) -> None:

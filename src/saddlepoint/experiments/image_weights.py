@@ -1,6 +1,7 @@
 """Image robustness: weights of the images of a group beside how far each has to be moved on its own.
 
-Compared are only attacks and measurements of the same groups: by images, seed and networks of their records.
+Compared are only attacks and measurements of the same groups, by images and seed of their records; that their
+networks are the same is what `finished.collect` sees to.
 """
 
 from __future__ import annotations
@@ -22,16 +23,14 @@ NORMS = ("l0", "l1", "l2", "linf")
 
 
 class _Groups(NamedTuple):
-    """What groups are made of, and what they were attacked with; in the words of a complaint."""
+    """What groups are made of, in the words of a complaint."""
 
     images: tuple[str, int, int]  # their hash, groups, images of a group
     seed: int
-    networks: Mapping[str, str]
 
     @classmethod
     def of(cls, run: Run) -> _Groups:
-        images = run.hashes.data, run.rows, len(run.domains)
-        return cls(images, run.seed, dict(run.hashes.models))
+        return cls((run.hashes.data, run.rows, len(run.domains)), run.seed)
 
     def unlike(self, other: _Groups) -> list[str]:
         """What differs."""
