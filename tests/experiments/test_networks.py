@@ -209,10 +209,9 @@ def test_weights_and_distances_of_other_networks_are_refused(tmp_path: Path) -> 
     experiment = quick_robustness()
     experiments.reproduce(replace(experiment, measurements=()), tmp_path / "runs", QUIET)
     changed = replace(QUIET, parameters=other_network(tmp_path / "other"))
+    measured = replace(experiment, blocks=())
+    experiments.reproduce(measured, tmp_path / "runs", changed, resume=True)
     with pytest.raises(ValueError, match="must hold results of the same networks, got another"):
-        experiments.reproduce(
-            replace(experiment, blocks=()), tmp_path / "runs", changed, resume=True
-        )
         experiments.collect(experiment, tmp_path / "runs")
 
 
