@@ -8,6 +8,7 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -123,9 +124,17 @@ def test_a_killed_process_is_named_with_the_line_that_continues_all(
     assert "--resume" in told
 
 
-@pytest.mark.parametrize(("first", "name"), [(0, "INT"), (1, "INT"), (1, "TERM")])
+@pytest.mark.parametrize(
+    ("first", "name", "known"),
+    [
+        (0, "INT", signal.default_int_handler),
+        (1, "INT", signal.default_int_handler),
+        (1, "TERM", signal.default_int_handler),
+        (1, "TERM", signal.SIG_IGN),  # as in a background job of a script
+    ],
+)
 def test_ctrl_c_while_the_processes_start_exits_130(
-    first: int, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    first: int, name: str, known: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Processes that have not come to listen are ended by the signal, and do not exit with 130 themselves."""
     script = tmp_path / "python"
@@ -133,11 +142,11 @@ def test_ctrl_c_while_the_processes_start_exits_130(
     script.write_text(f"#!/bin/sh\n{stop}exec sleep 5\n")
     script.chmod(0o755)
     monkeypatch.setattr(sys, "executable", str(script))
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    before = signal.signal(signal.SIGINT, known)
     try:
         with stop_on_signals():
             assert together(2, "saddlepoint reproduce steps-mnist", "the line again") == 130
-        assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+        assert signal.getsignal(signal.SIGINT) is known
     finally:
         signal.signal(signal.SIGINT, before)
 

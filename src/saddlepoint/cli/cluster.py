@@ -12,6 +12,8 @@ from contextlib import contextmanager
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
+from saddlepoint.runs.signals import unheard
+
 from .errors import LibraryError
 
 if TYPE_CHECKING:
@@ -130,7 +132,11 @@ def together(jobs: int, line: str, again: str) -> int:
 
 @contextmanager
 def _passing_on(children: list[subprocess.Popen[bytes]]) -> Iterator[list[int]]:
-    """Within, Ctrl-C, SIGTERM and SIGHUP go to the children that are there, and into the list it yields."""
+    """Within, Ctrl-C, SIGTERM and SIGHUP go to the children that are there, and into the list it yields.
+
+    The children hear SIGINT, by which they are told, even where this process was started to ignore it, as a
+    job in the background of a script is: what is ignored is inherited, and a handler is not.
+    """
     stops: list[int] = []
 
     def pass_on(number: int, _: object) -> None:
@@ -142,6 +148,8 @@ def _passing_on(children: list[subprocess.Popen[bytes]]) -> Iterator[list[int]]:
     before = {number: known for number, known in handlers.items() if known is not signal.SIG_IGN}
     for number in before:
         signal.signal(number, pass_on)
+    if handlers[signal.SIGINT] is signal.SIG_IGN:
+        before[signal.SIGINT] = signal.signal(signal.SIGINT, unheard)
     try:
         yield stops
     finally:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from saddlepoint.runs.record import Run
 
-__all__ = ["RunInterrupted", "end_undisturbed", "stop_on_signals"]
+__all__ = ["RunInterrupted", "end_undisturbed", "stop_on_signals", "unheard"]
 
 _heard: tuple[int, ...] = ()  # by the outermost block of `stop_on_signals`
 
@@ -28,7 +28,7 @@ class RunInterrupted(KeyboardInterrupt):
         self.folder = folder
 
 
-def _unheard(number: int, frame: FrameType | None) -> None:
+def unheard(number: int, frame: FrameType | None) -> None:
     """Handles a signal by doing nothing.
 
     Unlike SIG_IGN no process that is started meanwhile inherits it, and Python does not complain of a signal
@@ -47,7 +47,7 @@ def end_undisturbed() -> None:
     if threading.current_thread() is not threading.main_thread():
         return
     for number in _heard:
-        signal.signal(number, _unheard)
+        signal.signal(number, unheard)
     if not _heard:
         signal.signal(signal.SIGINT, signal.SIG_IGN)
 
@@ -72,7 +72,7 @@ def stop_on_signals() -> Iterator[None]:
             return  # after Ctrl-C the work is being stopped already
         # A second one must not interrupt the writing of the record.
         for each in numbers:
-            signal.signal(each, _unheard)
+            signal.signal(each, unheard)
         raise KeyboardInterrupt(signal.Signals(number).name)
 
     before = {number: signal.getsignal(number) for number in (*numbers, signal.SIGINT)}
