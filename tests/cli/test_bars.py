@@ -38,9 +38,10 @@ def reproduction(quiet: bool) -> None:
     with progress.reproducing("cost apgda", quiet=quiet) as (report, download):
         download("digits", 0, 10)
         download("digits", 10, 10)
-        report(Step("A, [avg]", 0, 2, 0.5))
-        report(Step("A, [avg]", 1, 2, 0.0))
-        report(Step("A, min-max", 2, 2, 0.0))
+        report(Step("A, clean", 1, 3, 0.0, there=True))
+        report(Step("A, [avg]", 1, 3, 0.5))
+        report(Step("A, [avg]", 2, 3, 0.0))
+        report(Step("A, min-max", 3, 3, 0.0))
 
 
 def training(quiet: bool) -> None:
@@ -56,7 +57,12 @@ SAID = {
         "evaluate toy: A linf [pgd] (2/2): 3/8 not fooled yet",
     ],
     patches: ["patch toy: 2/2 patches\n"],
-    reproduction: ["downloading digits", "cost apgda [1/2] A, [avg]: ", "[2/2] A, min-max: "],
+    reproduction: [
+        "downloading digits",
+        "cost apgda [1/3] A, clean: already there\n",
+        "[2/3] A, [avg]: 0.0 s\n",
+        "[3/3] A, min-max: 0.0 s\n",
+    ],
     training: ["toy A  epoch 1/1  loss 0.2500"],
 }
 
@@ -70,7 +76,7 @@ def test_plain_lines_off_a_terminal(
     assert out == ""
     assert all(line in err for line in SAID[work])
     assert "\033" not in err
-    lines = {attack: 11, evaluation: 2, patches: 1, reproduction: 3, training: 1}
+    lines = {attack: 11, evaluation: 2, patches: 1, reproduction: 4, training: 1}
     assert len(err.splitlines()) == lines[work]
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -56,7 +58,18 @@ def test_all_runs_every_experiment_that_can_be_run(
     assert (tmp_path / "ensemble-cifar10" / "table.md").is_file()
     assert (tmp_path / "literal" / "table.md").is_file()
     assert inside(*words) == 2  # it holds results
+    assert ": already there" not in said
+    gone = tmp_path / "ensemble-cifar10" / "true" / "attack"
+    (again,) = {file.parent for file in gone.glob("*/minmax/run.json")}
+    shutil.rmtree(again)
+    capsys.readouterr()
     assert inside(*words, "--resume") == 0
+    told = [
+        line for line in capsys.readouterr().err.splitlines() if re.search(r" \[\d/\d\] ", line)
+    ]
+    assert len(told) == len(places)
+    (run,) = (line for line in told if not line.endswith(": already there"))
+    assert re.search(r"attack .*min-max: [\d.]+ s$", run)
     assert inside("reproduce", "all", "--only", "A", "--out", tmp_path) == 2
     assert "`--only` must be left out with all" in capsys.readouterr().err
     assert few

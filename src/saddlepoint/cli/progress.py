@@ -65,7 +65,8 @@ def reproducing(
             nonlocal began, done
             if step.done > done:
                 done, now = step.done, time.monotonic()
-                bar.say(f"{title} [{done}/{step.total}] {step.label}: {now - began:.1f} s")
+                took = "already there" if step.there else f"{now - began:.1f} s"
+                bar.say(f"{title} [{done}/{step.total}] {step.label}: {took}")
                 began = now
                 bar.shown.reset(bar.task)  # the time left is that of one row
             else:

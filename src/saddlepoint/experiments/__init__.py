@@ -22,11 +22,12 @@ from saddlepoint.experiments.plan import (
     Method,
     Reported,
     Row,
+    Step,
     Strategy,
     settings,
 )
 from saddlepoint.experiments.ranks import spearman
-from saddlepoint.experiments.runner import Setup, Step, reproduce, skipped
+from saddlepoint.experiments.runner import Setup, reproduce, skipped
 from saddlepoint.experiments.stationarity import log_log_slope, residuals
 from saddlepoint.experiments.stored import check_store, read_summary, write_summary
 from saddlepoint.report.tables import Table, to_csv, to_latex, to_markdown

@@ -30,6 +30,7 @@ __all__ = [
     "Reported",
     "Row",
     "Static",
+    "Step",
     "Strategy",
     "minmax",
     "settings",
@@ -292,3 +293,18 @@ def settings(experiment: Experiment, labels: Sequence[str]) -> Experiment:
         blocks=tuple(each for each in experiment.blocks if each.label in labels),
         measurements=tuple(each for each in experiment.measurements if each.label in labels),
     )
+
+
+@final
+@dataclass(frozen=True)
+class Step:
+    """How far an experiment is: `done` of `total` rows are finished, and a `fraction` of `label`.
+
+    If one has just been finished, it is `label`, and `there` says whether it was so before this run.
+    """
+
+    label: str
+    done: int
+    total: int
+    fraction: float
+    there: bool = False

@@ -33,6 +33,7 @@ from saddlepoint.experiments.plan import (
     Ordered,
     Row,
     Static,
+    Step,
 )
 from saddlepoint.experiments.reuse import known_answers, reusing
 from saddlepoint.problems import AbstractProblem
@@ -43,7 +44,7 @@ from saddlepoint.runs.tasks import Onlooker, worked
 from saddlepoint.solver.inspection import Look
 from saddlepoint.training.distributed import World
 
-__all__ = ["Setup", "Step", "reproduce", "skipped"]
+__all__ = ["Setup", "reproduce", "skipped"]
 
 _CHUNK = 128  # rows between two writes to disk
 
@@ -91,17 +92,6 @@ class Setup:
     def images(self, experiment: Experiment, block: Block) -> int:
         """How many images a block uses."""
         return self.limit or block.limit or experiment.limit
-
-
-@final
-@dataclass(frozen=True)
-class Step:
-    """How far an experiment is: `done` of `total` rows are finished, and a `fraction` of `label`."""
-
-    label: str
-    done: int
-    total: int
-    fraction: float
 
 
 def reproduce(
@@ -241,12 +231,13 @@ class _Runner:
                 job, execution, callback=lambda state: self._tell(label, state.fraction)
             )
 
+        there = complete_in(folder) is not None
         worked(record, folder, work, self.watch, resume=True)
         if self.setup.reports and self.first and not (folder / "report.html").is_file():
             with self._drawing():
                 report.write_report(folder)
         self.done += 1
-        self._tell(label, 0.0)
+        self._tell(label, 0.0, there=there)
 
     def _drawing(self) -> AbstractContextManager[object]:
         return nullcontext() if self.watch is None else self.watch.at("draw")
@@ -286,9 +277,11 @@ class _Runner:
                 )
             execution.finish(found, seconds=time.monotonic() - began)
 
-        worked(record, self.target / measurement.key, work, self.watch, resume=True)
+        folder = self.target / measurement.key
+        there = complete_in(folder) is not None
+        worked(record, folder, work, self.watch, resume=True)
         self.done += 1
-        self._tell(measurement.label, 0.0)
+        self._tell(measurement.label, 0.0, there=there)
 
     def _record(
         self,
@@ -345,5 +338,5 @@ class _Runner:
                 self._networks[name] = block_parts.load_network(name, self.setup.parameters)
         return self._images[data, limit], [self._networks[name] for name in block.networks]
 
-    def _tell(self, label: str, fraction: float) -> None:
-        self.callback(Step(label, self.done, self.total, fraction))
+    def _tell(self, label: str, fraction: float, *, there: bool = False) -> None:
+        self.callback(Step(label, self.done, self.total, fraction, there))
