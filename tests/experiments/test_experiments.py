@@ -895,12 +895,15 @@ def test_the_list_shows_every_experiment_with_its_cost(
 ) -> None:
     monkeypatch.setattr("saddlepoint.experiments.costs.seconds_per_gradient", lambda *_: 1e-3)
     assert inside("reproduce", "--list") == 0
-    lines = capsys.readouterr().out.splitlines()
+    said = capsys.readouterr()
+    assert said.err == "measuring networks for a moment, up to a minute\n"
+    lines = said.out.splitlines()
     assert [line.split()[0] for line in lines[2:] if not line.startswith(" ")] == list(EXPERIMENTS)
     # 4 balls x 2 strategies x 300 images x 51 steps x 4 networks x 1 ms, and 3 s for each of 8 rows
     assert lines[2].split()[:3] == ["ensemble-mnist", "300", "8.6"]
-    assert inside("reproduce", "ensemble-mnist", "--list", "--limit", "1000") == 0
-    told = capsys.readouterr().out
+    assert inside("reproduce", "ensemble-mnist", "--list", "--limit", "1000", "--quiet") == 0
+    told, err = capsys.readouterr()
+    assert err == ""
     assert "--limit 1000, and all 10,000" in told
     assert told.splitlines()[2].split()[:3] == ["ensemble-mnist", "1000", "27.6"]
 

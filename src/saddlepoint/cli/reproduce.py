@@ -122,7 +122,7 @@ def reproduce(
     if summary is not None:
         return _write_tables(summary, wanted.store)
     if show_list:
-        return _list(name, wanted.parameters, wanted.limit)
+        return _list(name, wanted)
     if name is None:
         raise UsageError("`reproduce` must be given the name of an experiment; --list shows them.")
     if wanted.jobs > 1 and processes() == 1:
@@ -304,17 +304,19 @@ def _run(
         room.reproduce(experiment, folder, setup, resume=resume, callback=tell, watch=Rows())
 
 
-def _list(name: str | None, parameters: Path | None, limit: int | None) -> int:
+def _list(name: str | None, wanted: Wanted) -> int:
     from saddlepoint import experiments as room
 
-    experiments = [room.find(name)] if name else list(room.EXPERIMENTS.values())
+    experiments, limit = [room.find(name)] if name else [*room.EXPERIMENTS.values()], wanted.limit
+    if not wanted.quiet:
+        print("measuring networks for a moment, up to a minute", file=sys.stderr, flush=True)
     print(
         "minutes on this machine for apgda, at most as many for attack, five times as many for attack-5: "
         f"{'default number of images' if limit is None else f'--limit {limit}'}, and all 10,000 (--full)"
     )
     print(f"{'name':<29}{'images':>9}{'minutes':>9}{'full':>9}  in the paper")
     for experiment in experiments:
-        cost = room.estimate(experiment, parameters, limit)
+        cost = room.estimate(experiment, wanted.parameters, limit)
         figures = f"{_minutes(cost.minutes):>9}{_minutes(cost.full_minutes):>9}"
         print(
             f"{experiment.name:<29}{limit or _images(experiment):>9}{figures}  {experiment.source}"
