@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -31,6 +33,43 @@ def test_the_page_of_claims_is_what_the_stored_summaries_give() -> None:
     assert experiments.write_tables(text, STORE) == text, (
         "write the claims again: saddlepoint reproduce --summary docs"
     )
+
+
+def test_the_page_says_where_its_rules_stand() -> None:
+    text = PAGE.read_text(encoding="utf-8")
+    (place,) = re.findall(r"`([^`]*claim_\*\.py)`", text)
+    assert len(list(ROOT.glob(place))) > 1
+
+
+@pytest.mark.parametrize(
+    ("check", "names"),
+    [
+        (ensembles.hard_against_easy, ("ensemble-mnist",)),
+        (ensembles.order_of_weights, ("ensemble-mnist",)),
+        (ensembles.path_of_weights, ("steps-mnist",)),
+        (ensembles.radii, ("eps-mnist", "eps-cifar10")),
+        (ensembles.moderate_radii, ("eps-mnist", "eps-cifar10")),
+        (ensembles.above_heuristics, ("ensemble-mnist-heuristics", "ensemble-cifar10-heuristics")),
+        (ensembles.static_weights, ("ensemble-mnist-heuristics", "ensemble-cifar10-heuristics")),
+        (measures.gammas, ("gamma-mnist",)),
+        (measures.betas, ("beta-mnist",)),
+        (measures.sensitivity, ("gamma-mnist",)),
+    ],
+)
+def test_a_row_names_the_networks_it_rests_on(
+    check: Callable[[Summaries], checks.Finding], names: tuple[str, ...]
+) -> None:
+    """There are two sets on MNIST, with numbers that seem to contradict each other."""
+    first = [experiments.find(name).blocks[0].networks[0] for name in names]
+    told = ", ".join(f"{each} to -d" for each in first)
+    why = check(Summaries(STORE)).why
+    assert f"images, networks {told}" in why.replace(" per setting", "")
+
+
+def test_a_lift_names_the_networks_it_rests_on() -> None:
+    for name, told in (("ensemble-mnist", "mnist-a"), ("ensemble-mnist-paper", "mnist-paper-a")):
+        found = checks.mean_lift(Summaries(STORE), name=name, reported=40.79, only="")
+        assert f"1000 images, networks {told} to -d;" in found.why
 
 
 def test_every_number_of_the_issue_is_a_claim() -> None:
@@ -156,7 +195,7 @@ def test_groups_are_counted_as_groups(tmp_path: Path) -> None:
     found = checks.mean_lift(
         Summaries(tmp_path), name="universal-cifar10", reported=35.21, only="k5"
     )
-    assert "40 groups;" in found.why  # 200 images
+    assert "40 groups, networks cifar10-b, -d;" in found.why  # 200 images
 
 
 def test_a_heuristic_that_is_near_or_ahead_is_named(tmp_path: Path) -> None:

@@ -220,6 +220,7 @@ def test_the_gap_is_between_the_best_and_the_worst_threat(
     assert found.verdict == verdict
     gap = max(ours.values()) - min(ours.values())
     assert found.ours == f"quick: AMPGD {gap:.1f}, MSD 15.0 points"
+    assert "mean over seeds of the gap of each" in found.why
 
 
 @pytest.mark.parametrize(

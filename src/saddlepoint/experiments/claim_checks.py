@@ -9,6 +9,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import fmean
+from string import ascii_lowercase
 from typing import Literal, NamedTuple, final
 
 from saddlepoint.experiments.block_parts import missing
@@ -28,6 +29,7 @@ __all__ = [
     "Pair",
     "Summaries",
     "Verdict",
+    "based",
     "capped",
     "comparable",
     "counted",
@@ -142,6 +144,33 @@ def counted(items: Iterable[Attacked]) -> str:
     if len(counts) == 1:
         return f"{counts[0]} {_called(every)}"
     return f"{counts[0]} to {counts[-1]} {_called(every)} per setting"
+
+
+def based(items: Iterable[Attacked]) -> str:
+    """The same, and the networks that were attacked."""
+    every = list(items)
+    return f"{counted(every)}, networks {_named(n for i in every for n in i.block.networks)}"
+
+
+def _named(networks: Iterable[str]) -> str:
+    """Names of networks, in short where they differ in their letter alone.
+
+    Example:
+        >>> _named(["mnist-paper-b", "mnist-paper-a", "mnist-paper-c", "cifar10-a", "cifar10-d"])
+        'mnist-paper-a to -c, cifar10-a, -d'
+    """
+    families: dict[str, set[str]] = {}
+    for family, _, letter in (name.rpartition("-") for name in networks):
+        families.setdefault(family, set()).add(letter)
+    texts = []
+    for family, found in families.items():
+        first, *others = letters = sorted(found)
+        if len(letters) > 2 and "".join(letters) in ascii_lowercase:
+            others = [f" to -{letters[-1]}"]
+        else:
+            others = [f", -{letter}" for letter in others]
+        texts.append(f"{family}-{first}{''.join(others)}")
+    return ", ".join(texts)
 
 
 def _called(items: Iterable[Attacked]) -> str:
@@ -259,7 +288,7 @@ def _lift_reason(results: Results, pairs: Sequence[Pair], only: str) -> str:
     blocks = [b for b in results.experiment.blocks if b.key.endswith(only)]
     papers = [b for b in blocks if any(row.paper.asr_all is not None for row in b.rows)]
     of = f" of {len(papers or blocks)}" if len(papers or blocks) > len(pairs) else ""
-    text = f"{len(pairs)}{of} settings, {counted(pair.item for pair in pairs)}"
+    text = f"{len(pairs)}{of} settings, {based(pair.item for pair in pairs)}"
     rates = (pair.base.row.paper.asr_all for pair in pairs)
     known = [rate for rate in rates if rate is not None]
     text += f"; our average fools {level:.1f} %"

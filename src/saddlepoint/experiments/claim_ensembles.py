@@ -13,6 +13,7 @@ from saddlepoint.experiments.claim_checks import (
     Finding,
     Pair,
     Summaries,
+    based,
     comparable,
     counted,
     judged,
@@ -64,7 +65,7 @@ def hard_against_easy(summaries: Summaries, name: str = "ensemble-mnist") -> Fin
     ours = f"{', '.join(hard)} {gains[0]:+.1f} points; {', '.join(easy)} {gains[1]:+.1f} (apgda)"
     small, more = gains[1] >= -gains[0] / 10, gains[0] > max(0.0, -gains[1])
     why = (
-        f"{counted([item])}; our hard networks under the average are {' and '.join(hard)}; ASR_all goes "
+        f"{based([item])}; our hard networks under the average are {' and '.join(hard)}; ASR_all goes "
         f"from {base.asr_all:.1f} to {item.asr_all:.1f} %, ASR_avg from {base.asr_mean:.1f} to "
         f"{item.asr_mean:.1f} %; network by network "
         f"{', '.join(f'{name} {gain:+.1f}' for name, gain in each.items())} points"
@@ -86,7 +87,7 @@ def order_of_weights(summaries: Summaries, name: str = "ensemble-mnist") -> Find
     left = ", ".join(f"{name} {item.accuracy[name]:.1f} %" for name in order)
     why = (
         f"accuracy under min-max, in that order: {left}; rank correlation {under[0]:.2f}, with the accuracies "
-        f"under the average {under[1]:.2f}; {counted([item])}"
+        f"under the average {under[1]:.2f}; {based([item])}"
     )
     left_over = [item.accuracy[name] for name in order]
     verdict = judged(left_over == sorted(left_over, reverse=True), under[0] > 0)
@@ -144,7 +145,7 @@ def path_of_weights(summaries: Summaries) -> Finding:
     found = {name: (means[0], max(means), means[-1]) for name, means in path.items()}
     shown = [f"w_{n} {a:.2f}, at most {b:.2f}, at last {c:.2f}" for n, (a, b, c) in found.items()]
     like = [n for n, (a, b, c) in found.items() if b - a >= 0.1 and b - c >= 0.075]
-    why = f"means over {counted([item])}; rising by 0.1 and falling by 0.075 or more: "
+    why = f"means over {based([item])}; rising by 0.1 and falling by 0.075 or more: "
     found_so = judged("D" in like, bool(like))
     why += ", ".join(like) or "none"
     return limited(Finding(f"{'; '.join(shown)} (apgda)", found_so, why), [item])
@@ -184,7 +185,7 @@ def radii(summaries: Summaries) -> Finding:
         f"{p.item.block.settings.data} {''.join(p.item.domains)} {p.item.block.label} by {-p.gain:.1f}"
         for p in below
     ]
-    why = f"{'; '.join(found)}; {counted(p.item for p in pairs)}"
+    why = f"{'; '.join(found)}; {based(p.item for p in pairs)}"
     why += f"; below in {', '.join(where)} points" if where else ""
     verdict = judged(not below, len(below) < len(pairs) / 4)
     return limited(Finding(ours, verdict, why), [p.item for p in pairs])
@@ -213,7 +214,9 @@ def moderate_radii(summaries: Summaries) -> Finding:
         )
     if not texts:
         return unstored(_RADII[0])
-    why = f"{counted(items)} (true labels); gain in points of min-max over the average, mean over radii"
+    why = (
+        f"{based(items)} (true labels); gain in points of min-max over the average, mean over radii"
+    )
     found_so = Finding("; ".join(texts) + " (apgda)", judged(all(inside), any(inside)), why)
     return limited(found_so, items)
 
@@ -292,7 +295,7 @@ def above_heuristics(summaries: Summaries) -> Finding:
         items.append(worst)
     if not texts:
         return nothing("no rows of Tables 2 and 4 that are not at 100 % are stored")
-    why = counted(items)
+    why = based(items)
     why += f"; within {NEAR:g} points of min-max or above: {', '.join(near)}" if near else ""
     why += f"; not counted, because both are at 100 %: {', '.join(full)}" if full else ""
     why += f"; of our own weightings so near or above: {', '.join(added)}" if added else ""
@@ -318,7 +321,7 @@ def static_weights(summaries: Summaries) -> Finding:
         papers.append(" to ".join(f"{rate:.1f}" for rate in both if rate is not None))
     if not texts:
         return nothing("no rows of Tables 2 and 4 that are not at 100 % are stored")
-    why = f"{counted(items)}; the paper's fall is {' and '.join(papers)} %"
+    why = f"{based(items)}; the paper's fall is {' and '.join(papers)} %"
     whole = all(falls) and len(falls) == len(_HEURISTICS)
     verdict = judged(whole, any(falls))
     return limited(Finding("; ".join(texts) + " (apgda)", verdict, why), items)

@@ -11,7 +11,7 @@ from saddlepoint.experiments.claim_checks import (
     NEAR,
     Finding,
     Summaries,
-    counted,
+    based,
     judged,
     limited,
     nothing,
@@ -105,7 +105,7 @@ def gammas(summaries: Summaries) -> Finding:
     near = [gamma for gamma in found if found[gamma].asr_all >= max(rates) - NEAR]
     middle = any(3 <= gamma <= 5 for gamma in near)
     weak = [gamma for gamma in (0.0, 10.0) if gamma in found and gamma not in near]
-    why = f"{counted([base])}; within {NEAR:g} points of the best: gamma {_listed(near)}"
+    why = f"{based([base])}; within {NEAR:g} points of the best: gamma {_listed(near)}"
     why += f"; of the ends weaker: {f'gamma {_listed(weak)}' if weak else 'none'}"
     verdict = judged(above and middle and len(weak) == 2, above)
     return limited(Finding(f"{ours} (apgda)", verdict, why), [base])
@@ -128,7 +128,7 @@ def betas(summaries: Summaries) -> Finding:
     ours = f"{shown} % (apgda)"
     behind = found[best].asr_all - found[there].asr_all
     why = (
-        f"{counted([base])}; the average fools {base.asr_all:.1f} %, the best is {best / unit:g}/T, "
+        f"{based([base])}; the average fools {base.asr_all:.1f} %, the best is {best / unit:g}/T, "
         f"{behind:.1f} points ahead of 1/T"
     )
     verdict = judged(behind <= NEAR, found[there].asr_all > base.asr_all)
@@ -155,7 +155,7 @@ def sensitivity(summaries: Summaries) -> Finding:
         small.append(not far)
         reasons.append(f"{name}: {', '.join(far) or 'none'}")
     why = (
-        f"{counted([base])}; more than {_LARGE:g} points below the best: {'; '.join(reasons)}; alpha is not "
+        f"{based([base])}; more than {_LARGE:g} points below the best: {'; '.join(reasons)}; alpha is not "
         "swept, so in part at most"
     )
     return Finding(f"{'; '.join(texts)} (apgda)", judged(False, any(small)), why)
