@@ -107,7 +107,7 @@ CASES = (
     _case("ensemble", "cifar10", "ABCD"),
     _case("ensemble", "cifar10", "ABCD", "l2"),
     _case("ensemble", "cifar10", "ABCD", "l1", rows=60),
-    _case("ensemble", "cifar10", "ABCD", "l0", rows=150),
+    _case("ensemble", "cifar10", "ABCD", "l0"),
     *(_case("universal", "cifar10", name, rows=100, group_size=10, eps=0.05) for name in "ACD"),
     _case("universal", "cifar10", "B", rows=60, group_size=10),
     _case("transform", "cifar10", "A"),
