@@ -21,6 +21,7 @@ from saddlepoint.experiments import (
     drawing,
     figures,
     finished,
+    image_weights,
     measurements,
     runner,
     summary,
@@ -212,7 +213,7 @@ def test_mean_lift_of_universal_perturbations_of_five() -> None:
 def test_weights_of_the_interpretability_tables_sum_to_one() -> None:
     assert [group.digit for group in IMAGE_GROUPS] == [d for d in range(10) for _ in range(2)]
     for number, group in enumerate(IMAGE_GROUPS):
-        for norm in summary.NORMS:
+        for norm in image_weights.NORMS:
             values = getattr(group, norm)
             assert len(values) == 5
             expected = WRONG_WEIGHTS.get((norm, number), 1.0)

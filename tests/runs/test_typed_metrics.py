@@ -54,6 +54,7 @@ JSON = {
     # What a file of settings says.
     ("runs", "settings_in"),
     # What a stored summary says.
+    ("experiments", "check_content"),
     ("experiments", "read_content"),
 }
 
