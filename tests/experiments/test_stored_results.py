@@ -9,7 +9,7 @@ import re
 import shutil
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -733,7 +733,7 @@ def test_the_tables_of_the_results_are_those_of_the_stored_summaries() -> None:
         "matrix",
         "patches",
     }
-    others |= {"defence", "network-b", "scores", "scores-trials", "transfer"}
+    others |= {"authors-protocol", "defence", "network-b", "scores", "scores-trials", "transfer"}
     assert stored - others == set(named)
 
 
@@ -855,3 +855,17 @@ def test_tables_of_other_commands_stay_beside_those_of_experiments(tmp_path: Pat
     assert written.endswith(other)
     assert "old" not in written
     assert experiments.write_tables("Prose about `<!-- claims -->`, and no table.", tmp_path)
+
+
+@pytest.mark.parametrize(("evaluations", "fits"), [(60.0, True), (102.0, True), (102.5, False)])
+def test_attack_in_fewer_bits_asks_what_looks_fooled_once_more(
+    evaluations: float, fits: bool, tmp_path: Path
+) -> None:
+    content = json.loads((STORE / "ensemble-mnist.json").read_text())
+    row = next(r for r in content["rows"] if r["method"] == "attack")
+    assert row["precision"] == "bfloat16"
+    row["evaluations"] = evaluations
+    (tmp_path / "ensemble-mnist.json").write_text(json.dumps(content))
+    said = nullcontext() if fits else pytest.raises(ValueError, match=r"102\.5 as `evaluations`")
+    with said:
+        experiments.read_summary(EXPERIMENTS["ensemble-mnist"], tmp_path)
