@@ -10,8 +10,6 @@ the table in docs/RESULTS.md is written.
 
 from __future__ import annotations
 
-import argparse
-import json
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -26,14 +24,12 @@ from saddlepoint.experiments import find
 from saddlepoint.runs import build, rule_words
 from saddlepoint.runs.settings import AttackSettings
 
-from . import marks
 from .peers.page import table
-from .stores import exit_with, not_whole, nothing_in
+from .stores import exit_with
+from .studies import Study
 
-STORE, PAGE = Path("docs/results/authors-protocol.json"), Path("docs/RESULTS.md")
 EXPERIMENT = "ensemble-cifar10"
 KAPPA, SPREAD = 50.0, 0.1
-_MARK = "<!-- authors' protocol -->"
 
 
 def zero_logit_margin(logits: Tensor, labels: Tensor, *, targeted: bool = False) -> Tensor:
@@ -69,8 +65,12 @@ def render(content: Mapping[str, Any]) -> str:
     """The table, the paper's lines first, in Markdown."""
     blocks = find(EXPERIMENT).blocks
     lines = [["the paper's", *_printed()]]
-    for name in VARIANTS:
-        found = [content["rates"][name][block.key] for block in blocks]
+    for name, rates in content["rates"].items():
+        found = [rates[block.key] for block in blocks if block.key in rates]
+        if not all(0 <= each[key] <= 100 for each in found for key in ("avg", "minmax")):
+            raise ValueError(f"rates must be percentages, got {rates}")
+        if len(found) < len(blocks):
+            continue  # stopped inside this variant
         cells = [f"{each['avg']:.1f} -> {each['minmax']:.1f}" for each in found]
         mean = [sum(each[key] for each in found) / len(found) for key in ("avg", "minmax")]
         lines.append([name, *cells, f"{mean[0]:.1f} -> {mean[1]:.1f}"])
@@ -88,63 +88,23 @@ def _printed() -> list[str]:
     return [f"{a:.1f} -> {b:.1f}" for a, b in [*pairs, (means[0], means[1])]]
 
 
-def main(words: list[str], say: Callable[[str], None] = print) -> int:
-    """Attack with the variants that the file does not hold yet, then write the table."""
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.authors_protocol", description=__doc__
-    )
-    parser.add_argument("--store", type=Path, default=STORE, help="JSON file for what is measured")
-    parser.add_argument("--page", type=Path, default=PAGE, help="has the marks of the table")
-    parser.add_argument("--render", action="store_true", help="only write the table")
-    parser.add_argument("--images", type=int, default=1000, help="the first so many test images")
-    parser.add_argument("--seed", type=int, default=0, help="of the starts")
-    parser.add_argument("--precision", default="bfloat16+channels_last")
-    options = parser.parse_args(words)
-    given = {name: getattr(options, name) for name in ("images", "seed", "precision")}
-    kept = _kept(options.store)
-    if not options.render:
-        if kept.setdefault("settings", given) != given:
-            say(f"{options.store} must hold numbers of {given}, got {kept['settings']}.")
-            return 2
-        measure(kept, options.store, say)
-    if not kept.get("rates"):
-        raise nothing_in(options.store)
-    marks.put(options.page, render(kept), _MARK)
-    return 0
-
-
-def _kept(path: Path) -> dict[str, Any]:
-    """What was measured before; nothing where there is no file."""
-    if not path.is_file():
-        return {}
-    try:
-        content = dict(json.loads(path.read_text(encoding="utf-8")))
-        rates = [each for rows in content["rates"].values() for each in rows.values()]
-        if not all(0 <= each[key] <= 100 for each in rates for key in ("avg", "minmax")):
-            raise ValueError
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise not_whole(path) from error
-    return content
-
-
-def measure(kept: dict[str, Any], store: Path, say: Callable[[str], None]) -> None:
-    """Attack what is not kept yet; the file is written after every ball."""
-    given = kept["settings"]
+def measure(content: dict[str, Any], keep: Callable[[str], None]) -> None:
+    """Attack what was not attacked yet, ball by ball."""
+    given = content["settings"]
     x, y = sp.data.load("cifar10", split="test", limit=given["images"])
     blocks = find(EXPERIMENT).blocks
     models = [sp.models.load(name) for name in blocks[0].networks]
     problem = sp.Ensemble(models, x, y, labels="predicted")
     for name, variant in VARIANTS.items():
         for block in blocks:
-            found = kept.setdefault("rates", {}).setdefault(name, {})
+            found = content.setdefault("rates", {}).setdefault(name, {})
             if block.key in found:
                 continue
             found[block.key] = {
                 row.strategy.key: rate(problem, block.settings, row.strategy.rule, variant, given)
                 for row in block.rows
             }
-            store.write_text(json.dumps(kept, indent=2) + "\n")
-            say(f"{name}, {block.label}: {found[block.key]}")
+            keep(f"{name}, {block.label}: {found[block.key]}")
 
 
 def rate(
@@ -173,5 +133,17 @@ def rate(
     return 100 * sp.success_rates(problem, result.delta).all
 
 
+STUDY = Study(
+    name="authors_protocol",
+    about=__doc__,
+    store=Path("docs/results/authors-protocol.json"),
+    key="rates",
+    page=Path("docs/RESULTS.md"),
+    mark="<!-- authors' protocol -->",
+    settings={"images": 1000, "seed": 0, "precision": "bfloat16+channels_last"},
+    measure=measure,
+    render=render,
+)
+
 if __name__ == "__main__":
-    exit_with(lambda: main(sys.argv[1:]))
+    exit_with(lambda: STUDY.main(sys.argv[1:]))

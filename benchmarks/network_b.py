@@ -9,8 +9,6 @@ images to B. Verdicts are those of the library, on test images. What is measured
 
 from __future__ import annotations
 
-import argparse
-import json
 import sys
 import time
 from collections.abc import Callable, Mapping
@@ -26,13 +24,11 @@ import saddlepoint as sp
 from saddlepoint.experiments import find
 from saddlepoint.experiments.networks import REPORTED_NETWORKS
 
-from . import marks
 from .peers.page import table
-from .stores import exit_with, not_whole, nothing_in
+from .stores import exit_with
+from .studies import Study
 
-STORE, PAGE = Path("docs/results/network-b.json"), Path("docs/RESULTS.md")
 BALL = sp.linf(0.2)
-_MARK = "<!-- network b -->"
 
 
 @dataclass(frozen=True)
@@ -126,48 +122,12 @@ def render(content: Mapping[str, Any]) -> str:
     return f"{table([*head, 'ASR_all'], rows)}\n{said}"
 
 
-def main(words: list[str], say: Callable[[str], None] = print) -> int:
-    """Train and attack the variants that the file does not hold yet, then write the table."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.network_b", description=__doc__)
-    parser.add_argument("--store", type=Path, default=STORE, help="JSON file for what is measured")
-    parser.add_argument("--page", type=Path, default=PAGE, help="has the marks of the table")
-    parser.add_argument("--render", action="store_true", help="only write the table")
-    parser.add_argument("--images", type=int, default=10_000, help="training images")
-    parser.add_argument("--epochs", type=int, default=4)
-    parser.add_argument("--test-images", type=int, default=200)
-    parser.add_argument("--seed", type=int, default=0)
-    options = parser.parse_args(words)
-    given = {n: getattr(options, n) for n in ("images", "epochs", "test_images", "seed")}
-    kept = _kept(options.store)
-    if not options.render:
-        if kept.setdefault("settings", given) != given:
-            say(f"{options.store} must hold numbers of {given}, got {kept['settings']}.")
-            return 2
-        measure(kept, options.store, say)
-    if not kept.get("variants"):
-        raise nothing_in(options.store)
-    marks.put(options.page, render(kept), _MARK)
-    return 0
-
-
-def _kept(path: Path) -> dict[str, Any]:
-    """What was measured before; nothing where there is no file."""
-    if not path.is_file():
-        return {}
-    try:
-        content = dict(json.loads(path.read_text(encoding="utf-8")))
-        render(content)
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise not_whole(path) from error
-    return content
-
-
-def measure(kept: dict[str, Any], store: Path, say: Callable[[str], None]) -> None:
-    """Train and attack what is not kept yet; the file is written after every variant."""
-    given = kept["settings"]
+def measure(content: dict[str, Any], keep: Callable[[str], None]) -> None:
+    """Train and attack the variants that are not there yet."""
+    given = content["settings"]
     x, y = sp.data.load("mnist", split="train", limit=given["images"])
     test = sp.data.load("mnist", split="test", limit=given["test_images"])
-    found = kept.setdefault("variants", {})
+    found = content.setdefault("variants", {})
     for name, variant in VARIANTS.items():
         if name in found:
             continue
@@ -175,9 +135,20 @@ def measure(kept: dict[str, Any], store: Path, say: Callable[[str], None]) -> No
         model = trained(variant, x, y, given["epochs"], given["seed"])
         spent = round(time.process_time() - began, 1)
         found[name] = {**asdict(variant), "training_seconds": spent, **measured(model, *test)}
-        store.write_text(json.dumps(kept, indent=2) + "\n")
-        say(f"{name}: {found[name]}")
+        keep(f"{name}: {found[name]}")
 
+
+STUDY = Study(
+    name="network_b",
+    about=__doc__,
+    store=Path("docs/results/network-b.json"),
+    key="variants",
+    page=Path("docs/RESULTS.md"),
+    mark="<!-- network b -->",
+    settings={"images": 10_000, "epochs": 4, "test_images": 200, "seed": 0},
+    measure=measure,
+    render=render,
+)
 
 if __name__ == "__main__":
-    exit_with(lambda: main(sys.argv[1:]))
+    exit_with(lambda: STUDY.main(sys.argv[1:]))

@@ -9,9 +9,8 @@ import pytest
 import torch
 from benchmarks import authors_protocol
 
+from folders import ROOT
 from saddlepoint.experiments import find
-
-ROOT = Path(__file__).parent.parent
 
 
 def test_the_loss_is_blind_to_all_logits_but_the_attacked_one() -> None:
@@ -27,8 +26,8 @@ def test_the_loss_is_blind_to_all_logits_but_the_attacked_one() -> None:
 
 
 def test_the_page_has_the_table_of_the_store() -> None:
-    content = json.loads((ROOT / authors_protocol.STORE).read_text(encoding="utf-8"))
-    text = (ROOT / authors_protocol.PAGE).read_text(encoding="utf-8")
+    content = json.loads((ROOT / authors_protocol.STUDY.store).read_text(encoding="utf-8"))
+    text = (ROOT / authors_protocol.STUDY.page).read_text(encoding="utf-8")
     keys = [block.key for block in find(authors_protocol.EXPERIMENT).blocks]
     assert list(content["rates"]) == list(authors_protocol.VARIANTS)
     assert all(list(rates) == keys for rates in content["rates"].values())
@@ -37,9 +36,24 @@ def test_the_page_has_the_table_of_the_store() -> None:
     )
 
 
-@pytest.mark.parametrize("text", ["{", "{}", '{"rates": {"both": {"a": {"avg": 101}}}}'])
+SETTINGS = '"settings": {"images": 1, "seed": 0, "precision": "float32"}'
+BALL = '{"l0-50": {"avg": %s, "minmax": 2.0}}'
+
+
+@pytest.mark.parametrize("text", ["{", "{}", f'{{{SETTINGS}, "rates": {{"both": {BALL % 101}}}}}'])
 def test_a_store_that_is_not_whole_is_one_sentence(text: str, tmp_path: Path) -> None:
     store = tmp_path / "store.json"
     store.write_text(text)
     with pytest.raises(ValueError, match="must be a whole file of this command"):
-        authors_protocol.main(["--store", str(store), "--render"])
+        authors_protocol.STUDY.main(["--store", str(store), "--render"])
+
+
+def test_a_variant_that_was_stopped_inside_has_no_line_yet(tmp_path: Path) -> None:
+    store, page = tmp_path / "store.json", tmp_path / "page.md"
+    store.write_text(f'{{{SETTINGS}, "rates": {{"both": {BALL % 1}}}}}')
+    page.write_text("<!-- authors' protocol -->\n<!-- end -->\n")
+    assert (
+        authors_protocol.STUDY.main(["--render", "--store", str(store), "--page", str(page)]) == 0
+    )
+    assert "the paper's" in page.read_text()
+    assert "both" not in page.read_text()

@@ -48,8 +48,8 @@ def test_a_line_has_the_numbers_of_its_variant_and_the_first_line_those_of_the_p
 
 
 def test_the_page_has_the_table_of_the_store() -> None:
-    content = json.loads((ROOT / network_b.STORE).read_text(encoding="utf-8"))
-    text = (ROOT / network_b.PAGE).read_text(encoding="utf-8")
+    content = json.loads((ROOT / network_b.STUDY.store).read_text(encoding="utf-8"))
+    text = (ROOT / network_b.STUDY.page).read_text(encoding="utf-8")
     assert list(content["variants"]) == list(network_b.VARIANTS)
     assert f"<!-- network b -->\n{network_b.render(content)}<!-- end -->" in text, (
         "write it again: python -m benchmarks.network_b --render"
@@ -61,7 +61,7 @@ def test_a_store_of_other_settings_is_left_alone(tmp_path: Path) -> None:
     store.write_text(json.dumps(CONTENT))
     said: list[str] = []
     words = ["--store", str(store), "--page", str(page), "--epochs", "5"]
-    assert network_b.main(words, said.append) == 2
+    assert network_b.STUDY.main(words, said.append) == 2
     assert "'epochs': 5" in said[0]
     assert json.loads(store.read_text()) == CONTENT
 

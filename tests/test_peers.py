@@ -401,7 +401,11 @@ def test_no_page_is_written_from_nothing(tmp_path: Path, content: str | None) ->
 
 @pytest.mark.filterwarnings("ignore:.*found in sys.modules:RuntimeWarning")
 @pytest.mark.parametrize(
-    "name", ["peers", "quick", "ceiling", "scores", "transfer", "network_b", "defence"]
+    "name",
+    [
+        *("peers", "quick", "ceiling", "scores", "transfer", "network_b", "authors_protocol"),
+        "defence",
+    ],
 )
 def test_commands_say_in_one_sentence_that_there_is_nothing_to_write_from(
     name: str,
@@ -411,7 +415,7 @@ def test_commands_say_in_one_sentence_that_there_is_nothing_to_write_from(
 ) -> None:
     page = tmp_path / "page.md"
     page.write_text("as it is")
-    flag = "--page" if name in ("quick", "network_b", "defence") else "--out"
+    flag = "--page" if name in ("quick", "network_b", "authors_protocol", "defence") else "--out"
     store = tmp_path / "none.json"
     words = ["--render", "--store", str(store), flag, str(page)]
     monkeypatch.setattr(sys, "argv", [name, *words])
@@ -436,7 +440,11 @@ def test_commands_say_in_one_sentence_that_there_is_nothing_to_write_from(
     ],
 )
 @pytest.mark.parametrize(
-    "name", ["peers", "quick", "ceiling", "scores", "transfer", "network_b", "defence"]
+    "name",
+    [
+        *("peers", "quick", "ceiling", "scores", "transfer", "network_b", "authors_protocol"),
+        "defence",
+    ],
 )
 def test_commands_say_in_one_sentence_that_a_store_is_broken(
     name: str,
@@ -448,7 +456,7 @@ def test_commands_say_in_one_sentence_that_a_store_is_broken(
     page, store = tmp_path / "page.md", tmp_path / "store.json"
     page.write_text("as it is")
     store.write_text(content)
-    flag = "--page" if name in ("quick", "network_b", "defence") else "--out"
+    flag = "--page" if name in ("quick", "network_b", "authors_protocol", "defence") else "--out"
     monkeypatch.setattr(sys, "argv", [name, "--render", "--store", str(store), flag, str(page)])
     with pytest.raises(SystemExit) as stop:
         runpy.run_module(f"benchmarks.{name}", run_name="__main__")
