@@ -284,6 +284,17 @@ def test_a_table_stays_until_the_one_in_its_place_is_complete(tmp_path: Path) ->
     assert done["begun"] == {}
 
 
+def test_a_table_is_not_replaced_by_one_of_fewer_images(tmp_path: Path) -> None:
+    path = tmp_path / "peers.json"
+    store = Store(path)
+    store.open("a: nets", SETTINGS, ABOUT)
+    store.add("a: nets", "ours/0", cell(40, 1.0))
+    fewer = {**SETTINGS, "images": SETTINGS["images"] - 1, "code": "456"}
+    with pytest.raises(StoreError, match=f"`--images` must be at least {SETTINGS['images']}"):
+        Store(path).open("a: nets", fewer, ABOUT)
+    Store(path).open("a: nets", {**SETTINGS, "images": SETTINGS["images"] + 1}, ABOUT)
+
+
 def test_what_another_process_has_stored_meanwhile_stays(tmp_path: Path) -> None:
     path = tmp_path / "peers.json"
     about = {**ABOUT, "wanted": 2}

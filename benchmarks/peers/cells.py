@@ -58,8 +58,18 @@ class Store:
             key: Of the case.
             settings: What the numbers depend on.
             about: What is said about the case beside them, kept from when it began.
+
+        Raises:
+            StoreError: The file has a table of more images, whose place a smaller one must not take.
         """
         asked = json.loads(json.dumps(settings))  # as the file has them
+        shown = self.content["cases"].get(key, {"cells": {}})
+        images = shown["settings"].get("images", 0) if shown["cells"] else 0
+        if asked.get("images", images) < images:
+            raise StoreError(
+                f"`--images` must be at least {images}, which {self.path} has for `{key}`, got "
+                f"{asked['images']}; name another `--store` and page for a smaller table."
+            )
         self._opened[key] = (asked, dict(about), _pair(self.content, key))
         cells: dict[str, Cell] = self._placed(self.content, key)["cells"]
         return cells
