@@ -210,7 +210,10 @@ def test_weights_and_distances_of_other_networks_are_refused(tmp_path: Path) -> 
     experiments.reproduce(replace(experiment, measurements=()), tmp_path / "runs", QUIET)
     changed = replace(QUIET, parameters=other_network(tmp_path / "other"))
     measured = replace(experiment, blocks=())
-    experiments.reproduce(measured, tmp_path / "runs", changed, resume=True)
+    with pytest.raises(ValueError, match="must hold results of the same networks, got another"):
+        experiments.reproduce(experiment, tmp_path / "runs", changed, resume=True)
+    experiments.reproduce(measured, tmp_path / "elsewhere", changed)
+    shutil.copytree(tmp_path / "elsewhere", tmp_path / "runs", dirs_exist_ok=True)
     with pytest.raises(ValueError, match="must hold results of the same networks, got another"):
         experiments.collect(experiment, tmp_path / "runs")
 

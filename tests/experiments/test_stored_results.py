@@ -266,7 +266,12 @@ def test_rows_of_other_networks_of_the_same_name_are_refused(tmp_path: Path) -> 
     experiment, runs = pair(limit=2, steps=1), tmp_path / "runs"
     own = own_parameters(tmp_path / "own", "cifar10-a")
     experiments.reproduce(experiment, runs, QUIET)
-    experiments.reproduce(experiment, runs, replace(QUIET, method="attack", parameters=own))
+    others = replace(QUIET, method="attack", parameters=own)
+    with pytest.raises(ValueError, match="got another cifar10-a than its results are of"):
+        experiments.reproduce(experiment, runs, others)
+    assert not (runs / "true" / "attack").exists()  # said before anything is attacked
+    experiments.reproduce(experiment, tmp_path / "elsewhere", others)
+    shutil.move(tmp_path / "elsewhere" / "true" / "attack", runs / "true" / "attack")
     said = (
         r"`.*runs` must hold results of the same networks, got another cifar10-a in "
         r"'true/attack/linf-0.05/avg' than in 'true/apgda/linf-0.05/avg'; move one of them away"

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
@@ -17,7 +17,7 @@ from saddlepoint.files import write_atomically
 from saddlepoint.runs import RECORD, Run, locked, texts
 from saddlepoint.runs.plain import read_json, read_plain
 
-__all__ = ["check_place", "complete_in", "keep_drawn", "line_of", "publishing"]
+__all__ = ["check_networks", "check_place", "complete_in", "keep_drawn", "line_of", "publishing"]
 
 _DRAWN = "drawn.json"  # the names of the tables and figures that were drawn in the folder
 _PATIENCE = 600.0  # seconds; all tables and figures of an experiment are drawn in less
@@ -51,6 +51,22 @@ def complete_in(folder: Path) -> Run | None:
     """The record of a run, if it is in the folder and complete."""
     run = Run.read(folder) if (folder / RECORD).is_file() else None
     return run if run is not None and run.status == "complete" else None
+
+
+def check_networks(there: Mapping[str, str], run: Run, folder: Path) -> None:
+    """Refuse a run with another network than that of the same name which results of the folder are of.
+
+    Args:
+        there: Hashes of networks by name, of the results in the folder.
+        run: To be begun.
+        folder: Of the experiment.
+    """
+    for name, ours in run.hashes.models.items():
+        if there.get(name, ours) != ours:
+            raise ValueError(
+                f"`{folder}` must hold results of the same networks, got another {name} than its results are "
+                "of; attack that one into a folder of its own."
+            )
 
 
 def check_place(

@@ -8,7 +8,7 @@ FOLDER/LABELS/METHOD/KEY/               a measurement: run.json
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -18,8 +18,9 @@ from torch import Tensor, nn
 
 from saddlepoint import report, runs
 from saddlepoint.experiments import block_parts
+from saddlepoint.experiments.finished import collect
 from saddlepoint.experiments.measurements import MeasureSettings, measure
-from saddlepoint.experiments.places import check_place, complete_in, line_of
+from saddlepoint.experiments.places import check_networks, check_place, complete_in, line_of
 from saddlepoint.experiments.plan import (
     COMPUTING,
     LABELS,
@@ -116,7 +117,8 @@ def reproduce(
         watch: Told how each row and measurement goes on, from the opening of its folder.
 
     Raises:
-        ValueError: No block can run, the folder holds results, or those to continue are of other settings.
+        ValueError: No block can run, the folder holds results, those to continue are of other settings, or what
+            is there, of another method for example, is of other networks.
         saddlepoint.runs.RunInterrupted: Ctrl-C; finished rows, and pages of the one under way, are on disk.
     """
     setup = Setup() if setup is None else setup
@@ -180,6 +182,9 @@ class _Runner:
     _hashed: dict[int, tuple[object, str]] = field(default_factory=dict)
     _built: tuple[str, AbstractProblem] | None = None
     _seen: dict[str, Look] = field(default_factory=dict)  # of this problem, by the loss
+    _theirs: Mapping[str, str] = field(
+        default_factory=dict
+    )  # networks behind what is there, hashes
 
     @property
     def target(self) -> Path:
@@ -188,6 +193,7 @@ class _Runner:
 
     def run(self, blocks: list[Block], measurements: list[Measurement]) -> None:
         self.total = sum(len(block.rows) for block in blocks) + len(measurements)
+        self._theirs = collect(self.experiment, self.folder).networks
         for block in blocks:
             # Some weights come from what other rows end with: those are run first.
             found = (Static, Ordered)
@@ -293,7 +299,7 @@ class _Runner:
         s, (images, networks) = self.setup, self._materials(block)
         asked = s.method, s.labels, s.limit, s.seed, s.parameters, settings.precision[0]
         named = dict(zip(block.networks, networks, strict=True))
-        return build.record_of(
+        record = build.record_of(
             settings,
             problem,
             images,
@@ -302,6 +308,8 @@ class _Runner:
             values=values,
             known=self._hashed,
         )
+        check_networks(self._theirs, record, self.folder)
+        return record
 
     @property
     def first(self) -> bool:
