@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -15,6 +16,7 @@ from test_stored_results import QUIET, STORE
 from torch.nn.functional import cross_entropy
 
 import saddlepoint as sp
+from folders import ROOT
 from saddlepoint import experiments
 from saddlepoint.evaluation.other_libraries import MissingLibraryError
 from saddlepoint.experiments import block_parts
@@ -270,3 +272,12 @@ def test_what_cannot_be_read_is_not_written(
     with pytest.raises(ValueError, match=said):
         experiments.write_summary(NETWORKS, tmp_path / "runs", tmp_path)
     assert (tmp_path / "networks.json").read_text() == before
+
+
+@pytest.mark.parametrize("letter", "EFH")
+def test_the_prose_has_the_numbers_of_the_cards(letter: str) -> None:
+    card = sp.models.card(f"cifar10-{letter.lower()}")
+    text = " ".join((ROOT / "docs" / "RESULTS.md").read_text(encoding="utf-8").split())
+    kept = re.search(rf"{letter} \(\w+\) (\d+\.\d+) and \d", text.replace("**", ""))
+    assert kept is not None, f"RESULTS says no longer how many images {letter} has right"
+    assert float(kept[1]) == card.accuracy
