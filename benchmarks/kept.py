@@ -16,8 +16,9 @@ FILE = Path("docs/results/figures.json")
 _INTRODUCTION = """
 `python -m benchmarks --store` measures these and keeps them in `{path}`; rooms can be named. A ratio compares
 what ran in turn in one process (in `allocation` in fresh ones), by the time that the processor worked for it;
-throughput of processes is by the clock, without the time that imports take. Values are medians over rounds,
-with the lowest and the highest where they are kept. The load is the number of processes that wanted one of
+throughput of processes is by the clock, of 1,024 images in batches of 64, without the time that imports take
+and, in `evaluate`, without the doctor. Values are medians over rounds, with the lowest and the highest where
+they are kept. The load is the number of processes that wanted one of
 {cores} cores when a room began and ended{names}.
 
 Rooms are measured one by one. The code is a digest of the programs that the figures of a room depend on, its
@@ -28,14 +29,17 @@ Bare forward + backward is what torch does alone: in `overheads` the models, the
 gradient, with `sp.keep_memory()` for both sides, as on the command line; in `training` with cross-entropy.
 In `overheads`, lines over bare passes owe to passes that are cheaper than torch's where a network of MNIST is
 convolutional: the library differentiates its first layer in another way (`image_gradients`, one thread, plain
-layout). What a step takes beyond the passes is shown by the lines over the library's own.{steps}
+layout). What a step takes beyond the passes is shown by the lines over the library's own, which have no
+bound.{steps}
 The passes of A are so short that a loop of our logits and margins, signs, projections, verdicts and best
 iterates, with no check, weights or history, is far from 1.05 too: the line of the short loop. It is not the
 least there could be: it asks for logits and margins through the library. In `precision`, gradients of networks
-are those of torch alone.
+are those of torch alone, and attacks are on networks in the plain layout, as users bring them; the command line
+lays shipped networks out with channels last, where what bfloat16 brings was not measured.
 Accumulated domains keep a gradient each, as large as the images, until the weights are known, which follow from
 the losses of all domains; with more than four domains fewer rows are taken at a time, so that no more is kept.
-Peak memory is that of the process, in which the allocator has a part that varies from run to run.
+Peak memory is that of the process, in which the allocator has a part that varies from run to run; which of the
+two it is where a bound is missed was not examined.
 """
 _STEP = re.compile(r"step of attack on (\{.*\}) over (bare|the library's own) .*")
 _NAMES = """; beside it are the names of other processes that used more than a tenth of a core when it
@@ -109,21 +113,39 @@ def section(path: Path) -> str:
         where = (room[each] for each in ("ended", "code", "cpu", "torch"))
         others = machine.said(room["others"]) if "others" in room else "not recorded"
         lines.append(f"| {' | '.join((name, load, others, *where))} |")
-    lines.append("\n| Room | Figure | Value | Wanted | |\n|---|---|---:|---:|---|")
+    lines.append(f"\n{_missed(content)}\n")
+    lines.append("| Room | Figure | Value | Wanted | |\n|---|---|---:|---:|---|")
     for name, room in content.items():
         for figure in room["figures"]:
             kept = "kept" if figure["passed"] else "**missed**"
             kept = "" if figure["bound"] == "-" else kept
-            bound = figure["bound"].replace("<=", "at most").replace(">=", "at least")
             value = f"{figure['value']:.3f}"
             if figure.get("rounds"):
                 value += " ({:.3f} to {:.3f})".format(*figure["rounds"])
-            lines.append(f"| {name} | {figure['name']} | {value} | {bound} | {kept} |")
+            lines.append(f"| {name} | {figure['name']} | {value} | {_bound(figure)} | {kept} |")
     return "\n".join(lines) + "\n"
 
 
+def _missed(content: Mapping[str, Any]) -> str:
+    """What is not as it is wanted, before the table in which it would have to be looked for."""
+    figures = [figure for room in content.values() for figure in room["figures"]]
+    bounded = [figure for figure in figures if figure["bound"] != "-"]
+    missed = [figure for figure in bounded if not figure["passed"]]
+    if not missed:
+        return f"No bound of {len(bounded)} is missed."
+    listed = "; ".join(
+        f"{each['name']}: {each['value']:.3f}, wanted {_bound(each)}" for each in missed
+    )
+    return f"**Missed, {len(missed)} of {len(bounded)} bounds**: {listed}."
+
+
+def _bound(figure: Mapping[str, Any]) -> str:
+    bound: str = figure["bound"]
+    return bound.replace("<=", "at most").replace(">=", "at least")
+
+
 def _steps(figures: Sequence[Mapping[str, Any]]) -> str:
-    """For which networks a step is below one, in every round or in the median only, and what that is worth."""
+    """What steps take over bare passes, in every round or in the median only, and over the library's own."""
     over: dict[str, dict[str, tuple[float, float]]] = {"bare": {}, "the library's own": {}}
     for figure in figures:
         if found := _STEP.fullmatch(figure["name"]):
@@ -139,6 +161,9 @@ def _steps(figures: Sequence[Mapping[str, Any]]) -> str:
         said.append(
             f"On {' and '.join(often)} its median is below, but not every round: not shown."
         )
+    if own:
+        told = ", ".join(f"{name} {value:.3f}" for name, (value, _) in own.items())
+        said.append(f"Over the library's own passes a step takes: {told}.")
     said += [
         f"Below one over its own passes, which it contains, a step on {name} can only be by noise: of "
         f"{100 * (1 - value):.1f} % here."

@@ -124,6 +124,19 @@ def test_a_rule_that_fools_more_is_named_and_so_is_a_sample_that_was_made_larger
     )
 
 
+def test_a_problem_with_fewer_rows_in_the_table_of_budgets_is_named(tmp_path: Path) -> None:
+    ideas = tmp_path / "ideas.json"
+    ideas.write_text(json.dumps({"ideas": []}))
+    rules = {
+        name: outcome("1" * 6, "9 " * 6) for name in ("default", "ceiling", "worst", "entropic")
+    }
+    made = {table: {"toy": Made("c", "2026-01-01", "chip")} for table in ("rules", "budgets")}
+    for rows, told in ((4, True), (6, False)):
+        budgets = {str(number): outcome("1" * rows, "9 " * rows) for number in (25, 50, 100, 250)}
+        page = render({"rules": {"toy": rules}, "budgets": {"toy": budgets}}, made, [], "s", ideas)
+        assert (f"toy has {rows} rows here and 6 in the tables above" in page) == told
+
+
 def test_what_is_stored_is_not_run_again_and_other_settings_begin_anew(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -631,9 +631,16 @@ def test_the_page_says_for_which_networks_a_step_is_below_one(tmp_path: Path) ->
     )
     assert "a step on {B} can only be by noise: of 2.0 % here." in text
     assert "a step on {A}" not in text
+    assert "Over the library's own passes a step takes: {C} 1.100, {B} 0.980, {A} 1.250." in text
+    assert (
+        "**Missed, 1 of 6 bounds**: step of attack on {A} over bare forward + backward: 1.500, wanted "
+        "at most 1.05." in text
+    )
     keep(path, "overheads", figures[-2:], 0.5, 1, [])
     assert "below bare" not in section(path)
     assert "by noise" not in section(path)
+    keep(path, "overheads", figures[-1:], 0.5, 1, [])
+    assert "No bound of 1 is missed." in section(path)
 
 
 def test_the_commands_say_their_rooms_and_defaults(capsys: pytest.CaptureFixture[str]) -> None:
