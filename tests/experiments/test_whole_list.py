@@ -171,8 +171,14 @@ def test_the_forecast_counts_images_rows_methods_and_labels(
     tried: list[tuple[str, int]] = []
 
     def seconds(
-        block: object, row: object, setup: experiments.Setup, part: object, clock: object
+        block: object,
+        row: object,
+        setup: experiments.Setup,
+        part: object,
+        clock: object,
+        steps: int,
     ) -> float:
+        assert steps == 2
         tried.append((setup.method, len(part)))  # type: ignore[arg-type]
         return 0.01 * len(part) * (2 if setup.method == "attack" else 1)  # type: ignore[arg-type]
 
@@ -188,6 +194,30 @@ def test_the_forecast_counts_images_rows_methods_and_labels(
     assert once < both < 2 * once  # rows that were right are not attacked again
     pages = experiments.forecast(experiment, tmp_path, [replace(true, reports=True)])
     assert pages == pytest.approx(once + 2 * 1.0)
+
+
+def test_the_forecast_of_slow_networks_tries_few_images_and_steps_and_counts_all(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A pilot of eight groups of ten images took longer than the run."""
+    tried: list[tuple[int, int]] = []
+
+    def seconds(
+        block: object, row: object, setup: object, part: object, clock: object, steps: int
+    ) -> float:
+        tried.append((len(part), steps))  # type: ignore[arg-type]
+        return 0.01 * len(part) * (steps + 1)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(pilot, "_seconds", seconds)
+    for slow, steps in ((0.1, 1), (0.01, 15), (0.001, 20)):
+        tried.clear()
+        monkeypatch.setattr(pilot, "seconds_per_gradient", lambda *_, found=slow: found)
+        groups = experiments.settings(experiments.find("universal-mnist"), ["A, eps 0.2, K = 5"])
+        setup = experiments.Setup(limit=60, reports=False)
+        told = experiments.forecast(groups, tmp_path, [setup])
+        assert told == pytest.approx(2 * (12 * 0.01 * 21 + 0.2))
+        count = 8 if slow == 0.001 else 2
+        assert set(tried) == {(count, steps)}
 
 
 def test_what_is_finished_takes_no_more_time(tmp_path: Path) -> None:

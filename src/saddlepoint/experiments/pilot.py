@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -20,11 +21,10 @@ from saddlepoint.solver.inspection import look
 
 __all__ = ["forecast"]
 
-_SECONDS = 0.8  # that an attack on the images of a pilot is to take, about
-_LEAST, _ROWS = (
-    8,
-    128,
-)  # at least, because few rows are slow; at most as many as a run attacks together
+_SECONDS = 0.8  # that an attack on the images of a pilot is to take, about; and
+_MOST = 1.6  # at most, for all of its steps
+_IMAGES = 8  # at least, because few are slow
+_ROWS = 128  # at most: as many as a run attacks together
 _OVERHEAD = 0.2  # seconds per row of a table for hashing and writing, and
 _PAGE = 1.0  # for drawing its page
 
@@ -69,7 +69,10 @@ def _block(
     *,
     reused: bool,
 ) -> float:
-    """Seconds for some rows of a block: the first and the last are tried, which is average and min-max."""
+    """Seconds for some rows of a block: the first and the last are tried, which is average and min-max.
+
+    Of slow networks a few steps are tried and all counted, as if no image stopped early.
+    """
     limit = setup.images(experiment, block)
     images = block_parts.load_images(block.settings.data, limit, setup.download)
     networks = [block_parts.load_network(name, setup.parameters) for name in block.networks]
@@ -77,19 +80,26 @@ def _block(
     whole = block_parts.build_problem(block, settings, images, networks)
     each = sum(seconds_per_gradient(block.settings.data, letter) for letter in block.letters)
     each *= block_parts.gradient_count(block) * len(images.x) / len(whole)
-    count = min(len(whole), _ROWS, max(_LEAST, round(_SECONDS / each)))
+    least = math.ceil(_IMAGES * len(whole) / len(images.x))
+    count = min(len(whole), _ROWS, max(least, round(_SECONDS / each)))
+    steps, there = settings.steps, settings.steps + 1
+    if each * count > _MOST:
+        steps = max(1, int(there * _MOST / (each * count)) - 1)
     part = whole.take(torch.arange(count))
-    tried = [_seconds(block, row, setup, part, clock) for row in {rows[0], rows[-1]}]
-    share = len(whole) / count
+    tried = [_seconds(block, row, setup, part, clock, steps) for row in {rows[0], rows[-1]}]
+    share = len(whole) / count * there / (steps + 1)
     if setup.labels == "predicted" and reused:
-        share *= _wrong(part)  # the others are taken from the run with true labels
+        # The others are taken from the run with true labels.
+        share *= _wrong(whole.take(torch.arange(min(len(whole), max(count, _IMAGES)))))
     pages = _PAGE if setup.reports else 0.0
     return len(rows) * (sum(tried) / len(tried) * share + _OVERHEAD + pages)
 
 
-def _seconds(block: Block, row: Row, setup: Setup, part: AbstractProblem, clock: Clock) -> float:
+def _seconds(
+    block: Block, row: Row, setup: Setup, part: AbstractProblem, clock: Clock, steps: int
+) -> float:
     rule = row.strategy.rule if isinstance(row.strategy.rule, str) else "average"
-    given = {"seed": setup.seed, "precision": [setup.precision]}
+    given = {"seed": setup.seed, "precision": [setup.precision], "steps": steps}
     settings = block.row_settings(row.strategy, rule, method=setup.method, **given)
     seen = look(part)
     solve = build.solver_of(settings, seen, part)
