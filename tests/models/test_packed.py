@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,9 @@ import saddlepoint as sp
 from commands import inside
 from saddlepoint.data.splits import rows_of
 from saddlepoint.models import loading
-from saddlepoint.models.packed import pack, unpack
+from saddlepoint.models.packed import IN_A_CHECKOUT, pack, unpack
+
+ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.mark.parametrize("bits", [8, 16])
@@ -97,16 +100,75 @@ def test_what_is_in_the_package_goes_first(
     assert "alone" not in sp.models.shipped()
 
 
-def test_a_network_of_the_paper_without_parameters_says_how_to_get_them() -> None:
-    if "cifar10-g" in sp.models.shipped():
-        pytest.skip("somebody has trained it")
-    with pytest.raises(
-        ValueError, match="train --data cifar10 --model G --precision auto"
-    ) as error:
-        sp.models.load("cifar10-g")
-    assert "SADDLEPOINT_WEIGHTS" in str(error.value)
+@pytest.fixture
+def bare(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The package alone, as from a wheel: no folder of larger networks."""
+    monkeypatch.setattr("saddlepoint.models.packed._folders", list)
+
+
+@pytest.mark.usefixtures("bare")
+@pytest.mark.parametrize(
+    ("name", "model", "in_a_checkout"),
+    [
+        ("cifar10-g", "G", False),
+        ("cifar10-e", "E", True),
+        ("cifar10-h", "H", True),
+        ("cifar10-paper-a", "A_unshifted --recipe paper", True),
+        ("cifar10-paper-b", "B_unshifted --recipe paper", False),
+    ],
+)
+def test_a_network_of_the_paper_without_parameters_says_how_to_get_them(
+    name: str, model: str, in_a_checkout: bool
+) -> None:
+    for call in (sp.models.load, sp.models.card):
+        with pytest.raises(ValueError, match="must have parameters, got") as error:
+            call(name)
+        told = str(error.value)
+        assert (
+            f"`saddlepoint train --data cifar10 --model {model} --precision auto --out DIR`" in told
+        )
+        assert f"`saddlepoint models pack DIR {name} --out FOLDER`" in told
+        assert "set SADDLEPOINT_WEIGHTS to that folder" in told
+        assert ("checkout" in told) == in_a_checkout
+
+
+@pytest.mark.usefixtures("bare")
+@pytest.mark.parametrize("name", ["cifar10-z", "cifar10-paper-e", "mnist-e"])
+def test_what_is_no_network_of_the_paper_is_told_the_names(name: str) -> None:
     with pytest.raises(ValueError, match="`source` must be one of"):
-        sp.models.load("cifar10-z")
+        sp.models.load(name)
+    with pytest.raises(ValueError, match="`name` must be one of"):
+        sp.models.card(name)
+
+
+@pytest.mark.usefixtures("bare")
+@pytest.mark.parametrize(
+    ("words", "argument"),
+    [
+        ("evaluate cifar10-g --threat linf:8/255", "--models"),
+        ("attack ensemble --models cifar10-g", "--models"),
+        ("attack ensemble --models A,G --data cifar10-sample", "--models"),
+        ("attack ensemble --models A --victims G --data cifar10-sample", "--victims"),
+    ],
+)
+def test_commands_say_of_it_what_the_library_says(
+    words: str, argument: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(ValueError, match="`source` must have parameters") as error:
+        sp.models.load("cifar10-g")
+    assert inside(*words.split(), "--out", tmp_path / "o") == 2
+    expected = str(error.value).removesuffix(".").replace("`source`", f"`{argument}`")
+    told = capsys.readouterr().err
+    assert told.startswith(f"saddlepoint: {expected}")
+    assert "did you mean" not in told
+
+
+@pytest.mark.skipif(not (ROOT / ".git").exists(), reason="not a checkout")
+def test_what_is_said_to_be_in_a_checkout_is_there() -> None:
+    line = ["git", "ls-files", "weights/*.safetensors"]
+    tracked = subprocess.run(line, cwd=ROOT, check=True, capture_output=True, text=True).stdout
+    assert {Path(file).stem for file in tracked.split()} <= IN_A_CHECKOUT
+    assert {file.stem for file in (ROOT / "weights").glob("*.safetensors")} >= IN_A_CHECKOUT
 
 
 def test_a_folder_that_is_no_training_is_refused(

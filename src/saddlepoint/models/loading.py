@@ -5,7 +5,6 @@ Parameters are read as safetensors, or as a state dict with `weights_only=True`.
 
 import hashlib
 import pickle
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import resources
@@ -30,7 +29,6 @@ __all__ = ["card", "channels_last", "inside", "load", "shipped"]
 # Where training scripts put the state dict in a checkpoint, and what wrappers of torch put before all names.
 _CHECKPOINT_KEYS = ("state_dict", "model_state_dict", "model", "net", "network")
 _PREFIXES = ("module.", "_orig_mod.", "model.", "network.")
-_OF_THE_PAPER = re.compile(r"(mnist|cifar10)-([a-h])")
 _SUFFIXES = (*PARAMETERS, EXPORTED, *TORCHSCRIPT)
 
 
@@ -66,6 +64,7 @@ def card(name: str) -> Card:
         'mnist'
     """
     if name not in shipped():
+        _refuse_untrained("name", name)
         raise ValueError(f"`name` must be one of {', '.join(shipped())}, got {name!r}.")
     return _card(_shipped_file(name, ".json"))
 
@@ -107,12 +106,7 @@ def load(
         file = _shipped_file(str(source), ".safetensors")
         return _from_safetensors(str(source), file, card(str(source)), given)
     path = Path(source)
-    if (known_name := _OF_THE_PAPER.fullmatch(str(source))) is not None:
-        data, letter = known_name.groups()
-        raise ValueError(
-            f"`source` must have parameters, got {str(source)!r}, which has none here: "
-            f"{how_to_get(data, letter.upper())}."
-        )
+    _refuse_untrained("source", str(source))
     if path.suffix not in _SUFFIXES:
         raise ValueError(
             f"`source` must be one of {', '.join(shipped())}, or a file ending in "
@@ -201,6 +195,14 @@ class _Shape:
 
 def _folder() -> Traversable:
     return resources.files("saddlepoint.models") / "parameters"
+
+
+def _refuse_untrained(argument: str, name: str) -> None:
+    """Refuse a network of the paper that has no parameters here, with how to get them."""
+    if remedy := how_to_get(name):
+        raise ValueError(
+            f"`{argument}` must have parameters, got {name!r}, which has none here: {remedy}."
+        )
 
 
 def _shipped_file(name: str, suffix: str) -> Traversable | Path:

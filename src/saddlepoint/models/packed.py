@@ -5,6 +5,7 @@ checkout. Filters are kept with 16 bits per entry, or with 8 and a scale per cha
 """
 
 import os
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Literal
@@ -12,9 +13,15 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-__all__ = ["how_to_get", "pack", "packed_files", "unpack"]
+__all__ = ["IN_A_CHECKOUT", "how_to_get", "pack", "packed_files", "unpack"]
 
 VARIABLE = "SADDLEPOINT_WEIGHTS"
+IN_A_CHECKOUT = frozenset(
+    {"cifar10-e", "cifar10-f", "cifar10-h", "cifar10-paper-a", "cifar10-paper-c"}
+)
+"""Names of the networks in `weights` of the repository, which a package without it cannot look up."""
+
+_OF_THE_PAPER = re.compile(r"cifar10-(?:([a-h])|paper-([a-d]))")  # those on MNIST are inside
 _SCALE = ".scale"
 
 
@@ -41,17 +48,26 @@ def _folders() -> list[Path]:
     ]
 
 
-def how_to_get(data: str, letter: str) -> str:
-    """What to do about a network of the paper that has no parameters here.
+def how_to_get(name: str) -> str:
+    """What to do about a network of the paper that has no parameters here; empty for other names.
 
     Example:
-        >>> how_to_get("cifar10", "E").split("`")[1]
-        'saddlepoint train --data cifar10 --model E --precision auto --out DIR'
+        >>> how_to_get("cifar10-g").split("`")[1]
+        'saddlepoint train --data cifar10 --model G --precision auto --out DIR'
     """
+    found = _OF_THE_PAPER.fullmatch(name)
+    if found is None:
+        return ""
+    plain, unshifted = found.groups()
+    model = plain.upper() if plain else f"{unshifted.upper()}_unshifted --recipe paper"
+    there = (
+        f"set {VARIABLE} to `weights` of a checkout, which has it, or "
+        if name in IN_A_CHECKOUT
+        else ""
+    )
     return (
-        f"train it with `saddlepoint train --data {data} --model {letter} --precision auto --out DIR`, keep it "
-        f"with `saddlepoint models pack DIR {data}-{letter.lower()} --out FOLDER`, and set {VARIABLE} to that "
-        "folder, or take `weights` of a checkout"
+        f"{there}train it with `saddlepoint train --data cifar10 --model {model} --precision auto --out DIR`, "
+        f"keep it with `saddlepoint models pack DIR {name} --out FOLDER`, and set {VARIABLE} to that folder"
     )
 
 

@@ -23,6 +23,7 @@ from saddlepoint.models.loading import fill, parameters
 from saddlepoint.models.onnx_files import load_onnx
 from saddlepoint.models.onnx_sessions import load_session
 from saddlepoint.models.own_code import code_of, from_code, reason_in, takes
+from saddlepoint.models.packed import how_to_get
 from saddlepoint.models.wrapping import Normalisation, Wrapped
 from saddlepoint.models.zoos import Found, Wanted, from_zoo
 from saddlepoint.problems import Model
@@ -297,7 +298,7 @@ def _found(word: ModelWord, images: Images, *, trust: bool) -> Found:
 
 def _letter(letter: str, images: Images) -> Model:
     name = f"{images.family}-{letter.lower()}"
-    if images.family and name in networks.shipped():
+    if images.family and (name in networks.shipped() or how_to_get(name)):
         return _shipped(name)
     own = [n for n in networks.shipped() if images.family and n[:-1] == f"{images.family}-"]
     if not own:
@@ -311,11 +312,12 @@ def _letter(letter: str, images: Images) -> Model:
 
 
 def _shipped(name: str) -> Model:
-    if name not in networks.shipped():
+    if name not in networks.shipped() and not how_to_get(name):
         raise ValueError(
             f"`--models` must be one of {', '.join(networks.shipped())}, or {HELP}, got {name!r}."
         )
-    return networks.channels_last(networks.load(name))
+    with _flags(source="--models"):
+        return networks.channels_last(networks.load(name))
 
 
 def listed_classes(classes: str | None) -> list[str] | Path | None:
