@@ -9,6 +9,7 @@ import struct
 import sys
 import zlib
 from dataclasses import replace
+from itertools import product
 from typing import Any
 
 import pytest
@@ -18,12 +19,14 @@ import saddlepoint as sp
 from elements import Elements
 from run_factory import HOSTILE, execute, make_run
 from saddlepoint import report, runs
+from saddlepoint.experiments.pairs import paired
 from saddlepoint.report import charts, compare, page, pictures, sentences, weight_charts
 from saddlepoint.report.epoch_chart import epoch_chart
 from saddlepoint.report.foremost import hard_domains
 from saddlepoint.runs import shown
 from saddlepoint.runs.comparable import read_entry
 from saddlepoint.runs.metrics import Evaluations, RateIntervals
+from saddlepoint.runs.ranking import mcnemar
 
 
 @pytest.fixture(scope="module")
@@ -244,6 +247,29 @@ class TestComparison:
         assert "Which attack on these models is stronger?" in text
         assert "only the second" in text
         assert len(Elements(text).all("script")) == 1
+
+    def test_names_its_test_beside_the_interval_of_the_tables(self, ensemble, tmp_path):
+        _, folder = ensemble
+        make_run(tmp_path / "average", rule="average", baseline=False)
+        board = runs.rank_runs([folder, tmp_path / "average"])
+        text = report.write_comparison(board, tmp_path / "c.html").read_text()
+        told = " ".join(text.split())
+        assert "the exact McNemar test on the rows that count for both" in told
+        assert "adjusted Wald" in told
+        assert "two runs that differ on fewer than six rows are never separable" in told
+
+    def test_its_test_is_stricter_than_that_interval(self):
+        """On the same rows, and the example of docs/reports.md."""
+        five = paired([True] * 6 + [False] * 10, [True] * 11 + [False] * 5)
+        assert [round(end, 1) for end in five.interval] == [2.0, 53.6]
+        assert mcnemar(five.gained, five.lost) == 0.0625
+        assert all(mcnemar(gained, 0) > 0.05 for gained in range(6))
+        for gained, lost in product(range(30), repeat=2):
+            if gained > lost and mcnemar(gained, lost) <= 0.05:
+                for neither in (0, 10, 1000):
+                    base = [False] * gained + [True] * lost + [False] * neither
+                    other = [True] * gained + [False] * (lost + neither)
+                    assert paired(base, other).interval[0] > 0
 
     def test_names_no_winner_between_other_images_and_radii(self, ensemble, tmp_path):
         _, folder = ensemble
