@@ -14,10 +14,18 @@ from saddlepoint.counts import check_seed_range
 
 from .cluster import joined, processes, together
 from .errors import LibraryError, UsageError, library, usage
+from .experiments_shown import (
+    check_not_only,
+    chosen,
+    show,
+    sources_of,
+    tell_forecast,
+    tell_networks,
+)
 from .flags import Flag
 
 if TYPE_CHECKING:
-    from saddlepoint.experiments import Experiment, Labels, Method, Setup
+    from saddlepoint.experiments import Experiment, Setup
     from saddlepoint.runs.tasks import Station
 
 __all__ = ["Wanted", "reproduce"]
@@ -50,7 +58,9 @@ class Wanted:
     figures: Path | None = None
     """Folder for the figures. [default: the folder of the results]"""
     parameters: Path | None = None
-    """Folder with NAME.safetensors and NAME.json of networks that are not shipped."""
+    """Folder with networks of your own, NAME.safetensors and NAME.json: copies of model.safetensors and
+    model.json of a training. NAME is that of the network, such as mnist-c for C on MNIST; they go before
+    shipped ones."""
     precision: Literal["float32", "bfloat16", "float32+channels_last", "bfloat16+channels_last"] = (
         "float32"
     )
@@ -112,9 +122,11 @@ def reproduce(
     Args:
         name: Which experiment; --list names them. all runs one after the other, each into a folder of its own
             in --out, and with --resume goes on wherever it was stopped.
-        show_list: List the experiments with what they cost on this machine, or would cost with --limit.
+        show_list: List the experiments with what they cost on this machine, as --limit, --method, --labels,
+            --only and --jobs say, and stop.
         summary: Write the tables and claims of this Markdown file, or of all in this folder, such as docs, from
-            the summaries in --store, and stop. [default of --store here: the folder `results` beside the file]
+            the summaries in --store, and stop: each between two lines such as `<!-- table: ensemble-mnist -->`
+            and `<!-- end -->`. [default of --store here: the folder `results` beside the file]
         wanted: How it is run.
     """
     wanted = wanted or Wanted()
@@ -122,7 +134,7 @@ def reproduce(
     if summary is not None:
         return _write_tables(summary, wanted.store)
     if show_list:
-        return _list(name, wanted)
+        return show(name, wanted)
     if name is None:
         raise UsageError("`reproduce` must be given the name of an experiment; --list shows them.")
     if wanted.jobs > 1 and processes() == 1:
@@ -130,6 +142,8 @@ def reproduce(
     with joined() as rank:
         places = _places(name, wanted)
         _check_places(places, wanted)
+        parts = [chosen(each, wanted) for each, _ in places]
+        tell_networks(parts, wanted, quiet=wanted.quiet or rank != 0)
         for each, folder in places:
             try:
                 _one(each, folder, wanted, rank, part_of_all=name == "all")
@@ -149,10 +163,7 @@ def _places(name: str, wanted: Wanted) -> list[tuple[str, Path]]:
 
     if name != "all":
         return [(name, Path("runs") / name if wanted.out is None else wanted.out)]
-    if wanted.only:
-        raise UsageError(
-            "`--only` must be left out with all, whose experiments have settings of their own."
-        )
+    check_not_only(wanted)
     return [(each, (wanted.out or Path("runs")) / each) for each in EXPERIMENTS]
 
 
@@ -165,7 +176,7 @@ def _check_places(places: list[tuple[str, Path]], wanted: Wanted) -> None:
     def check() -> None:
         for name, folder in places:
             experiment = room.find(name)
-            for method, labels in _sources(experiment, wanted.method, wanted.labels, filtered=True):
+            for method, labels in sources_of(experiment, wanted, filtered=True):
                 target, pictures = folder / labels / method, wanted.figures
                 check_place(experiment, folder, target, resume=wanted.resume, figures=pictures)
 
@@ -179,14 +190,14 @@ def _one(name: str, folder: Path, wanted: Wanted, rank: int, *, part_of_all: boo
 
     from . import printing
 
-    with usage(only="--only"):
+    with usage():
         experiment = room.find(name)
-        part = room.settings(experiment, wanted.only)
+    part = chosen(name, wanted)
     if wanted.store is not None:
         room.check_store(experiment, wanted.store)
     gone = room.skipped(experiment, wanted.parameters)
     reasons = list(dict.fromkeys(gone.values()))
-    sources = _sources(experiment, wanted.method, wanted.labels, filtered=part_of_all)
+    sources = sources_of(experiment, wanted, filtered=part_of_all)
     everything = [*part.blocks, *(measurement.block for measurement in part.measurements)]
     if part_of_all and (not sources or all(block.key in gone for block in everything)):
         if not rank:
@@ -209,7 +220,7 @@ def _one(name: str, folder: Path, wanted: Wanted, rank: int, *, part_of_all: boo
         for method, labels in sources
     ]
     if not wanted.quiet and rank == 0:
-        _tell_forecast(part, folder, setups)
+        tell_forecast(part, folder, setups)
     for setup in setups:
         _run(part, folder, setup, resume=wanted.resume, quiet=wanted.quiet or rank != 0)
     if rank:
@@ -236,44 +247,22 @@ def _one(name: str, folder: Path, wanted: Wanted, rank: int, *, part_of_all: boo
             print(file)
 
 
-def _tell_forecast(experiment: "Experiment", folder: Path, setups: "list[Setup]") -> None:
-    """Say how long it will take, where that is a minute or more."""
-    from saddlepoint import experiments as room
-
-    most = sum(room.at_most(experiment, setup) for setup in setups)
-    seconds = room.forecast(experiment, folder, setups) / processes() if most >= 60 else 0.0
-    if seconds >= 60:
-        print(f"{experiment.name}: about {_minutes(seconds / 60)} minutes", file=sys.stderr)
-
-
-def _sources(
-    experiment: "Experiment", method: str, labels: str, *, filtered: bool
-) -> "list[tuple[Method, Labels]]":
-    """What to run in turn: the choices given, and of "both" and "all" those that the experiment has.
-
-    Of single choices, too, if it is `filtered`: where many experiments are run, some are not about them.
-    """
-    from saddlepoint.experiments import LABELS, METHODS
-
-    several: dict[str, tuple[Method, ...]] = {"both": ("apgda", "attack"), "all": METHODS}
-    methods = [m for m in METHODS if m in several.get(method, (method,))]
-    classes = [c for c in LABELS if labels in (c, "both")]
-    if filtered or method in several:
-        methods = [m for m in methods if m in experiment.methods]
-    if filtered or labels == "both":
-        classes = [c for c in classes if c in experiment.labels]
-    return [(m, c) for c in classes for m in methods]
-
-
 def _write_tables(place: Path, store: Path | None) -> int:
     from saddlepoint import experiments as room
+    from saddlepoint.experiments.document import has_markers
     from saddlepoint.files import write_atomically
 
     if not place.exists():
         raise UsageError(f"`--summary` must be a file or folder that exists, got {str(place)!r}.")
     documents = sorted(place.glob("*.md")) if place.is_dir() else [place]
-    for document in documents:
-        before = document.read_text(encoding="utf-8")
+    texts = {document: document.read_text(encoding="utf-8") for document in documents}
+    if not any(map(has_markers, texts.values())):
+        raise UsageError(
+            "`--summary` must be a Markdown file, or a folder with one, that says where its tables are, each "
+            "between two lines such as `<!-- table: ensemble-mnist -->` and, below it, `<!-- end -->`, got "
+            f"`{place}` without any."
+        )
+    for document, before in texts.items():
         with usage():
             try:
                 text = room.write_tables(before, store or document.parent / "results")
@@ -302,34 +291,3 @@ def _run(
     with progress.reproducing(title, quiet=quiet) as (tell, download):
         setup = replace(setup, download=download)
         room.reproduce(experiment, folder, setup, resume=resume, callback=tell, watch=Rows())
-
-
-def _list(name: str | None, wanted: Wanted) -> int:
-    from saddlepoint import experiments as room
-
-    experiments, limit = [room.find(name)] if name else [*room.EXPERIMENTS.values()], wanted.limit
-    if not wanted.quiet:
-        print("measuring networks for a moment, up to a minute", file=sys.stderr, flush=True)
-    print(
-        "minutes on this machine for apgda, at most as many for attack, five times as many for attack-5: "
-        f"{'default number of images' if limit is None else f'--limit {limit}'}, and all 10,000 (--full)"
-    )
-    print(f"{'name':<29}{'images':>9}{'minutes':>9}{'full':>9}  in the paper")
-    for experiment in experiments:
-        cost = room.estimate(experiment, wanted.parameters, limit)
-        figures = f"{_minutes(cost.minutes):>9}{_minutes(cost.full_minutes):>9}"
-        print(
-            f"{experiment.name:<29}{limit or _images(experiment):>9}{figures}  {experiment.source}"
-        )
-        if cost.missing:
-            print(f"{'':<29}  not counted: no parameters for {', '.join(cost.missing)}")
-    return 0
-
-
-def _images(experiment: "Experiment") -> str:
-    limits = {block.limit or experiment.limit for block in experiment.blocks} or {experiment.limit}
-    return f"{min(limits)}-{max(limits)}" if len(limits) > 1 else str(experiment.limit)
-
-
-def _minutes(minutes: float) -> str:
-    return "-" if minutes == 0 else f"{minutes:.1f}" if minutes < 100 else f"{minutes:.0f}"

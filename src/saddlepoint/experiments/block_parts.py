@@ -9,7 +9,7 @@ from typing import Any
 from torch import nn
 
 from saddlepoint import models
-from saddlepoint.experiments.plan import Block
+from saddlepoint.experiments.plan import Block, Experiment
 from saddlepoint.problems import AbstractProblem
 from saddlepoint.runs import build, texts
 from saddlepoint.runs.materials import Images
@@ -27,6 +27,7 @@ __all__ = [
     "load_images",
     "load_network",
     "missing",
+    "own_networks",
 ]
 
 # What the hashes in stored summaries are made of: a new setting must not change them.
@@ -39,6 +40,7 @@ _VARIED = (
 FULL = 10_000
 """Images of the whole test set."""
 
+_SHOWN = 5  # names of files in a complaint
 _EMBEDDED = {"mnist": 1000, "cifar10": 200}
 
 
@@ -60,6 +62,30 @@ def missing(networks: Sequence[str], parameters: Path | None = None) -> tuple[st
         ('mnist-z',)
     """
     return tuple(dict.fromkeys(name for name in networks if not available(name, parameters)))
+
+
+def own_networks(experiments: Sequence[Experiment], parameters: Path) -> tuple[str, ...]:
+    """The networks of experiments that are in a folder, which go before shipped ones, in order.
+
+    Args:
+        experiments: Those that are run.
+        parameters: The folder.
+
+    Raises:
+        ValueError: It has none of them, so that others would be attacked than are meant.
+    """
+    blocks = [b for e in experiments for b in (*e.blocks, *(m.block for m in e.measurements))]
+    names = tuple(dict.fromkeys(name for block in blocks for name in block.networks))
+    if own := tuple(name for name in names if _own_file(name, parameters) is not None):
+        return own
+    there = sorted(path.name for path in parameters.iterdir())
+    more = f" and {len(there) - _SHOWN} more" if len(there) > _SHOWN else ""
+    has = f"has {', '.join(there[:_SHOWN])}{more}" if there else "is empty"
+    raise ValueError(
+        "`parameters` must be a folder with NAME.safetensors and NAME.json of a network that is attacked, NAME "
+        f"being one of {', '.join(names)}, such as {names[0]}.safetensors and {names[0]}.json, got "
+        f"`{parameters}`, which {has}; copy model.safetensors and model.json of a training under such names."
+    )
 
 
 def explain_missing(names: Sequence[str]) -> str:

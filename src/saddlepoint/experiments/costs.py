@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -13,23 +14,24 @@ import torch
 from saddlepoint import models
 from saddlepoint.calls import call
 from saddlepoint.experiments.block_parts import FULL, gradient_count, missing
-from saddlepoint.experiments.plan import RESTARTS, Block, Experiment
+from saddlepoint.experiments.plan import RESTARTS, Block, Experiment, Labels, Method
 from saddlepoint.experiments.runner import Setup
 
 __all__ = ["Estimate", "at_most", "estimate", "seconds_per_gradient"]
 
 _SHAPES = {"mnist": (1, 28), "cifar10": (3, 32)}
 _BATCH = {"A": 128, "B": 16, "C": 128, "D": 64}  # enough to time; deep networks take eight
+_TICK = 1e-6  # seconds, of a clock that tells no difference
 _OVERHEAD = 3.0  # seconds per row for loading, judging and drawing its page
 
 
 @final
 @dataclass(frozen=True)
 class Estimate:
-    """Minutes with some of the images and with the whole test set, for one method and one label.
+    """Minutes with some of the images and with the whole test set.
 
-    They are those of `apgda`. `attack` takes at most as many evaluations, fewer where rows fall early, and
-    `attack-5` at most five times as many.
+    `apgda` takes them. `attack` takes fewer where rows fall early, and `attack-5` at most five times as many as
+    `apgda`; so do predicted labels after true ones, because rows whose labels are the same are taken over.
 
     Attributes:
         minutes: By default, or with the limit that was asked about.
@@ -43,7 +45,13 @@ class Estimate:
 
 
 def estimate(
-    experiment: Experiment, parameters: Path | None = None, limit: int | None = None
+    experiment: Experiment,
+    parameters: Path | None = None,
+    limit: int | None = None,
+    *,
+    sources: Sequence[tuple[Method, Labels]] = (("apgda", "true"),),
+    jobs: int = 1,
+    threads: int | None = None,
 ) -> Estimate:
     """What an experiment costs on this machine.
 
@@ -51,6 +59,9 @@ def estimate(
         experiment: Which one.
         parameters: Folder with parameters of networks that are not shipped.
         limit: How many images instead of the default number.
+        sources: Methods and labels that are run in turn.
+        jobs: Processes that share the rows; measurements are made by one of them.
+        threads: Of every process; as many as torch has now if None.
 
     Example:
         >>> from saddlepoint.experiments import find
@@ -59,16 +70,17 @@ def estimate(
     """
     absent: list[str] = []
     minutes = full = 0.0
-    for block, passes in _work(experiment):
+    for block, passes, workers in _work(experiment, jobs):
         if gone := missing(block.networks, parameters):
             absent += gone
             continue
         data = block.settings.data
-        image = sum(seconds_per_gradient(data, letter) for letter in block.letters)
-        image *= gradient_count(block) * passes
-        overhead = _OVERHEAD * len(block.rows)
-        minutes += (image * (limit or block.limit or experiment.limit) + overhead) / 60
-        full += (image * FULL + overhead) / 60
+        image = sum(seconds_per_gradient(data, letter, threads) for letter in block.letters)
+        image *= gradient_count(block) * passes * sum(RESTARTS[method] for method, _ in sources)
+        overhead = _OVERHEAD * len(block.rows) * len(sources)
+        images = limit or block.limit or experiment.limit
+        minutes += (image * images + overhead) / workers / 60
+        full += (image * FULL + overhead) / workers / 60
     return Estimate(minutes, full, tuple(dict.fromkeys(absent)))
 
 
@@ -89,29 +101,39 @@ def at_most(experiment: Experiment, setup: Setup) -> float:
 
 
 @cache
-def seconds_per_gradient(data: str, letter: str) -> float:
-    """Seconds for one forward and backward pass of one image, with as many threads as torch has now.
+def seconds_per_gradient(data: str, letter: str, threads: int | None = None) -> float:
+    """Seconds for one forward and backward pass of one image.
+
+    With one thread they are those of the processor, so that other work on the machine does not count. Several
+    threads wait for each other, some of them at work, some not, so that neither the sum of their times nor a
+    share of it says how long a pass takes: they are timed by the clock.
 
     Args:
         data: "mnist" or "cifar10".
         letter: Of the network.
+        threads: As many as torch has now if None.
     """
     channels, size = _SHAPES[data]
     with torch.random.fork_rng(devices=[]):
         network = models.channels_last(models.build(letter, channels, size).eval())
     images = torch.full((_BATCH.get(letter, 8), channels, size, size), 0.5, requires_grad=True)
-    best = float("inf")
-    for _ in range(2):
-        began = time.perf_counter()
-        with torch.enable_grad():
-            torch.autograd.grad(call(network, images).sum(), images)
-        best = min(best, time.perf_counter() - began)
-    return best / len(images)
+    before, best = torch.get_num_threads(), float("inf")
+    clock = time.process_time if (threads or before) == 1 else time.perf_counter
+    torch.set_num_threads(threads or before)
+    try:
+        for _ in range(2):
+            began = clock()
+            with torch.enable_grad():
+                torch.autograd.grad(call(network, images).sum(), images)
+            best = min(best, clock() - began)
+    finally:
+        torch.set_num_threads(before)
+    return max(best, _TICK) / len(images)
 
 
-def _work(experiment: Experiment) -> list[tuple[Block, float]]:
-    """Every setting, and how many times its images go through all of its steps."""
-    work = [(block, float(len(block.rows))) for block in experiment.blocks]
+def _work(experiment: Experiment, jobs: int) -> list[tuple[Block, float, int]]:
+    """Every setting, how many times its images go through all of its steps, and in how many processes."""
+    work = [(block, float(len(block.rows)), jobs) for block in experiment.blocks]
     for item in experiment.measurements:
         passes = {
             # Eleven attacks, and the optimiser of Carlini and Wagner in place of steps.
@@ -120,5 +142,5 @@ def _work(experiment: Experiment) -> list[tuple[Block, float]]:
             "accuracy": 3 / (item.block.settings.steps + 1),
             "times": float(len(item.block.rows) * (item.repeats + 1)),
         }
-        work.append((item.block, passes[item.what]))
+        work.append((item.block, passes[item.what], 1))
     return work

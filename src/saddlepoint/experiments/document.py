@@ -31,7 +31,7 @@ from saddlepoint.experiments.summary_files import read_content
 from saddlepoint.report.tables import Cell, Column, Table, to_markdown
 from saddlepoint.runs.settings import UniversalSettings
 
-__all__ = ["named_tables", "overview", "write_tables"]
+__all__ = ["has_markers", "named_tables", "overview", "write_tables"]
 
 _MARKED = re.compile(r"<!-- table: ([\w-]+)(?:, (\w+))? -->\n(.*?)<!-- end -->", re.DOTALL)
 _BEHIND = re.compile(r"<!-- behind: ([\w, -]+) -->\n(.*?)<!-- end -->", re.DOTALL)
@@ -78,6 +78,16 @@ def write_tables(text: str, store: Path) -> str:
         lambda _: f"<!-- claims -->\n{_plain(claims_table(store))}{_of_others(store)}<!-- end -->",
         text,
     )
+
+
+def has_markers(text: str) -> bool:
+    r"""Whether there is anything in a document that `write_tables` looks after.
+
+    Example:
+        >>> has_markers("<!-- claims -->\n<!-- end -->"), has_markers("About `<!-- claims -->`.")
+        (True, False)
+    """
+    return _OPENING.search(text) is not None or _ABOUT.search(text) is not None
 
 
 def named_tables(text: str) -> list[str]:

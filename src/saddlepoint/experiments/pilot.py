@@ -19,7 +19,7 @@ from saddlepoint.problems import AbstractProblem
 from saddlepoint.runs import build, rule_words
 from saddlepoint.solver.inspection import look
 
-__all__ = ["forecast"]
+__all__ = ["forecast", "unfinished"]
 
 _SECONDS = 0.8  # that an attack on the images of a pilot is to take, about; and
 _MOST = 1.6  # at most, for all of its steps
@@ -52,12 +52,28 @@ def forecast(
     total = 0.0
     for block in (block for block in experiment.blocks if block.key not in gone):
         for setup in setups:
-            target = folder / setup.labels / setup.method / block.key
-            rows = [row for row in block.rows if complete_in(target / row.strategy.key) is None]
-            if rows:
+            if rows := _rows_left(block, folder, setup):
                 reused = any(s.labels == "true" and s.method == setup.method for s in setups)
                 total += _block(experiment, block, rows, setup, clock, reused=reused)
     return total
+
+
+def unfinished(experiment: Experiment, folder: Path, setups: Sequence[Setup]) -> bool:
+    """Whether there are rows that can be run and are not in the folder yet.
+
+    Args:
+        experiment: Which one.
+        folder: Where `reproduce` puts it.
+        setups: Methods and labels that are run in turn.
+    """
+    gone = skipped(experiment, setups[0].parameters) if setups else {}
+    blocks = [block for block in experiment.blocks if block.key not in gone]
+    return any(_rows_left(block, folder, setup) for block in blocks for setup in setups)
+
+
+def _rows_left(block: Block, folder: Path, setup: Setup) -> list[Row]:
+    target = folder / setup.labels / setup.method / block.key
+    return [row for row in block.rows if complete_in(target / row.strategy.key) is None]
 
 
 def _block(
