@@ -11,6 +11,7 @@ from test_claims import STORE, changed, fit
 
 from saddlepoint.experiments import claim_checks as checks
 from saddlepoint.experiments import claim_ensembles as ensembles
+from saddlepoint.experiments import claim_heuristics as heuristics
 from saddlepoint.experiments import claim_measures as measures
 from saddlepoint.experiments.catalogue import find
 from saddlepoint.experiments.claim_checks import Summaries
@@ -43,7 +44,8 @@ def test_a_lift_with_few_images_in_one_setting_holds_at_most_in_part(
 def test_a_group_counts_once_however_many_images_it_has(
     images: int, verdict: str, tmp_path: Path
 ) -> None:
-    rates = {(f"{n}-k5", "avg"): 50.0 for n in "bd"} | {(f"{n}-k5", "minmax"): 90.0 for n in "bd"}
+    rates = {(f"{n}-k5", "avg"): 50.0 for n in "bdeh"}
+    rates |= {(f"{n}-k5", "minmax"): 90.0 for n in "bdeh"}
     summaries = changed(tmp_path, "universal-cifar10", rates, images=images)
     found = checks.mean_lift(summaries, name="universal-cifar10", reported=35.21, only="k5")
     assert found.verdict == verdict
@@ -55,12 +57,12 @@ def test_other_claims_on_success_rates_need_as_many_images(tmp_path: Path) -> No
     for images, verdict in ((99, "holds in part"), (1000, "holds")):
         summaries = changed(tmp_path, "steps-mnist", rates, images=images, settled=10)
         assert ensembles.settling(summaries).verdict == verdict
-        heuristics = {(LINF, "minmax"): 99.0}
+        first = {(LINF, "minmax"): 99.0}
         name = "ensemble-mnist-heuristics"
         raw = json.loads((STORE / f"{name}.json").read_text())
         every = {(row["block"], row["strategy"]): row["asr_all"] for row in raw["rows"]}
-        few = changed(tmp_path, name, dict.fromkeys(every, 50.0) | heuristics, images=images)
-        assert ensembles.above_heuristics(few).verdict == verdict
+        few = changed(tmp_path, name, dict.fromkeys(every, 50.0) | first, images=images)
+        assert heuristics.above_heuristics(few).verdict == verdict
 
 
 # ------------------------------------------------------------------------------- two conventions of labels
@@ -95,13 +97,15 @@ def test_every_size_of_groups_is_judged_with_both_labels(
 ) -> None:
     found = checks.every_group_size(universal(tmp_path, true, predicted, images))
     assert found.verdict == verdict
-    for labels, rate in (("true", true), ("predicted", predicted)):
-        above, level, below = 15 + (rate > 50), rate == 50, rate < 50
-        counts = f"{labels} labels: above in {above}, level in {level:d}, below in {below:d} of 16"
+    for labels, rate, total in (("true", true, 28), ("predicted", predicted, 24)):
+        above, level, below = total - (rate <= 50), rate == 50, rate < 50
+        counts = (
+            f"{labels} labels: above in {above}, level in {level:d}, below in {below:d} of {total}"
+        )
         assert counts in found.ours
-        assert (
-            f"with {labels} labels below in B, eps 0.02, K = 2 (-10.0 points)" in found.why
-        ) == (rate < 50)
+        assert (f"with {labels} labels below in B, eps 0.02, K = 2 (-10.0 points" in found.why) == (
+            rate < 50
+        )
 
 
 def test_without_predicted_labels_the_true_ones_are_judged_alone(tmp_path: Path) -> None:
@@ -232,26 +236,36 @@ def test_every_gamma_that_is_best_is_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("gamma", "beta", "verdict"),
+    ("gamma", "beta", "alpha", "verdict"),
     [
-        (90.0, 90.0, "holds in part"),  # alpha is not swept
-        (90.0, 89.0, "holds in part"),
-        (89.0, 89.0, "does not hold"),
+        (90.0, 90.0, 90.0, "holds"),
+        (90.0, 90.0, 89.0, "holds in part"),
+        (90.0, 89.0, 89.0, "holds in part"),
+        (89.0, 89.0, 89.0, "does not hold"),
     ],
 )
 def test_what_the_numbers_of_the_attack_change_is_judged_by_ten_points(
-    gamma: float, beta: float, verdict: str, tmp_path: Path
+    gamma: float, beta: float, alpha: float, verdict: str, tmp_path: Path
 ) -> None:
     for name, lowest in (("gamma", gamma), ("beta", beta)):
         (block,) = find(f"{name}-mnist").blocks
         keys = [row.strategy.key for row in block.rows if row.strategy.key.startswith(name)]
         rates = {(LINF, key): 100.0 for key in keys} | {(LINF, keys[-1]): lowest}
-        summaries = changed(tmp_path, f"{name}-mnist", rates)
+        changed(tmp_path, f"{name}-mnist", rates)
+    blocks = [block.key for block in find("alpha-mnist").blocks]
+    rates = {(key, "minmax"): 100.0 for key in blocks} | {(blocks[-1], "minmax"): alpha}
+    summaries = changed(tmp_path, "alpha-mnist", rates)
     found = measures.sensitivity(summaries)
     assert found.verdict == verdict
     assert f"gamma 0 to 10: {gamma:.1f} to 100.0 %" in found.ours
     assert f"beta 0.1/T to 10/T: {beta:.1f} to 100.0 %" in found.ours
-    assert "alpha is not swept" in found.why
+    assert f"alpha 0.025 to 2.5: {alpha:.1f} to 100.0 %" in found.ours
+
+
+def test_without_a_sweep_of_alpha_nothing_is_said_of_the_three(tmp_path: Path) -> None:
+    changed(tmp_path, "gamma-mnist", {})
+    found = measures.sensitivity(changed(tmp_path, "beta-mnist", {}))
+    assert (found.verdict, found.why) == ("not measured", "no summary of alpha-mnist is stored")
 
 
 # ------------------------------------------------------------------------------- what is on the page

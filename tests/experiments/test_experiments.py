@@ -237,8 +237,12 @@ def test_parameters_are_those_of_the_appendix() -> None:
     assert list(blocks) == ["l0-30", "l1-20", "l2-3", "linf-0.2"]
     eps = {b.letters[0]: b.settings.eps for b in EXPERIMENTS["universal-mnist"].blocks}
     assert eps == {"A": 0.2, "B": 0.2, "C": 0.3, "D": 0.25}
-    eps = {b.letters[0]: b.settings.eps for b in EXPERIMENTS["universal-cifar10"].blocks}
+    papers = [b for b in EXPERIMENTS["universal-cifar10"].blocks if not b.key.startswith("e-0.035")]
+    eps = {b.letters[0]: b.settings.eps for b in papers}
     assert eps == {"B": 0.02, "D": 0.05, "E": 0.35, "H": 0.02, "A": 0.05, "C": 0.05}
+    others = [b for b in EXPERIMENTS["universal-cifar10"].blocks if b not in papers]
+    assert {(b.letters[0], b.settings.eps) for b in others} == {("E", 0.035)}
+    assert all(row.paper.asr_all is None for b in others for row in b.rows)
     for block in EXPERIMENTS["transform"].blocks:
         settings = block.settings
         assert (settings.eps, settings.steps, settings.step_size) == (0.03, 20, 0.5)

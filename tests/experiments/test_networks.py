@@ -100,6 +100,28 @@ def test_beta_goes_from_a_tenth_to_ten_times_one_over_t() -> None:
     assert set(level.y) == {50.0}
 
 
+def test_alpha_goes_from_a_tenth_to_ten_times_the_papers_and_nothing_else_moves() -> None:
+    experiment = EXPERIMENTS["alpha-mnist"]
+    steps = [block.settings.step_size for block in experiment.blocks]
+    alphas = [0.025, 0.05, 0.125, 0.25, 0.5, 1.25, 2.5]
+    assert steps == pytest.approx(alphas)
+    usual = next(b for b in EXPERIMENTS["eps-mnist"].blocks if b.settings.eps == 0.2)
+    for block in experiment.blocks:
+        assert block.settings.model_copy(update={"step_size": 0.25}) == usual.settings
+    attacks = tuple(
+        fake(block, row.strategy.key, "apgda", 10.0 * number + len(row.strategy.key))
+        for number, block in enumerate(experiment.blocks)
+        for row in block.rows
+    )
+    (sheet,) = sheets(Results(experiment, attacks, ()))
+    (panel,) = sheet.panels
+    assert (panel.x_label, panel.log_x) == ("step size alpha", True)
+    average, minmax = panel.curves
+    assert (average.label, minmax.label) == ("avg.", "min-max")
+    assert list(minmax.x) == pytest.approx(alphas)
+    assert [average.y[0], average.y[-1], minmax.y[0]] == [3.0, 63.0, 6.0]
+
+
 def test_weights_are_correlated_across_norms_as_scipy_says() -> None:
     table = tables_of(Results(EXPERIMENTS["image-robustness"], ()))[0]
     line = next(line for line in table.lines if line[:2] == ("l1", "paper"))

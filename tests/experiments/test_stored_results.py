@@ -596,8 +596,8 @@ def test_a_damaged_summary_is_named_before_anything_runs(
         (
             "universal-mnist",
             "rows",
-            {"asr_all_interval": [55.0, 55.0]},
-            "[55.0, 55.0] as `asr_all_interval` of a-k2, avg",
+            {"asr_all_interval": [98.4, 98.4]},
+            "[98.4, 98.4] as `asr_all_interval` of a-k2, avg",
         ),
         ("ensemble-mnist", "rows", {"verdicts": ""}, "'' as `verdicts` of l0-30, avg"),
         ("ensemble-mnist", "rows", {"verdicts": "zz"}, "'zz' as `verdicts` of l0-30, avg"),

@@ -1,44 +1,37 @@
-"""What stored runs say of the claims on ensembles of networks, Tables 1 to 4 and Figures 1 and 2."""
+"""What stored runs say of the claims on ensembles of networks, Tables 1 and 3 and Figures 1 and 2."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from statistics import fmean
-from typing import NamedTuple
 
 from saddlepoint.experiments.claim_checks import (
     APGDA,
     NEAR,
-    PREDICTED,
     Finding,
     Pair,
     Summaries,
     based,
     comparable,
-    counted,
     judged,
     limited,
     nothing,
     unstored,
 )
-from saddlepoint.experiments.finished import Attacked, Results
-from saddlepoint.experiments.plan import UNREPORTED
+from saddlepoint.experiments.finished import Attacked
 from saddlepoint.experiments.ranks import spearman
 
 __all__ = [
-    "above_heuristics",
     "hard_against_easy",
     "moderate_radii",
     "order_of_weights",
     "path_of_weights",
     "radii",
     "settling",
-    "static_weights",
 ]
 
 _RADII = ("eps-mnist", "eps-cifar10", "eps-mnist-abc", "eps-cifar10-abc")
 _MODERATE = {"mnist": (0.15, 0.25), "cifar10": (0.03, 0.05)}
-_HEURISTICS = {"MNIST": "ensemble-mnist-heuristics", "CIFAR-10": "ensemble-cifar10-heuristics"}
 
 
 def _linf(summaries: Summaries, name: str) -> Pair | None:
@@ -118,7 +111,7 @@ def settling(summaries: Summaries) -> Finding:
     why = (
         "the step from which on the l1 distance of the weights of an image to its final ones, mean over "
         "images, stays below 0.1, and the same of the mean weights; the weights of each image decide; a small "
-        f"number is a fifth of the steps or less, in part half of them; {counted([item])}"
+        f"number is a fifth of the steps or less, in part half of them; {based([item])}"
     )
     verdict = judged(settled <= steps / 5, settled <= steps / 2)
     ours = f"from step {settled} of {steps} on{mean} (apgda)"
@@ -219,109 +212,3 @@ def moderate_radii(summaries: Summaries) -> Finding:
     )
     found_so = Finding("; ".join(texts) + " (apgda)", judged(all(inside), any(inside)), why)
     return limited(found_so, items)
-
-
-# ------------------------------------------------------------------------------- heuristics
-
-
-class _Compared(NamedTuple):
-    """Min-max and the other strategies of a data set on the same images, of one source."""
-
-    data: str
-    worst: Attacked
-    others: tuple[Attacked, ...]
-
-    @property
-    def where(self) -> str:
-        """The data set, and the labels if they are not the true ones."""
-        labels = self.worst.source.labels
-        return self.data + ("" if labels == "true" else f", {labels} labels")
-
-    def listed(self, items: Sequence[Attacked]) -> list[str]:
-        """Each with its rate."""
-        return [f"{o.row.strategy.label} {o.asr_all:.1f} % ({self.where})" for o in items]
-
-
-def _heuristics(summaries: Summaries) -> list[_Compared]:
-    """Every data set, with predicted labels where min-max is at 100 % with true ones and so cannot be above."""
-    found = []
-    for data, name in _HEURISTICS.items():
-        results = summaries.attacks(name)
-        several = [] if results is None else _sources(data, results)
-        free = [each for each in several if each.worst.asr_all < 100]
-        found += (free or several)[:1]
-    return found
-
-
-def _sources(data: str, results: Results) -> list[_Compared]:
-    (block,) = results.experiment.blocks
-    found = []
-    for source in (APGDA, PREDICTED):
-        worst = results.one(block, "minmax", source)
-        rows = [results.one(block, row.strategy.key, source) for row in block.rows]
-        others = tuple(
-            r
-            for r in rows
-            if r is not None and worst is not None and r is not worst and r.same_images(worst)
-        )
-        if worst is not None and others:
-            found.append(_Compared(data, worst, others))
-    return found
-
-
-def above_heuristics(summaries: Summaries) -> Finding:
-    """Holds if min-max is more than two points above all others that the paper has.
-
-    In part if none of them is more than two points above it. What is level with it at 100 % is not counted, and
-    weightings that the paper does not have are listed alone.
-    """
-    texts, near, full, added, behind, items = [], [], [], [], [], []
-    for each in _heuristics(summaries):
-        _, worst, others = each
-        free = [o for o in others if min(o.asr_all, worst.asr_all) < 100]
-        full += each.listed([o for o in others if o not in free])
-        close = [o for o in free if o.asr_all >= worst.asr_all - NEAR]
-        near += each.listed([o for o in close if o.row.paper != UNREPORTED])
-        added += each.listed([o for o in close if o.row.paper == UNREPORTED])
-        papers = [o for o in free if o.row.paper != UNREPORTED]
-        if not papers:
-            continue
-        best = max(papers, key=lambda other: other.asr_all)
-        texts.append(
-            f"{each.where}: min-max {worst.asr_all:.1f} %, best of the paper's others {best.asr_all:.1f} % "
-            f"({best.row.strategy.label})"
-        )
-        behind.append(best.asr_all - worst.asr_all)
-        items.append(worst)
-    if not texts:
-        return nothing("no rows of Tables 2 and 4 that are not at 100 % are stored")
-    why = based(items)
-    why += f"; within {NEAR:g} points of min-max or above: {', '.join(near)}" if near else ""
-    why += f"; not counted, because both are at 100 %: {', '.join(full)}" if full else ""
-    why += f"; of our own weightings so near or above: {', '.join(added)}" if added else ""
-    verdict = judged(not near, max(behind) <= NEAR)
-    return limited(Finding("; ".join(texts) + " (apgda)", verdict, why), items)
-
-
-def static_weights(summaries: Summaries) -> Finding:
-    """Holds if fixed weights lose at least two points on both data sets; in part if on one.
-
-    A data set in which both are at 100 % is not counted.
-    """
-    texts, falls, items, papers = [], [], [], []
-    for each in _heuristics(summaries):
-        worst = each.worst
-        static = next((o for o in each.others if o.row.strategy.key == "static"), None)
-        if static is None or min(worst.asr_all, static.asr_all) >= 100:
-            continue
-        texts.append(f"{each.where}: {worst.asr_all:.1f} to {static.asr_all:.1f} %")
-        falls.append(worst.asr_all - static.asr_all >= NEAR)
-        items.append(static)
-        both = (worst.row.paper.asr_all, static.row.paper.asr_all)
-        papers.append(" to ".join(f"{rate:.1f}" for rate in both if rate is not None))
-    if not texts:
-        return nothing("no rows of Tables 2 and 4 that are not at 100 % are stored")
-    why = f"{based(items)}; the paper's fall is {' and '.join(papers)} %"
-    whole = all(falls) and len(falls) == len(_HEURISTICS)
-    verdict = judged(whole, any(falls))
-    return limited(Finding("; ".join(texts) + " (apgda)", verdict, why), items)

@@ -21,8 +21,8 @@ from saddlepoint.runs.settings import EnsembleSettings
 __all__ = ["ENSEMBLES", "PAPER_RECIPE", "ensemble_block"]
 
 PAPER_RECIPE = "mnist-paper"
-"""What names of networks without the shift, trained by the paper's recipe, begin with: those of Table 2 and of
-the figures on MNIST, and of Table 1 beside our own."""
+"""What names of networks without the shift, trained by the paper's recipe, begin with: those of Table 2, of the
+groups and of the figures on MNIST, and of Table 1 beside our own."""
 
 _KAPPA = 50
 _ABCD = ("A", "B", "C", "D")

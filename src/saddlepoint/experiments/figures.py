@@ -183,13 +183,23 @@ def _weights_panel(item: Attacked, weights: Tensor) -> Panel:
 
 
 def _radii(results: Results, source: Source) -> list[Panel]:
+    return _panel("linf radius eps", source, _over_blocks(results, source))
+
+
+def _alphas(results: Results, source: Source) -> list[Panel]:
+    panels = _panel("step size alpha", source, _over_blocks(results, source))
+    return [replace(panel, log_x=True) for panel in panels]
+
+
+def _over_blocks(results: Results, source: Source) -> list[Curve]:
+    """Success of every strategy against the number that varies from block to block."""
     curves = []
     blocks = results.experiment.blocks
     for colour, row in enumerate(blocks[0].rows if blocks else ()):
         items = [results.one(block, row.strategy.key, source) for block in blocks]
         points = [(i.block.value or 0.0, i) for i in items if i is not None]
         curves.append(_rate_curve(row.strategy.label, points, colour))
-    return _panel("linf radius eps", source, curves)
+    return curves
 
 
 def _sweeps(results: Results, source: Source) -> list[Panel]:
@@ -308,6 +318,7 @@ _PANELS = {
     "eps": _radii,
     "gamma": _sweeps,
     "beta": _sweeps,
+    "alpha": _alphas,
     "images": _images,
     "convergence": _convergence,
 }

@@ -262,7 +262,7 @@ class Experiment:
     limit: int
     blocks: tuple[Block, ...] = ()
     measurements: tuple[Measurement, ...] = ()
-    figure: Literal["", "steps", "eps", "gamma", "beta", "images", "convergence"] = ""
+    figure: Literal["", "steps", "eps", "gamma", "beta", "alpha", "images", "convergence"] = ""
     note: str = ""
     methods: tuple[Method, ...] = METHODS
     labels: tuple[Labels, ...] = LABELS
