@@ -9,8 +9,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from saddlepoint.files import write_atomically
+from saddlepoint.runs import locked
+
 from . import marks
-from .stores import not_whole, nothing_in
+from .stores import StoreError, not_whole, nothing_in
 
 Content = dict[str, Any]
 
@@ -65,7 +68,14 @@ class Study:
                 return 2
 
             def keep(said: str) -> None:
-                options.store.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+                with locked(options.store.parent, wait=60):
+                    there = self._read(options.store)
+                    if there.get("settings", given) != given:
+                        raise StoreError(
+                            f"`--store` must hold numbers of {given}, got {there['settings']}."
+                        )
+                    _add(content, there)  # another process may have put something there
+                    write_atomically(options.store, (json.dumps(content, indent=2) + "\n").encode())
                 say(said)
 
             self.measure(content, keep)
@@ -84,3 +94,18 @@ class Study:
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise not_whole(path) from error
         return content
+
+
+def _add(ours: Content, theirs: Mapping[str, Any]) -> None:
+    """What only the other has, at any depth.
+
+    >>> ours = {"a": {"b": 1}}
+    >>> _add(ours, {"a": {"b": 2, "c": 3}, "d": 4})
+    >>> ours
+    {'a': {'b': 1, 'c': 3}, 'd': 4}
+    """
+    for name, value in theirs.items():
+        if isinstance(value, Mapping) and isinstance(ours.get(name), dict):
+            _add(ours[name], value)
+        else:
+            ours.setdefault(name, value)

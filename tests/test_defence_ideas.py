@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,8 @@ from typing import Any
 import pytest
 import torch
 from benchmarks.defence import ideas
+from benchmarks.stores import StoreError
+from benchmarks.studies import Study
 from torch import nn
 
 import saddlepoint as sp
@@ -134,3 +137,41 @@ def test_what_is_measured_is_kept_and_shown(
     monkeypatch.setattr(ideas, "trained", None)  # nothing is trained twice
     assert ideas.STUDY.main(words, lambda _: None) == 0
     assert shown.read_text(encoding="utf-8") == text
+    changed = {"as it is": ideas.Idea(), "l1 radius 12": ideas.Idea(radii=(("l1", 13.0),))}
+    monkeypatch.setattr(ideas, "IDEAS", changed)
+    with pytest.raises(StoreError, match="must hold l1 radius 12 as it is now"):
+        ideas.STUDY.main(words, lambda _: None)
+
+
+def test_random_starts_are_those_of_the_training(batch: Any) -> None:
+    idea = ideas.Idea(random=True)
+    first, again, other = (ideas.attacked(*batch, THREATS, idea, 4, 1, seed) for seed in (0, 0, 1))
+    assert torch.equal(first, again)
+    assert not torch.equal(first, other)
+
+
+def test_what_two_processes_find_is_all_kept(tmp_path: Path) -> None:
+    """The second wrote what it had read before the first had written."""
+    store, shown = tmp_path / "store.json", tmp_path / "page.md"
+    shown.write_text("<!-- m -->\n<!-- end -->\n")
+
+    def study(name: str, inside: Any) -> Study:
+        def measure(content: dict[str, Any], keep: Any) -> None:
+            found = content.setdefault("found", {})
+            inside()
+            for number in (1, 2):
+                found[f"{name}{number}"] = {"deep": {name: number}}
+                keep("")
+
+        fixed: dict[str, Any] = {"about": "", "key": "found", "page": shown, "mark": "<!-- m -->"}
+        return Study(
+            **{"name": "n", "store": store, "settings": {"seeds": 1}, **fixed},
+            measure=measure,
+            render=lambda content: " ".join(content["found"]) + "\n",
+        )
+
+    words = ["--store", str(store), "--page", str(shown)]
+    inner = study("b", lambda: None)
+    study("a", lambda: inner.main(words, lambda _: None)).main(words, lambda _: None)
+    assert set(json.loads(store.read_text())["found"]) == {"a1", "a2", "b1", "b2"}
+    assert shown.read_text().split()[3:7] == ["a1", "b1", "b2", "a2"]

@@ -14,10 +14,12 @@ be compared with the others, not with other tables.
 
 from __future__ import annotations
 
+import hashlib
+import json
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +28,7 @@ from torch import Tensor, nn
 
 import saddlepoint as sp
 from benchmarks.peers.page import table
-from benchmarks.stores import exit_with
+from benchmarks.stores import StoreError, exit_with
 from benchmarks.studies import Study
 from saddlepoint.runs import texts
 from saddlepoint.solver.schedule import SIZES
@@ -89,12 +91,13 @@ def attacked(
     idea: Idea,
     steps: int,
     iteration: int,
+    seed: int = 0,
 ) -> Tensor:
-    """What each threat found for itself, (K, B, ...)."""
+    """What each threat found for itself, (K, B, ...); `seed` is that of random starts."""
     loss = margin if idea.margin else cross_entropy
     shares, found = dict(idea.shares), []
     for number, (name, threat) in enumerate(threats.items()):
-        start = sp.RandomStart(len(threats) * iteration + number) if idea.random else None
+        start = sp.RandomStart(_seed(seed, iteration, number)) if idea.random else None
         sizes = range(SIZES) if idea.sizes and name == "l1" else (iteration,)
         count = round(shares.get(name, 1.0) * steps)
         options: dict[str, Any] = {"steps": count, "start": start, "loss": loss}
@@ -103,6 +106,11 @@ def attacked(
         )
         found.append(_worst(model, x, y, each))
     return torch.stack(found)
+
+
+def _seed(*numbers: int) -> int:
+    """One number for several."""
+    return int.from_bytes(hashlib.sha256(repr(numbers).encode()).digest()[:6])
 
 
 def _worst(model: nn.Module, x: Tensor, y: Tensor, proposals: Tensor) -> Tensor:
@@ -156,7 +164,7 @@ def trained(method: str, idea: Idea, seed: int) -> nn.Module:
     ) -> Mapping[str, float]:
         factor = min(1.0, (number + 1) / rise)
         now = {name: threat.scaled(factor) for name, threat in threats.items()}
-        delta = attacked(model, x, y, now, idea, first.steps, number)
+        delta = attacked(model, x, y, now, idea, first.steps, number, seed)
         losses = _losses(model, x, y, delta)
         weights = weighed(method, losses.detach(), first.steps // 3)
         loss = (weights * losses).sum(dim=0).mean()
@@ -184,6 +192,12 @@ def judged(model: nn.Module, images: int) -> dict[str, Any]:
     return {"accuracy": 100 * right.double().mean().item(), "suites": {unseen.SUITE: found}}
 
 
+def _plain(idea: Idea) -> dict[str, Any]:
+    """An idea as JSON gives it back."""
+    found: dict[str, Any] = json.loads(json.dumps(asdict(idea)))
+    return found
+
+
 def measure(content: dict[str, Any], keep: Callable[[str], None]) -> None:
     """Train and judge the networks that are not there yet, seed by seed."""
     given, found = content["settings"], content.setdefault("networks", {})
@@ -191,12 +205,20 @@ def measure(content: dict[str, Any], keep: Callable[[str], None]) -> None:
         for name, idea in IDEAS.items():
             for method in METHODS:
                 key = f"{name}/{method}/{seed}"
+                if key in found and found[key]["idea"] != _plain(idea):
+                    raise StoreError(
+                        f"`--store` must hold {name} as it is now, got {found[key]['idea']}."
+                    )
                 if key in found:
                     continue
                 began = time.process_time()
                 model = trained(method, idea, seed)
                 spent = round(time.process_time() - began, 1)
-                found[key] = {"seconds": spent, **judged(model, given["images"])}
+                found[key] = {
+                    "idea": _plain(idea),
+                    "seconds": spent,
+                    **judged(model, given["images"]),
+                }
                 keep(f"{key}: {spent} s")
 
 
@@ -224,15 +246,8 @@ def render(content: Mapping[str, Any]) -> str:
         cells = [name, f"{IDEAS[name].cost:.2f}", line.row, str(len(line.seeds))]
         cells.append(f"{sum(line.clean) / len(line.clean):.1f}")
         cells += [f"{line.share(threat):.1f}" for threat in ("linf", "l2", "l1")]
-        unions = [100 * each.double().mean().item() for each in line.right["union"]]
-        spread = f" [{min(unions):.1f}, {max(unions):.1f}]" if len(unions) > 1 else ""
-        gain = (
-            None
-            if line is plain.get(line.row) or line.row not in plain
-            else line.minus(plain[line.row])
-        )
-        brings = "" if gain is None else f"{gain[0]:+.1f} ({gain[1]:+.1f} to {gain[2]:+.1f})"
-        rows.append([*cells, f"**{line.share('union'):.1f}**{spread}", brings])
+        first = plain.get(line.row, line)
+        rows.append([*cells, page.union_of(line), page.difference(line, first)])
     said = (
         f"`quick` on {content['settings']['images']} training images that no row has seen; means over the "
         "seeds, the smallest and largest union in brackets. Gradients are those of the attack over those of "

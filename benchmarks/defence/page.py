@@ -135,7 +135,7 @@ def rendered(table: Table, suite: str, networks: Mapping[str, Any]) -> str:
     cells = [
         [row.row, str(len(row.seeds)), f"{mean(row.clean):.1f}"]
         + [f"{row.share(name):.1f}" for name in names]
-        + [_union(row), _difference(rows[0], row)]
+        + [union_of(row), difference(rows[0], row)]
         for row in rows
     ]
     published = PUBLISHED.get((table.shared["data"], suite), {})
@@ -160,7 +160,8 @@ def _weights(table: Table, rows: list[Line]) -> str:
     return f"{markdown(head, cells)}\n{done} of {wanted} networks of this table are there.\n"
 
 
-def _union(row: Line) -> str:
+def union_of(row: Line) -> str:
+    """The union, with the smallest and the largest over the seeds, or an interval over images for one."""
     unions = row.right["union"]
     if len(unions) == 1:
         low, high = wilson(int(unions.sum()), unions.numel())
@@ -169,7 +170,8 @@ def _union(row: Line) -> str:
     return f"**{row.share('union'):.1f}** [{min(each):.1f}, {max(each):.1f}]"
 
 
-def _difference(first: Line, row: Line) -> str:
+def difference(first: Line, row: Line) -> str:
+    """The union of the first minus that of a row, with its interval; empty for one and the same."""
     found = None if row is first else first.minus(row)
     if found is None:
         return ""
