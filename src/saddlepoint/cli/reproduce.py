@@ -193,8 +193,6 @@ def _one(name: str, folder: Path, wanted: Wanted, rank: int, *, part_of_all: boo
     with usage():
         experiment = room.find(name)
     part = chosen(name, wanted)
-    if wanted.store is not None:
-        room.check_store(experiment, wanted.store)
     gone = room.skipped(experiment, wanted.parameters)
     reasons = list(dict.fromkeys(gone.values()))
     sources = sources_of(experiment, wanted, filtered=part_of_all)
@@ -206,6 +204,8 @@ def _one(name: str, folder: Path, wanted: Wanted, rank: int, *, part_of_all: boo
                 file=sys.stderr,
             )
         return
+    used = {n for block in everything if block.key not in gone for n in block.networks}
+    _check_store(experiment, folder, used, wanted)
     limit = room.FULL if wanted.full else wanted.limit
     setups = [
         room.Setup(
@@ -245,6 +245,23 @@ def _one(name: str, folder: Path, wanted: Wanted, rank: int, *, part_of_all: boo
         )
         for file in (*files, *filter(Path.is_file, sorted(pages))):
             print(file)
+
+
+def _check_store(experiment: "Experiment", folder: Path, used: set[str], wanted: Wanted) -> None:
+    """Refuse a summary to which what is in the folder, and is about to be run, cannot be added."""
+    from saddlepoint import experiments as room
+    from saddlepoint.experiments.block_parts import check_stored
+    from saddlepoint.experiments.places import networks_in
+    from saddlepoint.experiments.summary_files import read_content
+
+    store = wanted.store
+    if store is None or not (store / f"{experiment.name}.json").is_file():
+        return
+    with usage(store="--store"):
+        room.check_store(experiment, store)
+        ours = dict.fromkeys(sorted(used), "") | networks_in(folder)
+        stored = read_content(experiment, store)["networks"]
+        check_stored(stored, ours, experiment.name, wanted.parameters)
 
 
 def _write_tables(place: Path, store: Path | None) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +11,7 @@ from torch import nn
 from saddlepoint import models
 from saddlepoint.experiments.plan import Block, Experiment
 from saddlepoint.problems import AbstractProblem
-from saddlepoint.runs import build, texts
+from saddlepoint.runs import build, hash_model, texts
 from saddlepoint.runs.materials import Images
 from saddlepoint.runs.materials import load_images as named_images
 from saddlepoint.runs.settings import AttackSettings, TransformSettings, UniversalSettings
@@ -20,6 +20,7 @@ __all__ = [
     "FULL",
     "available",
     "build_problem",
+    "check_stored",
     "describe",
     "domain_names",
     "explain_missing",
@@ -128,6 +129,31 @@ def load_network(name: str, parameters: Path | None = None) -> nn.Module:
         return models.channels_last(models.load(name))
     letter = None if own.with_suffix(".json").is_file() else name.rsplit("-", 1)[1].upper()
     return models.channels_last(models.load(own, architecture=letter))
+
+
+def check_stored(
+    stored: Mapping[str, str], ours: Mapping[str, str], name: str, parameters: Path | None = None
+) -> None:
+    """Refuse a summary that is of another network than the one of the same name that is to be added to it.
+
+    Args:
+        stored: Hashes of the networks by name, as the summary has them: of shipped ones that of their file.
+        ours: Hashes by name of the networks behind the results that are to be added, as runs have them; an
+            empty one is that of the network that is about to be attacked.
+        name: Of the experiment.
+        parameters: As in `load_network`.
+    """
+    for network in (each for each in ours if each in stored):
+        found = ours[network]
+        if not found and _own_file(network, parameters) is not None:
+            found = hash_model(load_network(network, parameters)) or ""
+        if network in models.shipped() and found in ("", hash_model(load_network(network))):
+            found = models.card(network).sha256
+        if found != stored[network]:
+            raise ValueError(
+                f"`store` must hold a summary of the same networks, got another {network} in the one of {name}"
+                "; move that file away, or name another folder."
+            )
 
 
 def load_images(

@@ -14,10 +14,18 @@ from pathlib import Path
 
 from saddlepoint.experiments.plan import LABELS, METHODS, Experiment
 from saddlepoint.files import write_atomically
-from saddlepoint.runs import RECORD, Run, locked, texts
+from saddlepoint.runs import RECORD, Run, finished, locked, texts
 from saddlepoint.runs.plain import read_json, read_plain
 
-__all__ = ["check_networks", "check_place", "complete_in", "keep_drawn", "line_of", "publishing"]
+__all__ = [
+    "check_networks",
+    "check_place",
+    "complete_in",
+    "keep_drawn",
+    "line_of",
+    "networks_in",
+    "publishing",
+]
 
 _DRAWN = "drawn.json"  # the names of the tables and figures that were drawn in the folder
 _PATIENCE = 600.0  # seconds; all tables and figures of an experiment are drawn in less
@@ -53,16 +61,38 @@ def complete_in(folder: Path) -> Run | None:
     return run if run is not None and run.status == "complete" else None
 
 
-def check_networks(there: Mapping[str, str], run: Run, folder: Path) -> None:
-    """Refuse a run with another network than that of the same name which results of the folder are of.
+def networks_in(folder: Path) -> dict[str, str]:
+    """Hashes of the networks, by name, that results in a folder are of, whatever their settings.
 
     Args:
-        there: Hashes of networks by name, of the results in the folder.
-        run: To be begun.
-        folder: Of the experiment.
+        folder: Of an experiment.
+
+    Raises:
+        ValueError: Two of them are about different networks of the same name, or one is damaged.
     """
-    for name, ours in run.hashes.models.items():
-        if there.get(name, ours) != ours:
+    found, places = dict[str, str](), dict[str, Path]()
+    for place in (place for place, run in _runs_in(folder) if run.status == "complete"):
+        for name, value in finished(place).hashes.models.items():
+            first = places.setdefault(name, place)
+            if found.setdefault(name, value) != value:
+                one, other = (str(each.relative_to(folder)) for each in (place, first))
+                raise ValueError(
+                    f"`{folder}` must hold results of the same networks, got another {name} in {one!r} than in "
+                    f"{other!r}; move one of them away, and run it into a folder of its own."
+                )
+    return found
+
+
+def check_networks(ours: Mapping[str, str], folder: Path) -> None:
+    """Refuse another network than that of the same name which results of the folder are of.
+
+    Args:
+        ours: Hashes by name, of the networks that are about to be attacked.
+        folder: Of the experiment; all results in it count, of settings that are not run, too.
+    """
+    there = networks_in(folder)
+    for name, value in ours.items():
+        if there.get(name, value) != value:
             raise ValueError(
                 f"`{folder}` must hold results of the same networks, got another {name} than its results are "
                 "of; attack that one into a folder of its own."
@@ -164,12 +194,14 @@ def _drawn(folder: Path) -> set[str]:
 
 def _experiments_in(folder: Path) -> set[str]:
     """Names of the experiments whose rows and measurements are where `reproduce` puts them."""
-    names = set[str]()
+    lines = (run.command.split() for _, run in _runs_in(folder))
+    return {words[2] for words in lines if words[:2] == ["saddlepoint", "reproduce"] and words[2:]}
+
+
+def _runs_in(folder: Path) -> Iterator[tuple[Path, Run]]:
+    """Rows and measurements where `reproduce` puts them, complete or not."""
     for labels in LABELS:
         for method in METHODS:
             place = folder / labels / method
             for record in (*place.glob(f"*/{RECORD}"), *place.glob(f"*/*/{RECORD}")):
-                words = Run.read(record.parent).command.split()
-                if words[:2] == ["saddlepoint", "reproduce"]:
-                    names.update(words[2:3])
-    return names
+                yield record.parent, Run.read(record.parent)

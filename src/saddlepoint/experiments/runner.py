@@ -8,7 +8,7 @@ FOLDER/LABELS/METHOD/KEY/               a measurement: run.json
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -18,7 +18,6 @@ from torch import Tensor, nn
 
 from saddlepoint import report, runs
 from saddlepoint.experiments import block_parts
-from saddlepoint.experiments.finished import collect
 from saddlepoint.experiments.measurements import MeasureSettings, measure
 from saddlepoint.experiments.places import check_networks, check_place, complete_in, line_of
 from saddlepoint.experiments.plan import (
@@ -41,7 +40,7 @@ from saddlepoint.problems import AbstractProblem
 from saddlepoint.runs import build, rule_words
 from saddlepoint.runs.materials import Images
 from saddlepoint.runs.settings import AttackSettings
-from saddlepoint.runs.tasks import Onlooker, worked
+from saddlepoint.runs.tasks import Onlooker, Station, worked
 from saddlepoint.solver.inspection import Look
 from saddlepoint.training.distributed import World
 
@@ -182,9 +181,6 @@ class _Runner:
     _hashed: dict[int, tuple[object, str]] = field(default_factory=dict)
     _built: tuple[str, AbstractProblem] | None = None
     _seen: dict[str, Look] = field(default_factory=dict)  # of this problem, by the loss
-    _theirs: Mapping[str, str] = field(
-        default_factory=dict
-    )  # networks behind what is there, hashes
 
     @property
     def target(self) -> Path:
@@ -193,7 +189,11 @@ class _Runner:
 
     def run(self, blocks: list[Block], measurements: list[Measurement]) -> None:
         self.total = sum(len(block.rows) for block in blocks) + len(measurements)
-        self._theirs = collect(self.experiment, self.folder).networks
+        used = [*blocks, *(measurement.block for measurement in measurements)]
+        with self._at("open"):  # before anything is attacked with one of them
+            ours = {name: self._network(name) for each in used for name in each.networks}
+            hashes = build.hashes_of({}, {}, ours, known=self._hashed)
+            check_networks(hashes.models, self.folder)
         for block in blocks:
             # Some weights come from what other rows end with: those are run first.
             found = (Static, Ordered)
@@ -202,7 +202,7 @@ class _Runner:
             folders = [self.target / block.key / row.strategy.key for row in block.rows]
             if self.setup.reports and self.first and len(folders) > 1:
                 page = self.target / block.key / "compare.html"
-                with self._drawing():
+                with self._at("draw"):
                     report.write_comparison(runs.rank_runs(folders), page)
         for measurement in measurements:
             self._measurement(measurement)
@@ -240,13 +240,13 @@ class _Runner:
         there = complete_in(folder) is not None
         worked(record, folder, work, self.watch, resume=True)
         if self.setup.reports and self.first and not (folder / "report.html").is_file():
-            with self._drawing():
+            with self._at("draw"):
                 report.write_report(folder)
         self.done += 1
         self._tell(label, 0.0, there=there)
 
-    def _drawing(self) -> AbstractContextManager[object]:
-        return nullcontext() if self.watch is None else self.watch.at("draw")
+    def _at(self, station: Station) -> AbstractContextManager[object]:
+        return nullcontext() if self.watch is None else self.watch.at(station)
 
     def _problem(
         self, block: Block, settings: AttackSettings, images: Images, networks: list[nn.Module]
@@ -299,7 +299,7 @@ class _Runner:
         s, (images, networks) = self.setup, self._materials(block)
         asked = s.method, s.labels, s.limit, s.seed, s.parameters, settings.precision[0]
         named = dict(zip(block.networks, networks, strict=True))
-        record = build.record_of(
+        return build.record_of(
             settings,
             problem,
             images,
@@ -308,8 +308,6 @@ class _Runner:
             values=values,
             known=self._hashed,
         )
-        check_networks(self._theirs, record, self.folder)
-        return record
 
     @property
     def first(self) -> bool:
@@ -341,10 +339,12 @@ class _Runner:
             with World.current().one_then_all():
                 images = block_parts.load_images(data, limit, self.setup.download)
             self._images = {(data, limit): images}
-        for name in block.networks:
-            if name not in self._networks:
-                self._networks[name] = block_parts.load_network(name, self.setup.parameters)
-        return self._images[data, limit], [self._networks[name] for name in block.networks]
+        return self._images[data, limit], [self._network(name) for name in block.networks]
+
+    def _network(self, name: str) -> nn.Module:
+        if name not in self._networks:
+            self._networks[name] = block_parts.load_network(name, self.setup.parameters)
+        return self._networks[name]
 
     def _tell(self, label: str, fraction: float, *, there: bool = False) -> None:
         self.callback(Step(label, self.done, self.total, fraction, there))

@@ -1,0 +1,84 @@
+"""What `reproduce` refuses before it works, so that nothing that was run is lost."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from test_stored_results import QUIET, own_parameters, pair
+
+import saddlepoint as sp
+from commands import inside
+from saddlepoint import experiments
+from saddlepoint.experiments.plan import Experiment, Measurement
+
+# ------------------------------------------------------------------------------- networks
+
+
+def two_settings() -> Experiment:
+    """The same rows under two keys, the second ones with network D."""
+    one = pair(limit=2, steps=1)
+    other = replace(one.blocks[0].but(models=["cifar10-a", "cifar10-d"]), key="b", label="b")
+    return replace(one, blocks=(replace(one.blocks[0], key="a", label="a"), other))
+
+
+def measured(name: str) -> Measurement:
+    """The accuracy of a network, under a key of its own."""
+    (found,) = (m for m in experiments.EXPERIMENTS["networks"].measurements if m.key == name)
+    return replace(found, key="accuracy", label="accuracy")
+
+
+def test_networks_have_to_fit_rows_of_settings_that_are_not_run(tmp_path: Path) -> None:
+    whole, out = two_settings(), tmp_path / "out"
+    own = replace(QUIET, parameters=own_parameters(tmp_path / "own", "cifar10-a"))
+    experiments.reproduce(experiments.settings(whole, ["a"]), out, own)
+    before = {path: path.read_bytes() for path in out.rglob("*") if path.is_file()}
+    with pytest.raises(ValueError, match="got another cifar10-a than its results are of"):
+        experiments.reproduce(experiments.settings(whole, ["b"]), out, QUIET, resume=True)
+    assert {path: path.read_bytes() for path in out.rglob("*") if path.is_file()} == before
+
+
+@pytest.mark.parametrize("last", ["block", "measurement"])
+def test_networks_are_compared_before_the_first_row(last: str, tmp_path: Path) -> None:
+    whole, out = two_settings(), tmp_path / "out"
+    own = replace(QUIET, parameters=own_parameters(tmp_path / "own", "cifar10-d"))
+    experiments.reproduce(replace(whole, blocks=whole.blocks[1:]), out, QUIET)
+    asked = whole  # whose first setting is not about network D
+    if last == "measurement":
+        asked = replace(whole, blocks=whole.blocks[:1], measurements=(measured("cifar10-d"),))
+    with pytest.raises(ValueError, match="got another cifar10-d than its results are of"):
+        experiments.reproduce(asked, out, own, resume=True)
+    assert not (out / "true" / "apgda" / "a").exists()
+
+
+@pytest.mark.parametrize("where", ["run", "folder"])
+def test_a_store_with_other_networks_is_refused_before_anything_is_run(
+    where: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    out, store = tmp_path / "out", tmp_path / "store"
+    (block,) = pair(limit=2, steps=1).blocks
+    blocks = tuple(replace(block, key=key, label=key) for key in "ab")
+    whole = replace(pair(limit=2, steps=1), blocks=blocks)
+    monkeypatch.setattr(experiments, "find", lambda _: whole)
+    words = ("reproduce", "ensemble-cifar10", "--quiet", "--only")
+    own = own_parameters(tmp_path / "own", "cifar10-c")
+    keep = ("--store", store)
+    assert inside(*words, "a", *keep, "--out", tmp_path / "first") == 0
+    if where == "run":
+        assert inside(*words, "a", *keep, "--out", out, "--parameters", own) == 2
+    else:  # what the folder has is to be written, too
+        assert inside(*words, "a", "--out", out, "--parameters", own) == 0
+        assert inside(*words, "b", *keep, "--out", out, "--resume") == 2
+    error = capsys.readouterr().err
+    assert "`--store` must hold a summary of the same networks, got another cifar10-c" in error
+    assert "continue with" not in error
+    assert out.exists() == (where == "folder")
+    assert not (out / "true" / "apgda" / "b").exists()
+    content = json.loads((store / "ensemble-cifar10.json").read_text())
+    assert content["networks"]["cifar10-c"] == sp.models.card("cifar10-c").sha256
+    assert inside(*words, "b", *keep, "--out", tmp_path / "first", "--resume") == 0
