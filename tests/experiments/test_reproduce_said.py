@@ -257,7 +257,7 @@ def test_what_is_only_measured_is_not_timed_before(
 
 
 @pytest.mark.parametrize(
-    "text", ["# Mine\n", "", "<!-- table:cost -->\n<!-- end -->\n", "About `<!-- claims -->`.\n"]
+    "text", ["# Mine\n", "", "<!-- table of contents -->\n", "About `<!-- claims -->`.\n"]
 )
 def test_a_document_without_a_marker_is_refused_with_an_example(
     text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]

@@ -40,6 +40,16 @@ _ABOUT = re.compile(r"<!-- about: ([\w, -]+); (\w+) -->\n(?:> The tables have ch
 _OPENING = re.compile(
     r"<!-- (?:table: (?P<table>[\w-]+)(?:, \w+)?|behind: (?P<behind>[\w, -]+)|claims) -->(?=\n|\Z)"
 )
+_ALMOST = re.compile(
+    r"^[ \t>]*(<!--[ \t]*(?:(table|behind|about)[ \t]*[:;=]|(claims)[ \t]*[:;]?[ \t]*--).*)$",
+    re.MULTILINE | re.IGNORECASE,
+)
+_WRITTEN = {
+    "table": "`<!-- table: NAME -->`, `<!-- table: NAME, details -->` or `<!-- table: NAME, paired -->`",
+    "behind": "`<!-- behind: NAME, NAME -->`",
+    "about": "`<!-- about: NAME, NAME; DIGEST -->`, the digest being letters and digits, above its text",
+    "claims": "`<!-- claims -->`",
+}
 _END = "<!-- end -->"
 _OTHERS = ("patches",)  # tables of benchmarks
 _NO_PAIRS = "The stored runs were made before verdicts were kept, so that there are no paired differences.\n"
@@ -53,7 +63,8 @@ def write_tables(text: str, store: Path) -> str:
         store: Folder with summaries.
 
     Raises:
-        ValueError: A marker names no experiment or has no end, its summary is missing or is of other settings.
+        ValueError: A marker names no experiment or has no end, or is not quite one; or its summary is missing
+            or of other settings.
 
     Example:
         >>> write_tables("No markers, no change.", Path())
@@ -81,13 +92,13 @@ def write_tables(text: str, store: Path) -> str:
 
 
 def has_markers(text: str) -> bool:
-    r"""Whether there is anything in a document that `write_tables` looks after.
+    r"""Whether there is anything in a document that `write_tables` looks after, or refuses.
 
     Example:
         >>> has_markers("<!-- claims -->\n<!-- end -->"), has_markers("About `<!-- claims -->`.")
         (True, False)
     """
-    return _OPENING.search(text) is not None or _ABOUT.search(text) is not None
+    return any(marker.search(text) is not None for marker in (_OPENING, _ABOUT, _ALMOST))
 
 
 def named_tables(text: str) -> list[str]:
@@ -102,7 +113,14 @@ def named_tables(text: str) -> list[str]:
 
 
 def _check_markers(text: str) -> None:
-    """Refuse, before anything is replaced, markers of no experiment, or without an end of their own."""
+    """Refuse, before anything is replaced, what is almost a marker, or is of no experiment or has no end."""
+    for match in _ALMOST.finditer(text):
+        if not any(marker.match(text, match.start(1)) for marker in (_OPENING, _ABOUT)):
+            kind = (match[2] or match[3]).lower()
+            raise ValueError(
+                f"`{match[1].strip()}` must be written {_WRITTEN[kind]}, with these spaces and nothing "
+                f"behind it on its line, got {match[1]!r}."
+            )
     for match in _OPENING.finditer(text):
         marker = match.group(0)
         _check_names(marker, match["table"] or match["behind"] or "")
