@@ -8,6 +8,7 @@ import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import pytest
@@ -16,10 +17,13 @@ from test_stored_results import QUIET, pair
 
 from folders import ROOT
 from saddlepoint import experiments
+from saddlepoint.evaluation.rates import wilson
 from saddlepoint.experiments import claim_checks as checks
 from saddlepoint.experiments import claim_ensembles as ensembles
 from saddlepoint.experiments import claim_heuristics as heuristics
 from saddlepoint.experiments import claim_measures as measures
+from saddlepoint.experiments import stored
+from saddlepoint.experiments.catalogue import find
 from saddlepoint.experiments.claim_checks import Summaries
 from saddlepoint.experiments.claims import CLAIMS, claims_table
 from saddlepoint.experiments.truths import packed
@@ -86,12 +90,26 @@ def test_without_summaries_nothing_is_measured(tmp_path: Path) -> None:
     assert all(line[4] for line in table.lines)
 
 
-def fit(row: dict[str, Any], more: dict[str, Any]) -> None:
-    """Change a stored row so that its counts and verdicts are those of its images and rate."""
+def fit(row: dict[str, Any], more: dict[str, Any], name: str) -> None:
+    """Change a stored row of an experiment so that it fits its images, and its rate or its accuracies."""
     size = row["images"] // row["rows"]
     row |= more
     row["rows"] = row["images"] // size
     row["images"] = row["rows"] * size
+    if row["limit"] < row["images"]:
+        row["limit"] = row["images"]
+        block = next(each for each in find(name).blocks if each.key == row["block"])
+        own = next(each for each in block.rows if each.strategy.key == row["strategy"])
+        row["settings"] = stored._settings(block, own, row)
+    missed = row["accuracy"]
+    if "accuracy" not in more and missed:
+        missed = row["accuracy"] = dict.fromkeys(missed, round(100 - row["asr_all"], 4))
+    if missed:
+        row["asr_all"] = min(row["asr_all"], 100 - max(missed.values()))
+        row["asr_avg"] = 100 - fmean(missed.values())
+    row["asr_avg"] = max(row["asr_avg"], row["asr_all"])
+    ends = wilson(round(row["asr_all"] * row["rows"] / 100), row["rows"])
+    row["asr_all_interval"] = [100 * end for end in ends]
     fooled = row["asr_all"] * row["rows"] / 100
     if row.pop("verdicts", None) is not None and fooled == round(fooled):
         row["verdicts"] = packed((i < fooled for i in range(row["rows"])), filled="before")
@@ -113,8 +131,8 @@ def changed(
     for row in content["rows"]:
         key = (row["block"], row["strategy"])
         if key in rates and (row["method"], row["labels"]) == ("apgda", labels):
-            row |= {"asr_all": rates[key], "asr_all_interval": [0.0, 100.0]}
-            fit(row, more)
+            row["asr_all"] = rates[key]
+            fit(row, more, name)
     (tmp_path / f"{name}.json").write_text(json.dumps(content))
     return Summaries(tmp_path)
 
@@ -291,7 +309,8 @@ def test_hard_networks_have_to_gain_more_than_easy_ones_lose(
     content = json.loads(path.read_text())
     for row in content["rows"]:
         if (row["block"], row["strategy"]) == (block, "minmax"):
-            row["accuracy"] = {"A": easy, "B": hard["B"], "C": easy, "D": hard["D"]}
+            accuracy = {"A": easy, "B": hard["B"], "C": easy, "D": hard["D"]}
+            fit(row, {"accuracy": accuracy}, "ensemble-mnist")
     path.write_text(json.dumps(content))
     found = ensembles.hard_against_easy(summaries)
     assert found.verdict == verdict
@@ -301,17 +320,24 @@ def test_hard_networks_have_to_gain_more_than_easy_ones_lose(
 @pytest.mark.parametrize(
     ("paths", "verdict"),
     [
-        ({"C": [0.25, 0.3], "D": [0.25, 0.45, 0.3]}, "holds"),
-        ({"C": [0.25, 0.45, 0.3], "D": [0.25, 0.45]}, "holds in part"),
-        ({"C": [0.25, 0.5], "D": [0.25, 0.3, 0.1]}, "does not hold"),
+        ({"C": (0.3, 0.3), "D": (0.45, 0.3)}, "holds"),
+        ({"C": (0.45, 0.3), "D": (0.45, 0.45)}, "holds in part"),
+        ({"C": (0.35, 0.275), "D": (0.25, 0.25)}, "holds in part"),  # 0.1 and 0.075 exactly
+        ({"C": (0.5, 0.5), "D": (0.3, 0.1)}, "does not hold"),
         ({}, "not measured"),
     ],
 )
 def test_the_weight_of_a_network_rises_first_and_falls_then(
-    paths: dict[str, list[float]], verdict: str, tmp_path: Path
+    paths: dict[str, tuple[float, float]], verdict: str, tmp_path: Path
 ) -> None:
-    rates = {("linf-0.2", "minmax"): 64.5}
-    summaries = changed(tmp_path, "steps-mnist", rates, path=paths or None)
+    """By the weight in the middle and at last."""
+    more: dict[str, Any] = {"path": None}
+    if paths:
+        c, d = ([0.25, *[most] * 25, *[last] * 25] for most, last in paths.values())
+        rest = [(1 - one - other) / 2 for one, other in zip(c, d, strict=True)]
+        path = {"A": rest, "B": rest, "C": c, "D": d}
+        more = {"path": path, "weights": {name: means[-1] for name, means in path.items()}}
+    summaries = changed(tmp_path, "steps-mnist", {("linf-0.2", "minmax"): 64.5}, **more)
     found = ensembles.path_of_weights(summaries)
     assert found.verdict == verdict
     assert "w_D 0.25, at most 0." in found.ours or not paths

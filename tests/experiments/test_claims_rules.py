@@ -76,8 +76,7 @@ def universal(tmp_path: Path, true: float, predicted: float, images: int = 1000)
         odd = {"true": true, "predicted": predicted}[row["labels"]]
         rate = odd if row["block"] == "b-k2" else 60.0
         row["asr_all"] = 50.0 if row["strategy"] == "avg" else rate
-        row["asr_all_interval"] = [0.0, 100.0]
-        fit(row, {"images": images})
+        fit(row, {"images": images}, "universal-cifar10")
     (tmp_path / "universal-cifar10.json").write_text(json.dumps({**content, "rows": rows}))
     return Summaries(tmp_path)
 
@@ -161,7 +160,7 @@ def test_easy_networks_may_lose_a_tenth_and_each_is_named(
     after = {"B": 40.0, "D": 40.0} | {name: 10.0 + loss for name, loss in easy.items()}
     for row in content["rows"]:
         if row["block"] == LINF:
-            row["accuracy"] = before if row["strategy"] == "avg" else after
+            fit(row, {"accuracy": before if row["strategy"] == "avg" else after}, "ensemble-mnist")
     path.write_text(json.dumps(content))
     found = ensembles.hard_against_easy(Summaries(tmp_path))
     assert found.verdict == verdict
@@ -179,9 +178,11 @@ def test_easy_networks_may_lose_a_tenth_and_each_is_named(
 def test_weights_that_settle_in_the_second_half_do_not_settle_early(
     settled: int, verdict: str, tmp_path: Path
 ) -> None:
-    path = {"A": [0.5, *[0.9] * 50], "B": [0.5, *[0.1] * 50]}
     rates = {(LINF, "minmax"): 64.5}
-    found = ensembles.settling(changed(tmp_path, "steps-mnist", rates, settled=settled, path=path))
+    weights = {"A": 0.7, "B": 0.1, "C": 0.1, "D": 0.1}
+    path = {name: [0.25, *[weight] * 50] for name, weight in weights.items()}
+    more: dict[str, Any] = {"settled": settled, "path": path, "weights": weights}
+    found = ensembles.settling(changed(tmp_path, "steps-mnist", rates, **more))
     assert found.verdict == verdict
     assert f"from step {settled} of 50 on, the mean weights from step 1 on" in found.ours
     assert "the weights of each image decide" in found.why

@@ -137,7 +137,8 @@ def path_of_weights(summaries: Summaries) -> Finding:
         return nothing("no run of Figure 1 with the mean weights of every step is stored")
     found = {name: (means[0], max(means), means[-1]) for name, means in path.items()}
     shown = [f"w_{n} {a:.2f}, at most {b:.2f}, at last {c:.2f}" for n, (a, b, c) in found.items()]
-    like = [n for n, (a, b, c) in found.items() if b - a >= 0.1 and b - c >= 0.075]
+    rises = {n: (round(b - a, 4), round(b - c, 4)) for n, (a, b, c) in found.items()}
+    like = [n for n, (up, down) in rises.items() if up >= 0.1 and down >= 0.075]
     why = f"means over {based([item])}; rising by 0.1 and falling by 0.075 or more: "
     found_so = judged("D" in like, bool(like))
     why += ", ".join(like) or "none"

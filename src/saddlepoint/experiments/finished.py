@@ -31,7 +31,7 @@ from saddlepoint.experiments.plan import (
 from saddlepoint.report.tables import Cell
 from saddlepoint.runs import AttackMetrics, Run, finished, lift, read_results, settings_of
 from saddlepoint.runs.plain import read_plain
-from saddlepoint.runs.settings import AttackSettings
+from saddlepoint.runs.settings import AttackSettings, UniversalSettings
 
 __all__ = ["Attacked", "Measured", "Results", "Source", "collect", "lowered"]
 
@@ -78,6 +78,7 @@ class Attacked:
         weights: Mean final weight per domain.
         evaluations: Of all domains, mean over rows.
         precision: What networks computed in during the attack.
+        limit: How many images were asked for, of which groups are made.
         success: Of every row whether all domains were fooled, where a stored summary says so; see `verdicts`.
         settled: The step from which on weights stay near the final ones, where a stored summary says so; see
             `settles`.
@@ -99,15 +100,20 @@ class Attacked:
     weights: Mapping[str, float]
     evaluations: float
     precision: str = "float32"
+    limit: int | None = None
     success: tuple[bool, ...] | None = field(default=None, compare=False)
     settled: int | None = field(default=None, compare=False)
     walked: Mapping[str, Sequence[float]] | None = field(default=None, compare=False)
     folder: Path | None = field(default=None, compare=False)
 
     def same_images(self, other: Attacked) -> bool:
-        """Whether both were run on as many images with the same seed and precision: they can be compared."""
-        mine = self.images, self.seed, self.precision
-        return mine == (other.images, other.seed, other.precision)
+        """Whether both were run on as many images with the same seed and precision: they can be compared.
+
+        Groups are made in another way of every number of images that is asked for, left-over ones included.
+        """
+        mine, others = ((a.images, a.seed, a.precision) for a in (self, other))
+        grouped = isinstance(self.block.settings, UniversalSettings)
+        return mine == others and not (grouped and self.limit != other.limit)
 
     def verdicts(self) -> tuple[bool, ...] | None:
         """Of every row whether all domains were fooled; None if it is a summary without them."""
@@ -283,6 +289,7 @@ def _attacked(block: Block, row: Row, source: Source, run: Run, folder: Path) ->
         weights=metrics.weights,
         evaluations=metrics.evaluations.per_row,
         precision=settings.precision[0],
+        limit=settings.limit,
         folder=folder,
     )
 

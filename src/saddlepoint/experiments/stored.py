@@ -15,14 +15,14 @@ from saddlepoint import models
 from saddlepoint.experiments.block_parts import describe, load_network
 from saddlepoint.experiments.finished import Attacked, Results, Source, collect
 from saddlepoint.experiments.places import publishing
-from saddlepoint.experiments.plan import LABELS, METHODS, Block, Experiment, Row
+from saddlepoint.experiments.plan import LABELS, METHODS, Block, Experiment, Ordered, Row
 from saddlepoint.experiments.summary import tables_of
 from saddlepoint.experiments.summary_files import SUMMARY_VERSION, check_content, read_content
 from saddlepoint.experiments.truths import packed, unpacked
 from saddlepoint.files import write_atomically
 from saddlepoint.report.tables import Cell
-from saddlepoint.runs import Run, hash_model, hash_settings, settings_of
-from saddlepoint.runs.settings import AttackSettings, UniversalSettings
+from saddlepoint.runs import Run, hash_model, hash_settings, rule_words
+from saddlepoint.runs.settings import UniversalSettings
 
 __all__ = ["check_store", "read_summary", "write_summary"]
 
@@ -202,7 +202,7 @@ def read_summary(experiment: Experiment, store: Path) -> Results:
         block = blocks.get(raw["block"])
         rows = {row.strategy.key: row for row in block.rows} if block is not None else {}
         row = rows.get(raw["strategy"])
-        if block is None or row is None or _settings(block, row, raw) != raw["settings"]:
+        if block is None or row is None or not _is_present(block, row, raw):
             raise ValueError(
                 f"`{store}` must hold numbers of the present settings, got others for {raw['block']}, "
                 f"{raw['strategy']} of {experiment.name}; run `saddlepoint reproduce` again."
@@ -252,7 +252,7 @@ def _row(item: Attacked, run: Run) -> dict[str, Any]:
         "strategy": item.row.strategy.key,
         "method": item.source.method,
         "labels": item.source.labels,
-        "limit": settings_of(run, AttackSettings).limit,
+        "limit": item.limit,
         "images": item.images,
         "rows": run.rows,
         "seed": item.seed,
@@ -281,6 +281,17 @@ def _path(item: Attacked) -> dict[str, Any]:
     return {"path": {n: [round(each, 4) for each in means] for n, means in path.items()}}
 
 
+def _is_present(block: Block, row: Row, raw: dict[str, Any]) -> bool:
+    """Whether a row was run with the present settings, and with the weight rule of its strategy."""
+    rule, said = row.strategy.rule, raw["rule"]
+    fits = said.startswith("fixed:")
+    if isinstance(rule, str):  # of `attack`, whose min-max has numbers of its own, by its settings
+        fits = said == block.row_settings(row.strategy, rule, method=raw["method"]).rule
+    elif isinstance(rule, Ordered):
+        fits = sorted(said[6:].split(",")) == sorted(rule_words.fixed(rule.weights)[6:].split(","))
+    return bool(fits and _settings(block, row, raw) == raw["settings"])
+
+
 def _settings(block: Block, row: Row, raw: dict[str, Any]) -> str:
     """The settings behind a row, by what this code says of them."""
     given = {key: raw[key] for key in ("method", "labels", "limit", "seed")}
@@ -306,6 +317,7 @@ def _attacked(block: Block, row: Row, raw: dict[str, Any]) -> Attacked:
         weights=raw["weights"],
         evaluations=raw["evaluations"],
         precision=raw.get("precision", "float32"),
+        limit=raw["limit"],
         success=None if verdicts is None else unpacked(verdicts, raw["rows"], filled="before"),
         settled=raw.get("settled"),
         walked=raw.get("path"),

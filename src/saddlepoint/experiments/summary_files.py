@@ -182,7 +182,13 @@ def _wrong_in(row: _StoredRow, block: Block | None) -> tuple[object, str] | None
         return row.asr_all, "asr_all"
     if set(row.accuracy) != set(row.weights):
         return row.accuracy, "accuracy"
-    return _wrong_for(row, block) or _wrong_verdicts(row) or _wrong_interval(row)
+    return (
+        _wrong_for(row, block)
+        or _wrong_verdicts(row)
+        or _wrong_interval(row)
+        or _wrong_means(row)
+        or _wrong_path(row, block)
+    )
 
 
 def _wrong_for(row: _StoredRow, block: Block | None) -> tuple[object, str] | None:
@@ -201,7 +207,7 @@ def _wrong_for(row: _StoredRow, block: Block | None) -> tuple[object, str] | Non
         return row.evaluations, "evaluations"
     if not 0 <= row.settled <= most:
         return row.settled, "settled"
-    if size is not None and row.images != row.rows * size:
+    if (size is not None and row.images != row.rows * size) or row.images > (row.limit or inf):
         return row.images, "images"
     return None
 
@@ -220,9 +226,44 @@ def _wrong_verdicts(row: _StoredRow) -> tuple[object, str] | None:
 
 
 def _wrong_interval(row: _StoredRow) -> tuple[object, str] | None:
-    """An interval that is narrower than so many rows allow."""
+    """An interval that is not that of so many rows."""
     low, high = row.asr_all_interval
     least, most = wilson(round(row.asr_all * row.rows / 100), row.rows)
-    if low <= 100 * least + _ROUNDED and high >= 100 * most - _ROUNDED:
+    if max(abs(low - 100 * least), abs(high - 100 * most)) <= _ROUNDED:
         return None
     return [low, high], "asr_all_interval"
+
+
+def _wrong_means(row: _StoredRow) -> tuple[object, str] | None:
+    """Means over rows that contradict each other: rates, accuracies and weights."""
+    if row.asr_all > row.asr_avg + _ROUNDED:
+        return row.asr_avg, "asr_avg"
+    if not row.accuracy:
+        return None
+    missed = row.accuracy.values()
+    if abs(100 - fmean(missed) - row.asr_avg) > _ROUNDED:
+        return row.asr_avg, "asr_avg"
+    # What fools all domains fools the hardest one, and every other row is missed by one at least.
+    if not 100 - sum(missed) <= row.asr_all + len(missed) * _ROUNDED:
+        return row.accuracy, "accuracy"
+    if row.asr_all > 100 - max(missed) + _ROUNDED:
+        return row.accuracy, "accuracy"
+    if abs(sum(row.weights.values()) - 1) > _ROUNDED:
+        return row.weights, "weights"
+    return None
+
+
+def _wrong_path(row: _StoredRow, block: Block | None) -> tuple[object, str] | None:
+    """Mean weights of the steps that are not those of the domains, of every step, to the final ones."""
+    if row.path is None:
+        return None
+    each = list(row.path.values())
+    lengths = {len(means) for means in each}
+    steps = lengths if block is None else {block.settings.steps + 1}
+    if list(row.path) != list(row.weights) or lengths != steps or lengths == {0}:
+        return row.path, "path"
+    if any(abs(sum(now) - 1) > len(each) * _ROUNDED for now in zip(*each, strict=True)):
+        return row.path, "path"
+    # `attack` may keep other weights than those of its last step.
+    last = max(abs(row.path[name][-1] - weight) for name, weight in row.weights.items())
+    return (row.path, "path") if row.method == "apgda" and last > _ROUNDED else None
