@@ -92,7 +92,7 @@ def line(words: Sequence[str], flags: Mapping[str, object]) -> str:
     Args:
         words: The command, without `saddlepoint`.
         flags: Values by name. None and False are left out, True is a flag alone, a list is joined by commas,
-            and a tuple gives the flag once for each of its entries.
+            and a tuple gives the flag once for each of its entries. One that begins with a dash follows "=".
 
     Example:
         >>> flags = {"models": ["A", "C"], "eps": 8 / 255, "threat": ("linf:0.3", "l2:2"), "seed": None}
@@ -104,7 +104,11 @@ def line(words: Sequence[str], flags: Mapping[str, object]) -> str:
         for each in value if isinstance(value, tuple) else (value,):
             if each is not None and each is not False:
                 text = ",".join(map(str, each)) if isinstance(each, list) else written(each)
-                parts += [f"--{name.replace('_', '-')}", *([] if each is True else [text])]
+                flag = f"--{name.replace('_', '-')}"
+                if each is True:
+                    parts.append(flag)
+                else:  # what begins with a dash would be read as a flag of its own
+                    parts += [f"{flag}={text}"] if text.startswith("-") else [flag, text]
     return shlex.join(parts)
 
 
