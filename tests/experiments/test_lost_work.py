@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,7 +13,10 @@ from test_stored_results import QUIET, own_parameters, pair
 import saddlepoint as sp
 from commands import inside
 from saddlepoint import experiments
+from saddlepoint.experiments import block_parts
 from saddlepoint.experiments.plan import Experiment, Measurement
+from saddlepoint.models import loading
+from saddlepoint.runs import hash_model
 
 # ------------------------------------------------------------------------------- networks
 
@@ -82,3 +86,60 @@ def test_a_store_with_other_networks_is_refused_before_anything_is_run(
     content = json.loads((store / "ensemble-cifar10.json").read_text())
     assert content["networks"]["cifar10-c"] == sp.models.card("cifar10-c").sha256
     assert inside(*words, "b", *keep, "--out", tmp_path / "first", "--resume") == 0
+
+
+# ------------------------------------------------------------------------------- architectures
+
+
+def kept(folder: Path, name: str, source: str, *, card: bool = True) -> Path:
+    """A folder with a shipped network under a name."""
+    folder.mkdir(exist_ok=True)
+    for suffix in (".safetensors", ".json") if card else (".safetensors",):
+        (folder / f"{name}{suffix}").write_bytes(
+            (loading._folder() / f"{source}{suffix}").read_bytes()
+        )
+    return folder
+
+
+@pytest.mark.parametrize("name", ["mnist-a", "mnist-paper-a", "mnist-paper-c"])
+def test_without_a_card_networks_of_the_papers_recipe_have_no_shift(
+    name: str, tmp_path: Path
+) -> None:
+    network = block_parts.load_network(name, kept(tmp_path, name, name, card=False))
+    assert hash_model(network) == hash_model(block_parts.load_network(name))
+
+
+@pytest.mark.parametrize(
+    ("name", "source", "said"),
+    [
+        ("mnist-paper-a", "mnist-paper-d", "network A_unshifted as mnist-paper-a.safetensors, got"),
+        ("mnist-c", "mnist-d", "network C as mnist-c.safetensors, got"),
+    ],
+)
+def test_a_card_of_another_architecture_than_the_name_says_is_refused(
+    name: str,
+    source: str,
+    said: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    own = kept(tmp_path / "own", name, source)
+    found = f"{sp.models.card(source).architecture} in the card `{own / f'{name}.json'}`"
+    with pytest.raises(ValueError, match=re.escape(said)) as error:
+        block_parts.load_network(name, own)
+    assert found in str(error.value)
+    block = pair("mnist", limit=2, steps=1).blocks[0].but(models=[name, "mnist-b"])
+    experiment = replace(pair("mnist", limit=2, steps=1), blocks=(block,))
+    monkeypatch.setattr(experiments, "find", lambda _: experiment)
+    out = tmp_path / "out"
+    assert inside("reproduce", "ensemble-mnist", "--parameters", own, "--out", out) == 2
+    line = capsys.readouterr().err
+    assert f"`--parameters` must have {said} {found}" in line
+    assert not out.exists()
+
+
+def test_networks_with_and_without_shift_may_stand_for_each_other(tmp_path: Path) -> None:
+    own = kept(tmp_path, "mnist-a", "mnist-paper-a")  # the card says which one it is
+    found = hash_model(block_parts.load_network("mnist-a", own))
+    assert found == hash_model(block_parts.load_network("mnist-paper-a"))

@@ -192,10 +192,10 @@ def quick_robustness() -> Experiment:
 
 
 def other_network(folder: Path) -> Path:
-    """Parameters of network D under the name of C."""
+    """Parameters of network C without the shift of its images, under the name of the one with it."""
     folder.mkdir()
     for suffix in ("json", "safetensors"):
-        content = (loading._folder() / f"mnist-d.{suffix}").read_bytes()
+        content = (loading._folder() / f"mnist-paper-c.{suffix}").read_bytes()
         (folder / f"mnist-c.{suffix}").write_bytes(content)
     return folder
 

@@ -42,6 +42,7 @@ FULL = 10_000
 """Images of the whole test set."""
 
 _SHOWN = 5  # names of files in a complaint
+_LETTERS = frozenset("abcdefgh")  # networks of the paper
 _EMBEDDED = {"mnist": 1000, "cifar10": 200}
 
 
@@ -73,12 +74,16 @@ def own_networks(experiments: Sequence[Experiment], parameters: Path) -> tuple[s
         parameters: The folder.
 
     Raises:
-        ValueError: It has none of them, so that others would be attacked than are meant.
+        ValueError: It has none of them, so that others would be attacked than are meant, or the card of one
+            says that it is another.
     """
     blocks = [b for e in experiments for b in (*e.blocks, *(m.block for m in e.measurements))]
     names = tuple(dict.fromkeys(name for block in blocks for name in block.networks))
-    if own := tuple(name for name in names if _own_file(name, parameters) is not None):
-        return own
+    files = {name: _own_file(name, parameters) for name in names}
+    if own := {name: file for name, file in files.items() if file is not None}:
+        for name, file in own.items():
+            _check_card(name, file)
+        return tuple(own)
     there = sorted(path.name for path in parameters.iterdir())
     more = f" and {len(there) - _SHOWN} more" if len(there) > _SHOWN else ""
     has = f"has {', '.join(there[:_SHOWN])}{more}" if there else "is empty"
@@ -113,10 +118,10 @@ def load_network(name: str, parameters: Path | None = None) -> nn.Module:
     Args:
         name: Such as "mnist-b".
         parameters: Folder with NAME.safetensors, which goes before the shipped ones; NAME.json beside it, the
-            card, is checked where there is one.
+            card, is checked where there is one. Without it the architecture is that of the name.
 
     Raises:
-        ValueError: No parameters, or damaged ones.
+        ValueError: No parameters, damaged ones, or those of another architecture by their card.
 
     Example:
         >>> load_network("mnist-a").training
@@ -127,8 +132,31 @@ def load_network(name: str, parameters: Path | None = None) -> nn.Module:
         raise ValueError(f"`networks` must have parameters; {explain_missing([name])}.")
     if own is None:
         return models.channels_last(models.load(name))
-    letter = None if own.with_suffix(".json").is_file() else name.rsplit("-", 1)[1].upper()
-    return models.channels_last(models.load(own, architecture=letter))
+    _check_card(name, own)
+    known = own.with_suffix(".json").is_file()
+    return models.channels_last(
+        models.load(own, architecture=None if known else _architecture(name))
+    )
+
+
+def _architecture(name: str) -> str:
+    """What a network is called for; those of the paper's recipe are without a shift of their images."""
+    family, letter = name.rsplit("-", 1)
+    return letter.upper() + ("_unshifted" if family.endswith("-paper") else "")
+
+
+def _check_card(name: str, own: Path) -> None:
+    """Refuse a network of the paper whose card, beside its file, says that it is another one."""
+    file, meant = own.with_suffix(".json"), _architecture(name)
+    if not file.is_file() or name.rsplit("-", 1)[1] not in _LETTERS:
+        return
+    card = models.Card.from_json(file.read_text(encoding="utf-8", errors="replace"), str(file))
+    # With and without the shift it is the same network, and the card says which one is computed.
+    if card.architecture.removesuffix("_unshifted") != meant.removesuffix("_unshifted"):
+        raise ValueError(
+            f"`parameters` must have network {meant} as {own.name}, got {card.architecture} in the card "
+            f"`{file}`; name both files after the network that they are of."
+        )
 
 
 def check_stored(
