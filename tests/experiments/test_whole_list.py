@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file
-from test_stored_results import QUIET, pair
+from test_stored_results import QUIET, own_parameters, pair
 
 from commands import inside
 from saddlepoint import experiments
@@ -218,6 +218,33 @@ def test_the_forecast_of_slow_networks_tries_few_images_and_steps_and_counts_all
         assert told == pytest.approx(2 * (12 * 0.01 * 21 + 0.2))
         count = 8 if slow == 0.001 else 2
         assert set(tried) == {(count, steps)}
+
+
+def test_rows_with_true_labels_that_are_there_are_taken_over_in_the_forecast(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    experiment, out = pair(limit=60, steps=1), tmp_path / "out"
+    (block,) = experiment.blocks
+    monkeypatch.setattr(pilot, "_seconds", lambda *_: 1.0)  # for 13 images
+    monkeypatch.setattr(pilot, "seconds_per_gradient", lambda *_: 0.01)
+    setup = replace(QUIET, labels="predicted")
+
+    def told(*, method: str = "apgda", folder: Path = out, **changed: object) -> float:
+        return experiments.forecast(experiment, folder, [replace(setup, method=method, **changed)])
+
+    alone = told()
+    both = experiments.forecast(experiment, out, [QUIET, setup])
+    assert both < 2 * alone
+    one = replace(experiment, blocks=(replace(block, rows=block.rows[:1]),))
+    experiments.reproduce(one, out, QUIET)
+    half = told()
+    experiments.reproduce(experiment, out, QUIET, resume=True)
+    assert told() == pytest.approx(both - alone)
+    assert alone - half == pytest.approx(half - told())  # row by row
+    others = [{"method": "attack"}, {"limit": 50}, {"seed": 1}, {"precision": "bfloat16"}]
+    others.append({"parameters": own_parameters(tmp_path / "own", "cifar10-c")})
+    for changed in others:  # those rows are not taken over
+        assert told(**changed) == told(folder=tmp_path / "empty", **changed)  # type: ignore[arg-type]
 
 
 def test_what_is_finished_takes_no_more_time(tmp_path: Path) -> None:

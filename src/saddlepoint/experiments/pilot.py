@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import torch
+from torch import nn
 
 from saddlepoint.experiments import block_parts
 from saddlepoint.experiments.costs import seconds_per_gradient
@@ -16,7 +17,8 @@ from saddlepoint.experiments.plan import Block, Experiment, Row
 from saddlepoint.experiments.runner import Setup, skipped
 from saddlepoint.losses import fooled
 from saddlepoint.problems import AbstractProblem
-from saddlepoint.runs import build, rule_words
+from saddlepoint.runs import build, rule_words, settings_of
+from saddlepoint.runs.settings import AttackSettings
 from saddlepoint.solver.inspection import look
 
 __all__ = ["forecast", "unfinished"]
@@ -53,8 +55,8 @@ def forecast(
     for block in (block for block in experiment.blocks if block.key not in gone):
         for setup in setups:
             if rows := _rows_left(block, folder, setup):
-                reused = any(s.labels == "true" and s.method == setup.method for s in setups)
-                total += _block(experiment, block, rows, setup, clock, reused=reused)
+                first = any(s.labels == "true" and s.method == setup.method for s in setups)
+                total += _block(experiment, block, rows, folder, setup, clock, first=first)
     return total
 
 
@@ -80,14 +82,16 @@ def _block(
     experiment: Experiment,
     block: Block,
     rows: Sequence[Row],
+    folder: Path,
     setup: Setup,
     clock: Clock,
     *,
-    reused: bool,
+    first: bool,
 ) -> float:
     """Seconds for some rows of a block: the first and the last are tried, which is average and min-max.
 
-    Of slow networks a few steps are tried and all counted, as if no image stopped early.
+    Of slow networks a few steps are tried and all counted, as if no image stopped early. Whether the rows are
+    run with true labels before is `first`; some may be in the folder.
     """
     limit = setup.images(experiment, block)
     images = block_parts.load_images(block.settings.data, limit, setup.download)
@@ -104,11 +108,34 @@ def _block(
     part = whole.take(torch.arange(count))
     tried = [_seconds(block, row, setup, part, clock, steps) for row in {rows[0], rows[-1]}]
     share = len(whole) / count * there / (steps + 1)
-    if setup.labels == "predicted" and reused:
-        # The others are taken from the run with true labels.
-        share *= _wrong(whole.take(torch.arange(min(len(whole), max(count, _IMAGES)))))
+    full = float(len(rows))
+    if setup.labels == "predicted":
+        named = dict(zip(block.networks, networks, strict=True))
+        twins = len(rows) if first else _twins(block, rows, folder, setup, len(images.x), named)
+        if twins:  # of their images only those are attacked on which some domain is wrong
+            wrong = _wrong(whole.take(torch.arange(min(len(whole), max(count, _IMAGES)))))
+            full -= twins * (1 - wrong)
     pages = _PAGE if setup.reports else 0.0
-    return len(rows) * (sum(tried) / len(tried) * share + _OVERHEAD + pages)
+    return sum(tried) / len(tried) * share * full + len(rows) * (_OVERHEAD + pages)
+
+
+def _twins(
+    block: Block,
+    rows: Sequence[Row],
+    folder: Path,
+    setup: Setup,
+    limit: int,
+    networks: Mapping[str, nn.Module],
+) -> int:
+    """How many of the rows are in the folder with true labels, of the same images, networks and settings."""
+    place = folder / "true" / setup.method / block.key
+    found = (complete_in(place / row.strategy.key) for row in rows)
+    runs = [run for run in found if run is not None]
+    models = build.hashes_of({}, {}, networks).models if runs else {}
+    asked = limit, setup.seed, [setup.precision]
+    said = ((run, settings_of(run, AttackSettings)) for run in runs)
+    same = ((s.limit, s.seed, s.precision) == asked and r.hashes.models == models for r, s in said)
+    return sum(same)
 
 
 def _seconds(
