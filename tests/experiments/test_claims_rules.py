@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -57,6 +58,7 @@ def test_other_claims_on_success_rates_need_as_many_images(tmp_path: Path) -> No
     for images, verdict in ((99, "holds in part"), (1000, "holds")):
         summaries = changed(tmp_path, "steps-mnist", rates, images=images, settled=10)
         assert ensembles.settling(summaries).verdict == verdict
+        shutil.copy(STORE / "ensemble-cifar10-heuristics.json", tmp_path)
         first = {(LINF, "minmax"): 99.0}
         name = "ensemble-mnist-heuristics"
         raw = json.loads((STORE / f"{name}.json").read_text())

@@ -10,12 +10,22 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import fmean
 from string import ascii_lowercase
-from typing import Literal, NamedTuple, final
+from typing import NamedTuple, final
 
 from saddlepoint.experiments.block_parts import missing
 from saddlepoint.experiments.catalogue import find
+from saddlepoint.experiments.claim_verdicts import (
+    Finding,
+    Verdict,
+    apart,
+    capped,
+    incomplete,
+    judged,
+    nothing,
+)
 from saddlepoint.experiments.finished import Attacked, Results, Source
 from saddlepoint.experiments.pairs import mean_gain, paired, verdict_pairs
+from saddlepoint.experiments.plan import Block
 from saddlepoint.experiments.stored import read_summary
 from saddlepoint.report.tables import Cell
 from saddlepoint.runs.settings import UniversalSettings
@@ -29,19 +39,19 @@ __all__ = [
     "Pair",
     "Summaries",
     "Verdict",
+    "apart",
     "based",
     "capped",
     "comparable",
     "counted",
     "every_group_size",
+    "incomplete",
     "judged",
     "limited",
     "mean_lift",
     "nothing",
     "unstored",
 ]
-
-Verdict = Literal["holds", "holds in part", "does not hold", "not stored", "not measured"]
 
 APGDA = Source("apgda")
 """The paper's algorithm with the paper's labels, by which verdicts go."""
@@ -55,14 +65,6 @@ NEAR = 2.0
 
 ENOUGH = 100
 """Rows, images or groups of them, that each setting of a verdict needs for more than "in part"."""
-
-
-class Finding(NamedTuple):
-    """Our numbers for a claim, what they say of it, and why, or on what they rest."""
-
-    ours: str
-    verdict: Verdict
-    why: str
 
 
 @final
@@ -86,21 +88,6 @@ class Summaries:
         return read_summary(find(name), self.store).lines if there else ()
 
 
-def nothing(why: str) -> Finding:
-    """No stored run is about the claim."""
-    return Finding("-", "not measured", why)
-
-
-def judged(whole: bool, part: bool) -> Verdict:
-    """The verdict on a claim that holds as a whole, or in part, or not.
-
-    Example:
-        >>> judged(False, True)
-        'holds in part'
-    """
-    return "holds" if whole else "holds in part" if part else "does not hold"
-
-
 def unstored(name: str) -> Finding:
     """No summary of an experiment is stored."""
     gone = missing([network for block in find(name).blocks for network in block.networks])
@@ -117,7 +104,7 @@ class Pair(NamedTuple):
     @property
     def gain(self) -> float:
         """Points that min-max is above the average."""
-        return self.item.asr_all - self.base.asr_all
+        return apart(self.item.asr_all, self.base.asr_all)
 
 
 def comparable(results: Results, source: Source, only: str = "") -> list[Pair]:
@@ -183,16 +170,6 @@ def _rows(item: Attacked) -> int:
     return item.images // (settings.group_size if isinstance(settings, UniversalSettings) else 1)
 
 
-def capped(verdict: Verdict, little: bool) -> Verdict:
-    """At most in part, where there is too little to say more.
-
-    Example:
-        >>> capped("holds", True), capped("does not hold", True), capped("holds", False)
-        ('holds in part', 'does not hold', 'holds')
-    """
-    return "holds in part" if verdict == "holds" and little else verdict
-
-
 def limited(found: Finding, items: Iterable[Attacked]) -> Finding:
     """What is found, at most in part if one of the rows it rests on has fewer than a hundred images, or groups.
 
@@ -214,8 +191,8 @@ def mean_lift(summaries: Summaries, *, name: str, reported: float, only: str) ->
     """Holds if no setting loses and the mean lift is half of the paper's or more; in part if it is positive.
 
     The paper's is that of the same settings, where it has a number for each; else the `reported` one. True
-    labels decide; what loses in another way is named. With fewer than a hundred images or groups at most in
-    part.
+    labels decide; what loses in another way is named. With fewer than a hundred images or groups, or without
+    one of the paper's settings, at most in part.
     """
     results = summaries.attacks(name)
     if results is None:
@@ -224,6 +201,7 @@ def mean_lift(summaries: Summaries, *, name: str, reported: float, only: str) ->
     verdict: Verdict = "not measured"
     reasons: list[str] = []
     items: list[Attacked] = []
+    gone: list[str] = []
     for source in _SHOWN:
         pairs = _reported(comparable(results, source, only))
         lifts = [r for pair in pairs if (r := results.lift(pair.item)) is not None]
@@ -235,18 +213,19 @@ def mean_lift(summaries: Summaries, *, name: str, reported: float, only: str) ->
             papers = [p.item.row.paper.lift for p in pairs if results.lift(p.item) is not None]
             known = [lift for lift in papers if lift is not None]
             expected = fmean(known) if len(known) == len(papers) else reported
-            enough = fmean(lifts) >= expected / 2 and not losing
+            enough = apart(fmean(lifts), expected / 2) >= 0 and not losing
             verdict = judged(enough, fmean(lifts) > 0)
             reasons.append(_lift_reason(results, pairs, only))
             if abs(expected - reported) > 0.01:
                 reasons.append(f"the paper's rows have {expected:.2f} % there")
-            items = [pair.item for pair in pairs]
+            items, stored = [pair.item for pair in pairs], {pair.item.block.key for pair in pairs}
+            gone = [b.label for b in _expected(results, only) if b.key not in stored]
         if losing:
             reasons.append(f"{_WITH[source]}min-max is below in {', '.join(losing)}")
     if not texts:
         return nothing("no such row is stored")
     found = Finding("; ".join(texts), verdict, "; ".join(reasons))
-    return limited(found, items) if items else found
+    return limited(incomplete(found, gone), items) if items else found
 
 
 _WITH = {APGDA: "", PREDICTED: "with predicted labels ", _SHOWN[-1]: "with attack "}
@@ -283,11 +262,16 @@ def _gain(results: Results, source: Source, only: str) -> str:
     return f"; {gain:+.1f} points [{low:+.1f}, {high:+.1f}]"
 
 
+def _expected(results: Results, only: str) -> list[Block]:
+    """The settings that the paper has; all where it has none of them."""
+    blocks = [b for b in results.experiment.blocks if b.key.endswith(only)]
+    return [b for b in blocks if any(r.paper.asr_all is not None for r in b.rows)] or blocks
+
+
 def _lift_reason(results: Results, pairs: Sequence[Pair], only: str) -> str:
     level = fmean(pair.base.asr_all for pair in pairs)
-    blocks = [b for b in results.experiment.blocks if b.key.endswith(only)]
-    papers = [b for b in blocks if any(row.paper.asr_all is not None for row in b.rows)]
-    of = f" of {len(papers or blocks)}" if len(papers or blocks) > len(pairs) else ""
+    every = len(_expected(results, only))
+    of = f" of {every}" if every > len(pairs) else ""
     text = f"{len(pairs)}{of} settings, {based(pair.item for pair in pairs)}"
     rates = (pair.base.row.paper.asr_all for pair in pairs)
     known = [rate for rate in rates if rate is not None]
@@ -302,7 +286,7 @@ def every_group_size(summaries: Summaries) -> Finding:
     """Holds if min-max is above in every setting, with true labels and, where they are stored, predicted ones.
 
     In part if it is above in more than half with each. A setting is not counted where the average is at 100 %,
-    or both are at 0 %. With fewer than a hundred groups at most in part.
+    or both are at 0 %. With fewer than a hundred groups, or a setting without true labels, at most in part.
     """
     results = summaries.attacks("universal-cifar10")
     if results is None:
@@ -331,5 +315,8 @@ def every_group_size(summaries: Summaries) -> Finding:
     why = f"networks {', '.join(networks)}, {counted(every)}"
     why += f"; not counted, because at 0 or 100 %: {total - len(every)}"
     why += "".join(f"; {each}" for each in behind)
-    verdict = judged(min(shares) == 1, min(shares) > 0.5)
-    return limited(Finding(f"{'; '.join(texts)} (apgda)", verdict, why), every)
+    found = Finding(f"{'; '.join(texts)} (apgda)", judged(min(shares) == 1, min(shares) > 0.5), why)
+    asked = len(results.experiment.blocks)
+    lacking = asked - len(comparable(results, APGDA))
+    gone = [f"{lacking} of {asked} settings with true labels"] if lacking else []
+    return limited(incomplete(found, gone), every)

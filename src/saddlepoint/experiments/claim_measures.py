@@ -4,16 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import combinations
 from pathlib import Path
 
 from saddlepoint import paper
+from saddlepoint.experiments.catalogue import find
 from saddlepoint.experiments.claim_checks import (
     APGDA,
     NEAR,
     Finding,
     Summaries,
+    apart,
     based,
     comparable,
+    incomplete,
     judged,
     limited,
     nothing,
@@ -89,10 +93,18 @@ def _swept(summaries: Summaries, name: str) -> tuple[Attacked, dict[float, Attac
     return None if base is None or not found else (base, found)
 
 
+def _absent(name: str, found: Iterable[float]) -> list[float]:
+    """The values of a sweep that are not stored."""
+    (block,) = find(name).blocks
+    every = [float(row.strategy.key.partition("-")[2]) for row in block.rows[1:]]
+    return sorted(set(every) - set(found))
+
+
 def gammas(summaries: Summaries) -> Finding:
     """Holds if every gamma is above the average, one from 3 to 5 is among the best, and 0 and 10 are not.
 
     Among the best is what is within two points of the best. In part if every gamma is above the average.
+    Without one of the values at most in part.
     """
     swept = _swept(summaries, "gamma-mnist")
     if swept is None:
@@ -104,13 +116,14 @@ def gammas(summaries: Summaries) -> Finding:
     ours += f"; best at gamma {_listed(best)}"
     ours += f"; {found[4.0].asr_all:.1f} % at 4" if 4.0 in found else ""
     above = min(rates) > base.asr_all
-    near = [gamma for gamma in found if found[gamma].asr_all >= max(rates) - NEAR]
+    near = [gamma for gamma in found if apart(max(rates), found[gamma].asr_all) <= NEAR]
     middle = any(3 <= gamma <= 5 for gamma in near)
     weak = [gamma for gamma in (0.0, 10.0) if gamma in found and gamma not in near]
     why = f"{based([base])}; within {NEAR:g} points of the best: gamma {_listed(near)}"
     why += f"; of the ends weaker: {f'gamma {_listed(weak)}' if weak else 'none'}"
     verdict = judged(above and middle and len(weak) == 2, above)
-    return limited(Finding(f"{ours} (apgda)", verdict, why), [base])
+    gone = [f"gamma {value:g}" for value in _absent("gamma-mnist", found)]
+    return limited(incomplete(Finding(f"{ours} (apgda)", verdict, why), gone), [base])
 
 
 def _listed(numbers: Iterable[float]) -> str:
@@ -118,56 +131,77 @@ def _listed(numbers: Iterable[float]) -> str:
 
 
 def betas(summaries: Summaries) -> Finding:
-    """Holds if 1/T is within two points of the best; in part if it is above the average."""
+    """Holds if 1/T is within two points of the best; in part if it is above the average.
+
+    Without one of the values at most in part, and without 1/T it is not measured.
+    """
     swept = _swept(summaries, "beta-mnist")
     if swept is None:
         return unstored("beta-mnist")
     base, found = swept
     unit = 1 / base.block.settings.steps
     there = min(found, key=lambda beta: abs(beta - unit))
+    if round(there / unit, 4) != 1:
+        return nothing("no row of beta-mnist with 1/T is stored")
     best = max(found, key=lambda beta: found[beta].asr_all)
     shown = ", ".join(f"{beta / unit:g}/T {item.asr_all:.1f}" for beta, item in found.items())
     ours = f"{shown} % (apgda)"
-    behind = found[best].asr_all - found[there].asr_all
+    behind = apart(found[best].asr_all, found[there].asr_all)
     why = (
         f"{based([base])}; the average fools {base.asr_all:.1f} %, the best is {best / unit:g}/T, "
         f"{behind:.1f} points ahead of 1/T"
     )
     verdict = judged(behind <= NEAR, found[there].asr_all > base.asr_all)
-    return limited(Finding(ours, verdict, why), [base])
+    gone = [f"beta {value / unit:g}/T" for value in _absent("beta-mnist", found)]
+    return limited(incomplete(Finding(ours, verdict, why), gone), [base])
 
 
 def sensitivity(summaries: Summaries) -> Finding:
     """Holds if none of gamma, beta and alpha changes the success rate by more than ten points.
 
-    In part if one of them does not. All values that are stored count. With fewer than a hundred images at most
-    in part.
+    In part if one of them does not. With fewer than a hundred images, or without one of the values, at most in
+    part. The values of each are compared on the same images.
     """
-    texts, reasons, small, items = [], [], [], []
-    for name, found in (
-        ("gamma", _named_rows(summaries, "gamma", 1.0, "")),
-        ("beta", _named_rows(summaries, "beta", 1 / paper.STEPS["ensemble"], "/T")),
-        ("alpha", _alphas(summaries)),
+    texts, reasons, small, items, gone = [], [], [], [], list[str]()
+    alphas = [f"{block.value:g}" for block in find("alpha-mnist").blocks]
+    for name, found, absent in (
+        ("gamma", *_named_rows(summaries, "gamma", 1.0, "")),
+        ("beta", *_named_rows(summaries, "beta", 1 / paper.STEPS["ensemble"], "/T")),
+        (
+            "alpha",
+            by_alpha := _alphas(summaries),
+            [text for text in alphas if text not in by_alpha],
+        ),
     ):
         if not found:
             return unstored(f"{name}-mnist")
-        rates = [item.asr_all for item in found.values()]
-        first, *_, last = found
+        first, *others = found
+        if not others:
+            return nothing(f"of {name}-mnist nothing but {name} = {first} is stored")
+        if not all(item.same_images(found[first]) for item in found.values()):
+            return nothing(f"the rows of {name}-mnist are of different images")
+        last, rates = others[-1], [item.asr_all for item in found.values()]
+        gone += [f"{name} {text}" for text in absent]
         texts.append(f"{name} {first} to {last}: {min(rates):.1f} to {max(rates):.1f} %")
-        far = [text for text, item in found.items() if item.asr_all < max(rates) - _LARGE]
+        far = [text for text, item in found.items() if apart(max(rates), item.asr_all) > _LARGE]
         small.append(not far)
         reasons.append(f"{name}: {', '.join(far) or 'none'}")
         items += list(found.values())
     why = f"{based(items)}; more than {_LARGE:g} points below the best: {'; '.join(reasons)}"
     verdict = judged(all(small), any(small))
-    return limited(Finding(f"{'; '.join(texts)} (apgda)", verdict, why), items)
+    found_so = Finding(f"{'; '.join(texts)} (apgda)", verdict, why)
+    return limited(incomplete(found_so, gone), items)
 
 
-def _named_rows(summaries: Summaries, name: str, unit: float, after: str) -> dict[str, Attacked]:
-    """Min-max by the number that is varied, in so many units, the smallest first."""
+def _named_rows(
+    summaries: Summaries, name: str, unit: float, after: str
+) -> tuple[dict[str, Attacked], list[str]]:
+    """Min-max by the number that is varied, in so many units, the smallest first, and what is not stored."""
     swept = _swept(summaries, f"{name}-mnist")
     found = {} if swept is None else swept[1]
-    return {f"{value / unit:g}{after}": found[value] for value in sorted(found)}
+    absent = _absent(f"{name}-mnist", found)
+    rows = {f"{value / unit:g}{after}": found[value] for value in sorted(found)}
+    return rows, [f"{value / unit:g}{after}" for value in absent]
 
 
 def _alphas(summaries: Summaries) -> dict[str, Attacked]:
@@ -178,7 +212,10 @@ def _alphas(summaries: Summaries) -> dict[str, Attacked]:
 
 
 def distances(summaries: Summaries) -> Finding:
-    """Holds if all mean rank correlations are at least 0.4 and exclude zero; in part if they are positive."""
+    """Holds if all mean rank correlations are at least 0.4 with intervals above zero; in part if these are.
+
+    Without one of the norms at most in part.
+    """
     lines = [line for line in summaries.lines("image-robustness") if line[1] == "apgda"]
     if not lines:
         return nothing("no lines of image-robustness are stored")
@@ -190,30 +227,43 @@ def distances(summaries: Summaries) -> Finding:
     papers = _numbers(line[k] for line in printed for k in (3, 5))
     ours = f"mean rank correlations {min(means):.2f} to {max(means):.2f} (apgda)"
     why = (
-        f"four norms, C&W distance and smallest radius, {lines[0][2]} groups of our network C; the paper's "
+        f"norms {', '.join(str(line[0]) for line in lines)}, C&W distance and smallest radius, "
+        f"{lines[0][2]} groups of our network C; the paper's "
         f"printed numbers give {min(papers):.2f} to {max(papers):.2f}; zero is in "
         f"{sum(low <= 0 for low in lows)} of {len(lows)} intervals"
     )
-    return Finding(ours, judged(min(means) >= 0.4 and min(lows) > 0, min(lows) > 0), why)
+    whole = {line[0] for line in lines if None not in line[3:7]}
+    gone = [f"{norm} with both correlations" for norm in NORMS if norm not in whole]
+    verdict = judged(min(means) >= 0.4 and min(lows) > 0, min(lows) > 0)
+    return incomplete(Finding(ours, verdict, why), gone)
 
 
 def across_norms(summaries: Summaries) -> Finding:
-    """Holds if all mean rank correlations between norms are at least 0.5; in part if they are positive."""
+    """Holds if all mean rank correlations between norms are at least 0.5; in part if they are positive.
+
+    Without one of the pairs at most in part.
+    """
     lines = summaries.lines("image-robustness")
     found: dict[str, list[float]] = {"paper": [], "apgda": []}
+    pairs = set[frozenset[str]]()
     for line in lines:
         if line[1] in found:
             cells = line[7 : 7 + len(NORMS)]
             found[str(line[1])] += _numbers(cells)
+        if line[1] == "apgda":
+            both = zip(NORMS, line[7:], strict=False)
+            pairs |= {frozenset((str(line[0]), n)) for n, cell in both if isinstance(cell, float)}
     ours, paper = found["apgda"], found["paper"]
     if not ours:
         return nothing("the stored run was made before weights were compared across norms")
     text = f"mean rank correlations {min(ours):.2f} to {max(ours):.2f} (apgda)"
     why = (
-        f"six pairs of norms, weights inside groups; the paper's printed weights give {min(paper):.2f} to "
-        f"{max(paper):.2f}"
+        f"{len(pairs)} pairs of norms, weights inside groups; the paper's printed weights give "
+        f"{min(paper):.2f} to {max(paper):.2f}"
     )
-    return Finding(text, judged(min(ours) >= 0.5, min(ours) > 0), why)
+    every = combinations(NORMS, 2)
+    gone = [f"{one} with {other}" for one, other in every if frozenset((one, other)) not in pairs]
+    return incomplete(Finding(text, judged(min(ours) >= 0.5, min(ours) > 0), why), gone)
 
 
 def rate(summaries: Summaries) -> Finding:
@@ -247,7 +297,14 @@ def rate(summaries: Summaries) -> Finding:
         f"networks with ReLU are not smooth; {lines[0][2]} images, networks A, C, D"
     )
     part = any(those and max(those) <= -1 for those in (own, small))
-    return Finding(ours, judged(max(own) <= -2, part), why)
+    return incomplete(
+        Finding(ours, judged(max(own) <= -2, part), why), _unmeasured("convergence", slopes)
+    )
+
+
+def _unmeasured(name: str, there: Iterable[str]) -> list[str]:
+    """The measurements of an experiment that are not stored."""
+    return [each.label for each in find(name).measurements if each.label not in set(there)]
 
 
 def cost(summaries: Summaries) -> Finding:
@@ -258,7 +315,8 @@ def cost(summaries: Summaries) -> Finding:
         return nothing("needs a machine that does nothing else: saddlepoint reproduce cost --store")
     ours = "; ".join(f"{label}: {ratio:.2f}" for label, ratio in ratios.items())
     why = f"{lines[0][2]} images; one forward and one backward pass per iterate in both"
-    return Finding(ours, judged(max(ratios.values()) <= 1.31, min(ratios.values()) <= 1.31), why)
+    verdict = judged(max(ratios.values()) <= 1.31, min(ratios.values()) <= 1.31)
+    return incomplete(Finding(ours, verdict, why), _unmeasured("cost", ratios))
 
 
 def training_cost(summaries: Summaries) -> Finding:
