@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import math
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from benchmarks.defence import calibrate, figures, page, plan, ship, unseen, work
+from benchmarks.defence import calibrate, figures, networks, page, plan, ship, unseen, work
 from benchmarks.defence.__main__ import PAGE, STORE, main
 
 from folders import ROOT
@@ -254,6 +255,92 @@ class TestWork:
         with pytest.raises(SystemExit):
             main(["tiny", "--list", "--store", str(tmp_path / "s.json"), "--only", "tiny/MAX"])
         assert "such as tiny/AMPGD/0, got 'tiny/MAX'" in capsys.readouterr().err
+
+
+class TestNetworks:
+    """Networks that come with a checkout: of the shipped one, as if it were a row of the tiny table."""
+
+    TABLE = replace(TINY, more={}, rows={"AMPGD": {"method": "ampgd"}}, kept=True)
+
+    @pytest.fixture
+    def training(self, tmp_path: Path) -> plan.Training:
+        """A training whose network is in the folder of the runs."""
+        training = next(self.TABLE.trainings())
+        place = networks.in_runs(training, tmp_path / "runs")
+        place.parent.mkdir(parents=True)
+        for suffix in (".safetensors", ".json"):
+            shutil.copyfile(
+                ROOT / ship.PARAMETERS / f"mnist-ampgd{suffix}", place.with_suffix(suffix)
+            )
+        return training
+
+    @staticmethod
+    def store(tmp_path: Path, training: plan.Training, sha256: str) -> work.Store:
+        store = work.Store(tmp_path / "store.json")
+        right = {name: torch.ones(4, dtype=torch.bool) for name in ("clean", "linf", "l2")}
+        about = {**about_of(training), "sha256": sha256}
+        store.keep(training, about, "quick", network(training, right)["suites"]["quick"])
+        return store
+
+    def test_what_is_kept_is_judged_and_not_trained_again(
+        self, training: plan.Training, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        networks.keep(training, tmp_path / "runs", tmp_path / "kept")
+        shutil.rmtree(tmp_path / "runs")
+        store = self.store(tmp_path, training, models.card("mnist-ampgd").sha256)
+        monkeypatch.setattr(work, "train_once", lambda *_: pytest.fail("trained again"))
+        ran: list[str] = []
+
+        def judged(line: str) -> None:
+            ran.append(line)
+            with pytest.raises(SystemExit) as caught:
+                cli.main(line.split()[1:])
+            assert caught.value.code == 0
+
+        monkeypatch.setattr(work, "_run", judged)
+        more = replace(self.TABLE, suites={"quick": 6})
+        work.carry_out([more], store, tmp_path / "runs", checkout=tmp_path / "kept")
+        (line,) = ran
+        assert f"{tmp_path / 'kept' / 'tiny' / 'ampgd-0.safetensors'}:mnist_cnn_small" in line
+        assert store.networks[training.key]["suites"]["quick"]["images"] == 6
+        told = list(
+            work.lines(
+                [replace(self.TABLE, suites={"quick": 9})],
+                store,
+                tmp_path,
+                checkout=tmp_path / "kept",
+            )
+        )
+        assert [each.split()[1] for each in told] == ["evaluate"]
+
+    def test_another_network_than_that_of_the_store_is_not_taken(
+        self, training: plan.Training, tmp_path: Path
+    ) -> None:
+        networks.keep(training, tmp_path / "runs", tmp_path / "kept")
+        store = self.store(tmp_path, training, "1")
+        assert networks.in_checkout(training, store.networks, tmp_path / "kept") is None
+        for runs, said in (("runs", "got another one"), ("empty", "got none")):
+            with pytest.raises(ValueError, match=said):
+                networks.of_store(training, store.networks, tmp_path / runs, tmp_path / "kept")
+        store = self.store(tmp_path, training, models.card("mnist-ampgd").sha256)
+        file, card = networks.of_store(
+            training, store.networks, tmp_path / "empty", tmp_path / "kept"
+        )
+        assert file.parent.parent == tmp_path / "kept"
+        assert card == models.card("mnist-ampgd")
+
+    def test_tables_that_do_not_ask_for_it_keep_none(
+        self, training: plan.Training, tmp_path: Path
+    ) -> None:
+        networks.keep(replace(training, kept=False), tmp_path / "runs", tmp_path / "kept")
+        assert not (tmp_path / "kept").exists()
+
+    def test_networks_of_the_checkout_are_those_of_the_store(self) -> None:
+        stored = work.Store(ROOT / STORE).networks
+        every = [t for table in plan.TABLES.values() if table.kept for t in table.trainings()]
+        found = [networks.in_checkout(each, stored, ROOT / networks.KEPT) for each in every]
+        files = sorted((ROOT / networks.KEPT).rglob("*.safetensors"))
+        assert sorted(file for file in found if file is not None) == files
 
 
 class TestCalibration:

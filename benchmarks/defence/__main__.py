@@ -12,6 +12,7 @@ from benchmarks.stores import exit_with, nothing_in
 
 from . import __doc__ as about
 from .figures import draw
+from .networks import KEPT
 from .page import write
 from .plan import TABLES
 from .ship import ship
@@ -25,6 +26,12 @@ def main(words: Sequence[str] | None = None) -> int:
     parser.add_argument("tables", nargs="*", metavar="TABLE", help=", ".join(TABLES))
     parser.add_argument(
         "--runs", type=Path, default=Path("runs/defence"), help="folder of the runs"
+    )
+    parser.add_argument(
+        "--networks",
+        type=Path,
+        default=KEPT,
+        help="folder of trained networks that come with a checkout; those are not trained again",
     )
     parser.add_argument("--store", type=Path, default=STORE)
     parser.add_argument("--page", type=Path, default=PAGE)
@@ -62,10 +69,11 @@ def main(words: Sequence[str] | None = None) -> int:
         parser.error(str(error))
     if options.ship:
         for name, _, key in (text.partition("=") for text in options.ship):
-            print(f"{name}: {ship(name, key, store, options.runs).robust}")
+            card = ship(name, key, store, options.runs, kept=options.networks)
+            print(f"{name}: {card.robust}")
         return 0
     if options.list:
-        print(*lines(tables, store, options.runs, part), sep="\n")
+        print(*lines(tables, store, options.runs, part, options.networks), sep="\n")
         return 0
     if not options.render:
         if not options.tables:
@@ -73,7 +81,7 @@ def main(words: Sequence[str] | None = None) -> int:
         # More threads than one change the bits of a training, and make such small networks no faster.
         os.environ.setdefault("OMP_NUM_THREADS", "1")
         try:
-            carry_out(tables, store, options.runs, part)
+            carry_out(tables, store, options.runs, part, options.networks)
         except subprocess.CalledProcessError as error:
             print(f"stopped with exit code {error.returncode}; the same line goes on from here")
             return 1

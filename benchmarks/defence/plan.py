@@ -17,12 +17,13 @@ METHODS = {"AMPGD": "ampgd", "MSD": "msd", "E-AT": "eat", "MAX": "max", "AVG": "
 
 @dataclass(frozen=True)
 class Training:
-    """One network: a row of a table with a seed."""
+    """One network: a row of a table with a seed; `kept` as of the table."""
 
     table: str
     row: str
     seed: int
     settings: TrainSettings
+    kept: bool = False
 
     @property
     def row_key(self) -> str:
@@ -33,12 +34,11 @@ class Training:
         return f"{self.row_key}/{self.seed}"
 
     def folder(self, runs: Path) -> Path:
-        """Where its training and evaluations are kept."""
+        """Where its training and evaluations are."""
         return runs / self.table / f"{self.row.lower().replace(' ', '-')}-{self.seed}"
 
-    def judged_by(self, suite: str, images: int, runs: Path) -> EvaluateSettings:
-        """The evaluation of the trained network on the first test images."""
-        file = self.folder(runs) / "train" / "model.safetensors"
+    def judged_by(self, suite: str, images: int, file: Path) -> EvaluateSettings:
+        """The evaluation of the trained network in a file on the first test images."""
         return EvaluateSettings.load(
             {
                 "models": [f"{file}:{self.settings.model}"],
@@ -64,6 +64,7 @@ class Table:
             for what is chosen.
         weights: Whether it is about the mean weights of the last epoch, and not about accuracy: rows may then
             have threats of their own.
+        kept: Whether its networks come with a checkout, so that they can be judged again without training.
     """
 
     name: str
@@ -74,6 +75,7 @@ class Table:
     more: Mapping[str, int] = field(default_factory=dict)
     suites: Mapping[str, int] = field(default_factory=lambda: {"quick": 1000, "autoattack": 500})
     weights: bool = False
+    kept: bool = False
 
     def trainings(self) -> Iterator[Training]:
         """Seed by seed, so that what is there after a stop can be compared."""
@@ -81,7 +83,7 @@ class Table:
             for row, changed in self.rows.items():
                 if seed < self.more.get(row, self.seeds):
                     values = {**self.shared, **changed, "seed": seed}
-                    yield Training(self.name, row, seed, TrainSettings.load(values))
+                    yield Training(self.name, row, seed, TrainSettings.load(values), self.kept)
 
 
 def _methods(**changed: Any) -> dict[str, dict[str, Any]]:
@@ -139,6 +141,7 @@ TABLES = {
             "the same, trained with l1 radius 12 and tested with 10",
             {**_RACE, "train_radius": ["l1:12"]},
             _methods(steps=30),
+            kept=True,
         ),
         Table(
             "budget",
@@ -182,6 +185,7 @@ TABLES = {
             {row: {"method": METHODS[row]} for row in ("AMPGD", "MSD", "MAX")},
             seeds=1,
             suites={"quick": 1000, "autoattack": 1000, "autoattack+": 1000, "paper": 500},
+            kept=True,
         ),
         Table(
             "cifar10",
@@ -191,6 +195,7 @@ TABLES = {
             seeds=1,
             more={"AMPGD": 2, "MSD": 2},
             suites={"quick": 1000, "autoattack": 300},
+            kept=True,
         ),
     )
 }

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import shutil
 from dataclasses import replace
 from pathlib import Path
 
 from saddlepoint.models import Card
 
+from . import networks
 from .page import Line, line_of
 from .plan import TABLES, Training
 from .work import Store
@@ -15,7 +15,14 @@ from .work import Store
 PARAMETERS = Path("src/saddlepoint/models/parameters")
 
 
-def ship(name: str, key: str, store: Store, runs: Path, into: Path = PARAMETERS) -> Card:
+def ship(
+    name: str,
+    key: str,
+    store: Store,
+    runs: Path,
+    into: Path = PARAMETERS,
+    kept: Path = networks.KEPT,
+) -> Card:
     """Copy parameters and card of a trained and judged network, with what the judges say.
 
     Args:
@@ -24,18 +31,16 @@ def ship(name: str, key: str, store: Store, runs: Path, into: Path = PARAMETERS)
         store: With the verdicts.
         runs: Folder of the runs.
         into: Where shipped parameters are.
+        kept: Folder of the networks that come with a checkout.
 
     Raises:
-        ValueError: No such network, it was not judged, or the folder has another one.
+        ValueError: No such network, it was not judged, or the folders have another one.
     """
     training = _training(key)
     judged = store.networks.get(key, {}).get("suites", {})
     if "quick" not in judged:
         raise ValueError(f"`key` must be of a network that `quick` has judged, got {key!r}.")
-    folder = training.folder(runs) / "train"
-    card = Card.from_json((folder / "model.json").read_text(encoding="utf-8"))
-    if card.sha256 != store.networks[key]["sha256"]:
-        raise ValueError(f"`runs` must have the network of the store, got another one in {folder}.")
+    file, card = networks.of_store(training, store.networks, runs, kept)
     network = [(training.seed, store.networks[key])]
     lines = {
         suite: line_of(training.row, network, suite, verdict["images"])
@@ -46,8 +51,7 @@ def ship(name: str, key: str, store: Store, runs: Path, into: Path = PARAMETERS)
         **{s: _numbers(line) for s, line in lines.items()},
     }
     card = replace(card, robust=robust)
-    shutil.copyfile(folder / "model.safetensors", into / f"{name}.safetensors")
-    (into / f"{name}.json").write_text(card.to_json(), encoding="utf-8")
+    networks.copy(file, into / f"{name}.safetensors", card)
     return card
 
 

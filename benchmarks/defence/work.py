@@ -22,7 +22,7 @@ from saddlepoint.runs import locked
 from saddlepoint.runs.reading import read_results
 from saddlepoint.runs.settings import EvaluateSettings, TrainSettings
 
-from . import unseen
+from . import networks, unseen
 from .plan import Table, Training
 
 _WANTED = {"sha256", "accuracy", "validation"}  # beside what `read_defences` looks at
@@ -116,36 +116,56 @@ def missing(
                 yield training, suite, images
 
 
-def lines(tables: Iterable[Table], store: Store, runs: Path, part: Part = ALL) -> Iterator[str]:
+def lines(
+    tables: Iterable[Table],
+    store: Store,
+    runs: Path,
+    part: Part = ALL,
+    checkout: Path = networks.KEPT,
+) -> Iterator[str]:
     """The commands of all that is missing."""
     told = set()
     for training, suite, images in missing(tables, store, part):
         folder = training.folder(runs)
-        if training.key not in told:
+        there = networks.in_checkout(training, store.networks, checkout)
+        if there is None and training.key not in told:
             told.add(training.key)
             yield training.settings.command(resume=True, out=folder / "train")
         if suite == unseen.SUITE:
             yield f"python -m benchmarks.defence {training.table}"
         else:
-            judge = training.judged_by(suite, images, runs)
-            yield judge.command(resume=True, out=folder / suite)
+            file = there or networks.in_runs(training, runs)
+            yield training.judged_by(suite, images, file).command(resume=True, out=folder / suite)
 
 
-def carry_out(tables: Iterable[Table], store: Store, runs: Path, part: Part = ALL) -> None:
-    """Do all that is missing; each network is kept as soon as a suite has judged it.
+def carry_out(
+    tables: Iterable[Table],
+    store: Store,
+    runs: Path,
+    part: Part = ALL,
+    checkout: Path = networks.KEPT,
+) -> None:
+    """Do all that is missing; verdicts are kept as soon as a suite has judged a network.
+
+    A network of the store that is in `checkout` is not trained again.
 
     Raises:
         subprocess.CalledProcessError: A command has failed or was interrupted.
     """
     for training, suite, images in missing(tables, store, part):
         folder = training.folder(runs)
-        train_once(training.settings, folder / "train")
-        about = described(training, folder / "train")
+        file = networks.in_checkout(training, store.networks, checkout)
+        if file is None:
+            train_once(training.settings, folder / "train")
+            about = described(training, folder / "train")
+            file = networks.in_runs(training, runs)
+            networks.keep(training, runs, checkout)
+        else:
+            about = {k: v for k, v in store.networks[training.key].items() if k != "suites"}
         if suite == unseen.SUITE:
-            file = folder / "train" / "model.safetensors"
             store.keep(training, about, suite, kept(unseen.judged(training.settings, images, file)))
         else:
-            judge = training.judged_by(suite, images, runs)
+            judge = training.judged_by(suite, images, file)
             if not _done(folder / suite, judge):
                 _run(judge.command(resume=True, quiet=True, out=folder / suite))
             store.keep(training, about, suite, verdicts(folder / suite))

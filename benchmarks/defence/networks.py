@@ -1,0 +1,77 @@
+"""Trained networks of the tables: those that come with a checkout, and those of the runs."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from saddlepoint.models import Card
+
+from .plan import Training
+
+KEPT = Path("weights/defence")
+"""Parameters and cards by table, in a checkout."""
+
+
+def in_runs(training: Training, runs: Path) -> Path:
+    """Where its training leaves the parameters."""
+    return training.folder(runs) / "train" / "model.safetensors"
+
+
+def in_checkout(training: Training, stored: Mapping[str, Any], kept: Path) -> Path | None:
+    """The parameters that came with a checkout; None if there are none, or not those of the store.
+
+    Args:
+        training: Of the network.
+        stored: Networks of the store by key.
+        kept: Folder of those that come with a checkout.
+    """
+    file, network = _place(training, kept), stored.get(training.key, {})
+    if not file.is_file() or network.get("command") != training.settings.command():
+        return None
+    return file if _card(file).sha256 == network["sha256"] else None
+
+
+def keep(training: Training, runs: Path, kept: Path) -> None:
+    """Put a trained network where it comes with a checkout, if its table wants that."""
+    if training.kept:
+        place = _place(training, kept)
+        place.parent.mkdir(parents=True, exist_ok=True)
+        copy(in_runs(training, runs), place, _card(in_runs(training, runs)))
+
+
+def copy(file: Path, place: Path, card: Card) -> None:
+    """Copy parameters, and write a card beside them."""
+    shutil.copyfile(file, place)
+    place.with_suffix(".json").write_text(card.to_json(), encoding="utf-8")
+
+
+def of_store(
+    training: Training, stored: Mapping[str, Any], runs: Path, kept: Path
+) -> tuple[Path, Card]:
+    """Parameters and card of the network that the store has verdicts of.
+
+    Raises:
+        ValueError: There is another one, or none.
+    """
+    file = in_checkout(training, stored, kept) or in_runs(training, runs)
+    if not file.with_suffix(".json").is_file():
+        raise ValueError(
+            f"`runs` must have the network of {training.key}, got none in {file.parent}."
+        )
+    card = _card(file)
+    if card.sha256 != stored[training.key]["sha256"]:
+        raise ValueError(
+            f"`runs` must have the network of the store, got another one in {file.parent}."
+        )
+    return file, card
+
+
+def _place(training: Training, kept: Path) -> Path:
+    return training.folder(kept).with_suffix(".safetensors")
+
+
+def _card(file: Path) -> Card:
+    return Card.from_json(file.with_suffix(".json").read_text(encoding="utf-8"))
