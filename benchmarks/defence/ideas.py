@@ -199,11 +199,11 @@ def _plain(idea: Idea) -> dict[str, Any]:
 
 
 def measure(content: dict[str, Any], keep: Callable[[str], None]) -> None:
-    """Train and judge the networks that are not there yet, seed by seed."""
+    """Train and judge the networks that are not there yet, seed by seed and method by method."""
     given, found = content["settings"], content.setdefault("networks", {})
     for seed in range(given["seeds"]):
-        for name, idea in IDEAS.items():
-            for method in METHODS:
+        for method in METHODS:
+            for name, idea in IDEAS.items():
                 key = f"{name}/{method}/{seed}"
                 if key in found and found[key]["idea"] != _plain(idea):
                     raise StoreError(
