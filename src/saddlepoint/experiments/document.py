@@ -3,8 +3,9 @@
 A table begins with `<!-- table: NAME -->` and ends with `<!-- end -->`. It has one line per strategy, or is
 that of a measurement; one that begins with `<!-- table: NAME, details -->` has one line per strategy and
 source, with every accuracy, and `<!-- table: NAME, paired -->` what strategies win over the average. The
-table of claims begins with `<!-- claims -->`, and that of the rows in which `attack` is below `apgda`, over
-several experiments, with `<!-- behind: NAME, NAME -->`. What benchmarks write between such markers stays.
+table of claims begins with `<!-- claims -->`. Over several experiments there are that of the rows in which
+`attack` is below `apgda`, `<!-- behind: NAME, NAME -->`, and one with a line for each experiment,
+`<!-- glance: NAME, NAME -->`. What benchmarks write between such markers stays.
 
 Text that was written by hand about tables begins with `<!-- about: NAME, NAME; DIGEST -->`. If the tables are
 no longer those of the digest, a line below it says so, and which digest to write once the text is true again.
@@ -14,7 +15,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -23,6 +24,7 @@ from saddlepoint.experiments.below_apgda import behind_table
 from saddlepoint.experiments.catalogue import EXPERIMENTS, find
 from saddlepoint.experiments.claims import claims_table
 from saddlepoint.experiments.finished import Attacked, Results, lowered
+from saddlepoint.experiments.glance import glance_table
 from saddlepoint.experiments.pairs import pair_table
 from saddlepoint.experiments.plan import UNREPORTED, Block, Row
 from saddlepoint.experiments.stored import read_summary
@@ -34,19 +36,20 @@ from saddlepoint.runs.settings import UniversalSettings
 __all__ = ["has_markers", "named_tables", "overview", "write_tables"]
 
 _MARKED = re.compile(r"<!-- table: ([\w-]+)(?:, (\w+))? -->\n(.*?)<!-- end -->", re.DOTALL)
-_BEHIND = re.compile(r"<!-- behind: ([\w, -]+) -->\n(.*?)<!-- end -->", re.DOTALL)
+_SEVERAL = re.compile(r"<!-- (behind|glance): ([\w, -]+) -->\n(.*?)<!-- end -->", re.DOTALL)
 _CLAIMS = re.compile(r"<!-- claims -->\n(.*?)<!-- end -->", re.DOTALL)
 _ABOUT = re.compile(r"<!-- about: ([\w, -]+); (\w+) -->\n(?:> The tables have changed [^\n]*\n\n)?")
 _OPENING = re.compile(
-    r"<!-- (?:table: (?P<table>[\w-]+)(?:, \w+)?|behind: (?P<behind>[\w, -]+)|claims) -->(?=\n|\Z)"
+    r"<!-- (?:table: (?P<table>[\w-]+)(?:, \w+)?|(?:behind|glance): (?P<several>[\w, -]+)|claims) -->(?=\n|\Z)"
 )
 _ALMOST = re.compile(
-    r"^[ \t>]*(<!--[ \t]*(?:(table|behind|about)[ \t]*[:;=]|(claims)[ \t]*[:;]?[ \t]*--).*)$",
+    r"^[ \t>]*(<!--[ \t]*(?:(table|behind|glance|about)[ \t]*[:;=]|(claims)[ \t]*[:;]?[ \t]*--).*)$",
     re.MULTILINE | re.IGNORECASE,
 )
 _WRITTEN = {
     "table": "`<!-- table: NAME -->`, `<!-- table: NAME, details -->` or `<!-- table: NAME, paired -->`",
     "behind": "`<!-- behind: NAME, NAME -->`",
+    "glance": "`<!-- glance: NAME, NAME -->`",
     "about": "`<!-- about: NAME, NAME; DIGEST -->`, the digest being letters and digits, above its text",
     "claims": "`<!-- claims -->`",
 }
@@ -84,7 +87,7 @@ def write_tables(text: str, store: Path) -> str:
         return f"{opening}\n{table}{made_by}{others}<!-- end -->"
 
     text = _ABOUT.sub(lambda match: _about(match, store), _MARKED.sub(fill, text))
-    text = _BEHIND.sub(lambda match: _behind(match, store), text)
+    text = _SEVERAL.sub(lambda match: _several(match, store), text)
     return _CLAIMS.sub(
         lambda _: f"<!-- claims -->\n{_plain(claims_table(store))}{_of_others(store)}<!-- end -->",
         text,
@@ -123,7 +126,7 @@ def _check_markers(text: str) -> None:
             )
     for match in _OPENING.finditer(text):
         marker = match.group(0)
-        _check_names(marker, match["table"] or match["behind"] or "")
+        _check_names(marker, match["table"] or match["several"] or "")
         rest = text[match.end() :]
         following = rest[rest.find("<!-- ") :] if "<!-- " in rest else ""
         if not following.startswith(_END):
@@ -161,17 +164,22 @@ def _about(match: re.Match[str], store: Path) -> str:
     )
 
 
-def _behind(match: re.Match[str], store: Path) -> str:
+def _several(match: re.Match[str], store: Path) -> str:
+    """A table over several experiments."""
     opening = match.group(0).partition("\n")[0]
-    found = [read_summary(find(name), store) for name in match.group(1).split(", ")]
+    found = [read_summary(find(name), store) for name in match.group(2).split(", ")]
+    said = _behind(found) if match.group(1) == "behind" else _plain(glance_table(found))
+    others = "".join(_not_shipped(r.networks, f"The numbers of {r.experiment.name}") for r in found)
+    return f"{opening}\n{said}{others}<!-- end -->"
+
+
+def _behind(found: Sequence[Results]) -> str:
     table, rows = behind_table(found)
     count = len(table.lines)
     said = (
         f"`attack` is at or above `apgda` in {rows - count} of {rows} rows, and below it in {count}"
     )
-    listed = f":\n\n{_plain(table)}" if count else ".\n"
-    others = "".join(_not_shipped(r.networks, f"The numbers of {r.experiment.name}") for r in found)
-    return f"{opening}\n{said}{listed}{others}<!-- end -->"
+    return said + (f":\n\n{_plain(table)}" if count else ".\n")
 
 
 def _table(results: Results, form: str) -> str:

@@ -1,0 +1,93 @@
+"""Whole tables in a line each: means over settings that both methods have, beside the paper's means."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from test_experiments import EXPERIMENTS, fake
+
+from saddlepoint import experiments
+from saddlepoint.experiments import Results
+from saddlepoint.experiments.finished import Attacked, Source
+from saddlepoint.experiments.glance import glance_table
+
+EXPERIMENT = EXPERIMENTS["ensemble-mnist"]
+FIRST, SECOND = EXPERIMENT.blocks[:2]
+
+
+def _both(block: Any, method: str, base: int, item: int, **changed: Any) -> list[Attacked]:
+    """The average and min-max of a setting, which fool the first so many of ten images."""
+    changed = {"labels": "true", **changed}
+    labels = changed.pop("labels")
+    return [
+        replace(
+            fake(block, strategy, method, 10.0 * count),
+            source=Source(method, labels),
+            images=10,
+            success=(True,) * count + (False,) * (10 - count),
+            **changed,
+        )
+        for strategy, count in (("avg", base), ("minmax", item))
+    ]
+
+
+def _lines(*several: list[Attacked], experiment: Any = EXPERIMENT) -> list[tuple[Any, ...]]:
+    return list(glance_table([Results(experiment, [i for each in several for i in each])]).lines)
+
+
+def test_means_are_over_the_settings_that_both_methods_have() -> None:
+    (line,) = _lines(
+        _both(FIRST, "apgda", 2, 6), _both(SECOND, "apgda", 4, 5), _both(FIRST, "attack", 3, 9)
+    )
+    papers = [r.paper.asr_all for r in FIRST.rows if r.strategy.key in ("avg", "minmax")]
+    assert line[:4] == (EXPERIMENT.source, "`ensemble-mnist`", "true", "1")
+    assert line[4] == f"{papers[0]:.1f} -> {papers[1]:.1f}"
+    assert (line[5], line[7]) == ("20.0 -> 60.0", "30.0 -> 90.0")
+    assert line[6].startswith("+40.0 [")
+    assert line[8].startswith("+60.0 [")
+
+
+def test_a_method_alone_counts_all_of_its_settings() -> None:
+    (line,) = _lines(_both(FIRST, "apgda", 2, 6), _both(SECOND, "apgda", 4, 5))
+    assert (line[3], line[5], line[7:]) == ("2", "30.0 -> 55.0", (None, None))
+    assert line[6].startswith("+25.0 [")
+
+
+def test_labels_and_seeds_have_lines_of_their_own() -> None:
+    lines = _lines(
+        _both(FIRST, "apgda", 2, 6),
+        _both(FIRST, "apgda", 1, 2, labels="predicted"),
+        _both(SECOND, "apgda", 4, 5, seed=1),
+    )
+    assert [(line[2], line[5]) for line in lines] == [
+        ("true", "20.0 -> 60.0"),
+        ("true", "40.0 -> 50.0"),
+        ("predicted", "10.0 -> 20.0"),
+    ]
+
+
+def test_other_strategies_and_averages_of_other_images_are_not_counted() -> None:
+    one = _both(FIRST, "apgda", 2, 6)
+    other = replace(fake(SECOND, "avg", "apgda", 40.0), images=11, success=(True,) * 11)
+    alone = [replace(one[1], block=SECOND), other]
+    assert _lines(one, alone) == _lines(one)
+
+
+def test_settings_without_numbers_of_the_paper_are_told() -> None:
+    more = replace(
+        SECOND, rows=tuple(replace(row, paper=experiments.plan.UNREPORTED) for row in SECOND.rows)
+    )
+    items = _both(more, "apgda", 4, 5)
+    (line,) = _lines(_both(FIRST, "apgda", 2, 6), items)
+    assert line[4].endswith(" (of 1)")
+    (line,) = _lines(items)
+    assert line[4] is None
+
+
+@pytest.mark.parametrize("marker", ["<!-- glance: cost; networks -->", "<!-- Glance: cost -->"])
+def test_almost_markers_are_refused(marker: str) -> None:
+    with pytest.raises(ValueError, match="must be written `<!-- glance: NAME, NAME -->`"):
+        experiments.write_tables(f"{marker}\n<!-- end -->\n", Path())
