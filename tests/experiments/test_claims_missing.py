@@ -14,6 +14,7 @@ from test_claims import RADII, STORE, changed
 
 from saddlepoint.experiments import claim_checks as checks
 from saddlepoint.experiments import claim_ensembles as ensembles
+from saddlepoint.experiments import claim_groups as groups
 from saddlepoint.experiments import claim_heuristics as heuristics
 from saddlepoint.experiments import claim_measures as measures
 from saddlepoint.experiments.catalogue import find
@@ -62,12 +63,12 @@ def test_every_size_of_groups_needs_true_labels(tmp_path: Path) -> None:
     for labels in ("true", "predicted"):
         store = STORE if labels == "true" else tmp_path
         summaries = changed(tmp_path, name, rates, labels, store, images=1000)
-    assert checks.every_group_size(summaries).verdict == "holds"
+    assert groups.every_group_size(summaries).verdict == "holds"
     summaries = kept(tmp_path, name, lambda row: (row["block"], row["labels"]) != ("b-k2", "true"))
-    found = checks.every_group_size(summaries)
+    found = groups.every_group_size(summaries)
     assert found.verdict == "holds in part"
     assert "not stored: 1 of 28 settings with true labels, so in part at most" in found.why
-    found = checks.every_group_size(kept(tmp_path, name, lambda row: row["labels"] != "true"))
+    found = groups.every_group_size(kept(tmp_path, name, lambda row: row["labels"] != "true"))
     assert found.verdict == "holds in part"
 
 
@@ -138,7 +139,7 @@ def test_gamma_is_judged_by_all_of_its_values(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("check", "name", "label", "said"),
     [
-        (measures.distances, "image-robustness", "l0", "l0 with both correlations"),
+        (groups.distances, "image-robustness", "l0", "l0 with both correlations"),
         (measures.cost, "cost", "MNIST A, linf 0.2", "MNIST A, linf 0.2"),
         (measures.rate, "convergence", "l2, alpha 1/10 (Table 1)", "l2, alpha 1/10 (Table 1)"),
     ],
@@ -155,11 +156,11 @@ def test_pairs_of_norms_that_are_not_stored_are_named(tmp_path: Path) -> None:
     content = json.loads((STORE / "image-robustness.json").read_text())
     content["lines"] = [line for line in content["lines"] if line[0] == "l0" or line[1] == "paper"]
     (tmp_path / "image-robustness.json").write_text(json.dumps(content))
-    found = measures.across_norms(Summaries(tmp_path))
+    found = groups.across_norms(Summaries(tmp_path))
     assert found.verdict == "holds in part"
     assert found.why.startswith("3 pairs of norms")
     assert "not stored: l1 with l2, l1 with linf, l2 with linf, so in part" in found.why
-    assert measures.distances(Summaries(tmp_path)).why.startswith("norms l0, C&W")
+    assert groups.distances(Summaries(tmp_path)).why.startswith("norms l0, C&W")
 
 
 # ------------------------------------------------------------------------------- alpha

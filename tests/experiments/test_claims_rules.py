@@ -12,6 +12,7 @@ from test_claims import STORE, changed, fit
 
 from saddlepoint.experiments import claim_checks as checks
 from saddlepoint.experiments import claim_ensembles as ensembles
+from saddlepoint.experiments import claim_groups as groups
 from saddlepoint.experiments import claim_heuristics as heuristics
 from saddlepoint.experiments import claim_measures as measures
 from saddlepoint.experiments.catalogue import find
@@ -96,7 +97,7 @@ def universal(tmp_path: Path, true: float, predicted: float, images: int = 1000)
 def test_every_size_of_groups_is_judged_with_both_labels(
     true: float, predicted: float, images: int, verdict: str, tmp_path: Path
 ) -> None:
-    found = checks.every_group_size(universal(tmp_path, true, predicted, images))
+    found = groups.every_group_size(universal(tmp_path, true, predicted, images))
     assert found.verdict == verdict
     for labels, rate, total in (("true", true, 28), ("predicted", predicted, 24)):
         above, level, below = total - (rate <= 50), rate == 50, rate < 50
@@ -114,7 +115,7 @@ def test_without_predicted_labels_the_true_ones_are_judged_alone(tmp_path: Path)
     content = json.loads((tmp_path / "universal-cifar10.json").read_text())
     content["rows"] = [row for row in content["rows"] if row["labels"] == "true"]
     (tmp_path / "universal-cifar10.json").write_text(json.dumps(content))
-    found = checks.every_group_size(Summaries(summaries.store))
+    found = groups.every_group_size(Summaries(summaries.store))
     assert (found.verdict, "predicted" in found.ours) == ("holds", False)
 
 

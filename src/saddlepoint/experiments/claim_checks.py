@@ -32,9 +32,9 @@ from saddlepoint.runs.settings import UniversalSettings
 
 __all__ = [
     "APGDA",
+    "ATTACK",
     "ENOUGH",
     "NEAR",
-    "PREDICTED",
     "Finding",
     "Pair",
     "Summaries",
@@ -44,10 +44,10 @@ __all__ = [
     "capped",
     "comparable",
     "counted",
-    "every_group_size",
     "incomplete",
     "judged",
     "limited",
+    "losing",
     "mean_lift",
     "nothing",
     "unstored",
@@ -56,23 +56,26 @@ __all__ = [
 APGDA = Source("apgda")
 """The paper's algorithm with the paper's labels, by which verdicts go."""
 
-PREDICTED = Source("apgda", "predicted")
-"""The same with the labels of the authors' code."""
+ATTACK = Source("attack")
+"""The library's own attack, of which a row tells if it would say otherwise."""
 
-_SHOWN = (APGDA, PREDICTED, Source("attack"))
 NEAR = 2.0
 """Points by which one success rate may be below another one and still be called level."""
 
 ENOUGH = 100
 """Rows, images or groups of them, that each setting of a verdict needs for more than "in part"."""
 
+FEW = 10
+"""Rows that the average has to fool in a setting for a lift over it to be more than a few rows."""
+
 
 @final
 @dataclass(frozen=True)
 class Summaries:
-    """The stored summaries of a folder, each read once."""
+    """The stored summaries of a folder, each read once, and the source by which verdicts go."""
 
     store: Path
+    source: Source = APGDA
     _read: dict[str, Results | None] = field(default_factory=dict)
 
     def attacks(self, name: str) -> Results | None:
@@ -81,6 +84,16 @@ class Summaries:
             there = (self.store / f"{name}.json").is_file()
             self._read[name] = read_summary(find(name), self.store) if there else None
         return self._read[name]
+
+    @property
+    def predicted(self) -> Source:
+        """The same method with the labels of the authors' code."""
+        return Source(self.source.method, "predicted")
+
+    @property
+    def shown(self) -> tuple[Source, ...]:
+        """What lifts are told of: by the paper's algorithm of all there are."""
+        return (APGDA, self.predicted, ATTACK) if self.source == APGDA else (self.source,)
 
     def lines(self, name: str) -> tuple[tuple[Cell, ...], ...]:
         """The stored lines of a measurement; empty where there are none."""
@@ -181,7 +194,7 @@ def limited(found: Finding, items: Iterable[Attacked]) -> Finding:
     if verdict == found.verdict:
         return found
     few = f"fewer than {ENOUGH} {_called(every)} in a setting, so in part at most"
-    return found._replace(verdict=verdict, why=f"{found.why}; {few}")
+    return found._replace(verdict=verdict, why=f"{found.why}; {few}", less=True)
 
 
 # ------------------------------------------------------------------------------- lifts
@@ -191,8 +204,8 @@ def mean_lift(summaries: Summaries, *, name: str, reported: float, only: str) ->
     """Holds if no setting loses and the mean lift is half of the paper's or more; in part if it is positive.
 
     The paper's is that of the same settings, where it has a number for each; else the `reported` one. True
-    labels decide; what loses in another way is named. With fewer than a hundred images or groups, or without
-    one of the paper's settings, at most in part.
+    labels decide; what loses in another way is named. With fewer than a hundred images or groups, without one
+    of the paper's settings, or where the average fools fewer than ten rows of one, at most in part.
     """
     results = summaries.attacks(name)
     if results is None:
@@ -202,36 +215,53 @@ def mean_lift(summaries: Summaries, *, name: str, reported: float, only: str) ->
     reasons: list[str] = []
     items: list[Attacked] = []
     gone: list[str] = []
-    for source in _SHOWN:
+    less = False
+    for source in summaries.shown:
         pairs = _reported(comparable(results, source, only))
         lifts = [r for pair in pairs if (r := results.lift(pair.item)) is not None]
         if not lifts:
             continue
-        texts.append(f"{fmean(lifts):+.1f} % ({source.name}{_gain(results, source, only)})")
-        losing = _losing(pairs)
-        if source == APGDA:
+        of = f", {len(lifts)} of {len(pairs)} settings" if len(lifts) < len(pairs) else ""
+        texts.append(f"{fmean(lifts):+.1f} % ({source.name}{of}{_gain(results, source, only)})")
+        behind, thin = losing(pairs), _over_few(pairs)
+        if source == summaries.source:
             papers = [p.item.row.paper.lift for p in pairs if results.lift(p.item) is not None]
             known = [lift for lift in papers if lift is not None]
             expected = fmean(known) if len(known) == len(papers) else reported
-            enough = apart(fmean(lifts), expected / 2) >= 0 and not losing
-            verdict = judged(enough, fmean(lifts) > 0)
+            enough = apart(fmean(lifts), expected / 2) >= 0 and not behind
+            verdict, less = judged(enough and not thin, fmean(lifts) > 0), bool(thin)
             reasons.append(_lift_reason(results, pairs, only))
             if abs(expected - reported) > 0.01:
                 reasons.append(f"the paper's rows have {expected:.2f} % there")
             items, stored = [pair.item for pair in pairs], {pair.item.block.key for pair in pairs}
             gone = [b.label for b in _expected(results, only) if b.key not in stored]
-        if losing:
-            reasons.append(f"{_WITH[source]}min-max is below in {', '.join(losing)}")
+        if thin:
+            capping = ", so in part at most" if source == summaries.source else ""
+            reasons.append(f"{_with(source)}{thin}{capping}")
+        if behind:
+            reasons.append(f"{_with(source)}min-max is below in {', '.join(behind)}")
     if not texts:
         return nothing("no such row is stored")
-    found = Finding("; ".join(texts), verdict, "; ".join(reasons))
+    found = Finding("; ".join(texts), verdict, "; ".join(reasons), less)
     return limited(incomplete(found, gone), items) if items else found
 
 
-_WITH = {APGDA: "", PREDICTED: "with predicted labels ", _SHOWN[-1]: "with attack "}
+def _with(source: Source) -> str:
+    """What is not of the paper's algorithm with true labels is said to be so."""
+    if source == APGDA:
+        return ""
+    return "with predicted labels " if source.labels != "true" else f"with {source.name} "
 
 
-def _losing(pairs: Iterable[Pair]) -> list[str]:
+def _over_few(pairs: Sequence[Pair]) -> str:
+    """A clause on the settings in which the average fools next to nothing, and of how many rows; or nothing."""
+    counts = [(p.base, round(p.base.asr_all * _rows(p.base) / 100)) for p in pairs]
+    few = [f"{b.block.label} ({count} of {_rows(b)})" for b, count in counts if count < FEW]
+    called = _called(pair.base for pair in pairs)
+    return f"the average fools fewer than {FEW} {called} in {', '.join(few)}" if few else ""
+
+
+def losing(pairs: Iterable[Pair]) -> list[str]:
     """The settings in which min-max is below the average, by how much, with the interval where it is known."""
     texts = []
     for base, item in (pair for pair in pairs if pair.gain < 0):
@@ -277,46 +307,4 @@ def _lift_reason(results: Results, pairs: Sequence[Pair], only: str) -> str:
     known = [rate for rate in rates if rate is not None]
     text += f"; our average fools {level:.1f} %"
     text += f", the paper's {fmean(known):.1f} % in the same settings" if known else ""
-    undefined = [p.item.block.label for p in pairs if p.base.asr_all == 0]
-    text += f"; at 0 % there is no lift: {', '.join(undefined)}" if undefined else ""
     return text + (f" (K = {only.removeprefix('k')} only)" if only else "")
-
-
-def every_group_size(summaries: Summaries) -> Finding:
-    """Holds if min-max is above in every setting, with true labels and, where they are stored, predicted ones.
-
-    In part if it is above in more than half with each. A setting is not counted where the average is at 100 %,
-    or both are at 0 %. With fewer than a hundred groups, or a setting without true labels, at most in part.
-    """
-    results = summaries.attacks("universal-cifar10")
-    if results is None:
-        return unstored("universal-cifar10")
-    texts, behind, every, shares = [], [], [], []
-    total = 0
-    for source in (APGDA, PREDICTED):
-        pairs = comparable(results, source)
-        free = [
-            p for p in pairs if p.base.asr_all < 100 and max(p.base.asr_all, p.item.asr_all) > 0
-        ]
-        if not free:
-            continue
-        above, below = sum(p.gain > 0 for p in free), _losing(free)
-        texts.append(
-            f"{source.labels} labels: above in {above}, level in {len(free) - above - len(below)}, "
-            f"below in {len(below)} of {len(free)} settings"
-        )
-        behind += [f"with {source.labels} labels below in {', '.join(below)}"] if below else []
-        shares.append(above / len(free))
-        every += [pair.item for pair in free]
-        total += len(pairs)
-    if not texts:
-        return nothing("every stored setting is at 0 or 100 %")
-    networks = sorted({letter for item in every for letter in item.block.letters})
-    why = f"networks {', '.join(networks)}, {counted(every)}"
-    why += f"; not counted, because at 0 or 100 %: {total - len(every)}"
-    why += "".join(f"; {each}" for each in behind)
-    found = Finding(f"{'; '.join(texts)} (apgda)", judged(min(shares) == 1, min(shares) > 0.5), why)
-    asked = len(results.experiment.blocks)
-    lacking = asked - len(comparable(results, APGDA))
-    gone = [f"{lacking} of {asked} settings with true labels"] if lacking else []
-    return limited(incomplete(found, gone), every)

@@ -7,7 +7,6 @@ from statistics import fmean
 
 from saddlepoint.experiments.catalogue import find
 from saddlepoint.experiments.claim_checks import (
-    APGDA,
     NEAR,
     Finding,
     Pair,
@@ -40,7 +39,7 @@ _MODERATE = {"mnist": (0.15, 0.25), "cifar10": (0.03, 0.05)}
 def _linf(summaries: Summaries, name: str) -> Pair | None:
     """Average and min-max of the linf rows of Table 1, on the networks that an experiment has."""
     results = summaries.attacks(name)
-    pairs = [] if results is None else comparable(results, APGDA, "linf-0.2")
+    pairs = [] if results is None else comparable(results, summaries.source, "linf-0.2")
     return pairs[0] if pairs else None
 
 
@@ -58,7 +57,8 @@ def hard_against_easy(summaries: Summaries, name: str = "ensemble-mnist") -> Fin
     hard, easy = sorted(order[:2]), sorted(order[2:])
     each = {name: apart(base.accuracy[name], item.accuracy[name]) for name in (*hard, *easy)}
     gains = [round(fmean(each[name] for name in names), 4) for names in (hard, easy)]
-    ours = f"{', '.join(hard)} {gains[0]:+.1f} points; {', '.join(easy)} {gains[1]:+.1f} (apgda)"
+    ours = f"{', '.join(hard)} {gains[0]:+.1f} points; {', '.join(easy)} {gains[1]:+.1f} "
+    ours += f"({summaries.source.name})"
     small, more = apart(gains[1], -gains[0] / 10) >= 0, gains[0] > max(0.0, -gains[1])
     why = (
         f"{based([item])}; our hard networks under the average are {' and '.join(hard)}; ASR_all goes "
@@ -96,7 +96,9 @@ def order_of_weights(summaries: Summaries, name: str = "ensemble-mnist") -> Find
 def _steps(summaries: Summaries) -> Attacked | None:
     """Min-max of Figure 1."""
     results = summaries.attacks("steps-mnist")
-    return None if results is None else results.one(results.experiment.blocks[0], "minmax", APGDA)
+    if results is None:
+        return None
+    return results.one(results.experiment.blocks[0], "minmax", summaries.source)
 
 
 def settling(summaries: Summaries) -> Finding:
@@ -117,7 +119,7 @@ def settling(summaries: Summaries) -> Finding:
         f"number is a fifth of the steps or less, in part half of them; {based([item])}"
     )
     verdict = judged(settled <= steps / 5, settled <= steps / 2)
-    ours = f"from step {settled} of {steps} on{mean} (apgda)"
+    ours = f"from step {settled} of {steps} on{mean} ({summaries.source.name})"
     return limited(Finding(ours, verdict, why), [item])
 
 
@@ -145,7 +147,8 @@ def path_of_weights(summaries: Summaries) -> Finding:
     why = f"means over {based([item])}; rising by 0.1 and falling by 0.075 or more: "
     found_so = judged("D" in like, bool(like))
     why += ", ".join(like) or "none"
-    return limited(Finding(f"{'; '.join(shown)} (apgda)", found_so, why), [item])
+    ours = f"{'; '.join(shown)} ({summaries.source.name})"
+    return limited(Finding(ours, found_so, why), [item])
 
 
 # ------------------------------------------------------------------------------- over the radius
@@ -156,7 +159,7 @@ def _by_radius(summaries: Summaries) -> dict[str, list[Pair]]:
     found: dict[str, list[Pair]] = {}
     for name in _RADII:
         results = summaries.attacks(name)
-        for pair in [] if results is None else comparable(results, APGDA):
+        for pair in [] if results is None else comparable(results, summaries.source):
             block = pair.item.block
             where = f"{block.settings.data} {', '.join(block.letters)}"
             found.setdefault(where, []).append(pair)
@@ -186,9 +189,8 @@ def radii(summaries: Summaries) -> Finding:
     above = sum(p.gain > 0 for p in pairs)
     below = [p for p in pairs if p.gain < -NEAR]
     level = len(pairs) - above - len(below)
-    ours = (
-        f"above in {above}, level in {level}, below in {len(below)} of {len(pairs)} radii (apgda)"
-    )
+    ours = f"above in {above}, level in {level}, below in {len(below)} of {len(pairs)} radii "
+    ours += f"({summaries.source.name})"
     where = [
         f"{p.item.block.settings.data} {''.join(p.item.domains)} {p.item.block.label} by {-p.gain:.1f}"
         for p in below
@@ -225,5 +227,6 @@ def moderate_radii(summaries: Summaries) -> Finding:
     why = (
         f"{based(items)} (true labels); gain in points of min-max over the average, mean over radii"
     )
-    found_so = Finding("; ".join(texts) + " (apgda)", judged(all(inside), any(inside)), why)
+    ours = f"{'; '.join(texts)} ({summaries.source.name})"
+    found_so = Finding(ours, judged(all(inside), any(inside)), why)
     return limited(incomplete(found_so, _gone(found)), items)

@@ -7,9 +7,7 @@ from typing import NamedTuple
 
 from saddlepoint.experiments.catalogue import find
 from saddlepoint.experiments.claim_checks import (
-    APGDA,
     NEAR,
-    PREDICTED,
     Finding,
     Summaries,
     apart,
@@ -51,16 +49,16 @@ def _heuristics(summaries: Summaries) -> list[_Compared]:
     found = []
     for data, name in _HEURISTICS.items():
         results = summaries.attacks(name)
-        several = [] if results is None else _sources(data, results)
+        several = [] if results is None else _sources(data, results, summaries)
         free = [each for each in several if each.worst.asr_all < 100]
         found += (free or several)[:1]
     return found
 
 
-def _sources(data: str, results: Results) -> list[_Compared]:
+def _sources(data: str, results: Results, summaries: Summaries) -> list[_Compared]:
     (block,) = results.experiment.blocks
     found = []
-    for source in (APGDA, PREDICTED):
+    for source in (summaries.source, summaries.predicted):
         worst = results.one(block, "minmax", source)
         rows = [results.one(block, row.strategy.key, source) for row in block.rows]
         others = tuple(
@@ -106,7 +104,7 @@ def above_heuristics(summaries: Summaries) -> Finding:
     why += f"; not counted, because both are at 100 %: {', '.join(full)}" if full else ""
     why += f"; of our own weightings so near or above: {', '.join(added)}" if added else ""
     verdict = judged(not near, max(behind) <= NEAR)
-    found = Finding("; ".join(texts) + " (apgda)", verdict, why)
+    found = Finding(f"{'; '.join(texts)} ({summaries.source.name})", verdict, why)
     return limited(incomplete(found, _gone(summaries, compared)), items)
 
 
@@ -125,7 +123,7 @@ def _gone(summaries: Summaries, compared: Sequence[_Compared]) -> list[str]:
         gone += [
             f"{row.strategy.label} ({each.where})" for row in rows if row.strategy.key not in keys
         ]
-        if results.one(block, "minmax", APGDA) is None:
+        if results.one(block, "minmax", summaries.source) is None:
             gone.append(f"min-max ({data}, true labels)")
     return gone
 
@@ -151,7 +149,8 @@ def static_weights(summaries: Summaries) -> Finding:
     why = f"{based(items)}; the paper's fall is {' and '.join(papers)} %"
     whole = all(falls) and len(falls) == len(_HEURISTICS)
     verdict = judged(whole, any(falls))
-    return limited(Finding("; ".join(texts) + " (apgda)", verdict, why), items)
+    ours = f"{'; '.join(texts)} ({summaries.source.name})"
+    return limited(Finding(ours, verdict, why), items)
 
 
 def tuned_clipping(summaries: Summaries) -> Finding:
@@ -172,5 +171,5 @@ def tuned_clipping(summaries: Summaries) -> Finding:
     if not texts:
         return nothing("no rows of Tables 2 and 4 with both thresholds are stored")
     whole = all(ahead) and len(ahead) == len(_HEURISTICS)
-    found = Finding(f"{'; '.join(texts)} (apgda)", judged(whole, any(ahead)), based(items))
-    return limited(found, items)
+    ours = f"{'; '.join(texts)} ({summaries.source.name})"
+    return limited(Finding(ours, judged(whole, any(ahead)), based(items)), items)

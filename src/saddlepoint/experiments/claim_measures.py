@@ -1,16 +1,14 @@
-"""What stored runs say of the numbers of the method: gamma, beta, correlations, the rate, the cost."""
+"""What stored runs say of the numbers of the method: gamma, beta, alpha, the rate, the cost."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from itertools import combinations
 from pathlib import Path
 
 from saddlepoint import paper
 from saddlepoint.experiments.catalogue import find
 from saddlepoint.experiments.claim_checks import (
-    APGDA,
     NEAR,
     Finding,
     Summaries,
@@ -24,16 +22,12 @@ from saddlepoint.experiments.claim_checks import (
     unstored,
 )
 from saddlepoint.experiments.finished import Attacked
-from saddlepoint.experiments.image_weights import NORMS
 from saddlepoint.experiments.plan import AVERAGE
-from saddlepoint.report.tables import Cell
 from saddlepoint.runs.plain import read_json, read_plain
 
 __all__ = [
-    "across_norms",
     "betas",
     "cost",
-    "distances",
     "gammas",
     "rate",
     "sensitivity",
@@ -73,18 +67,14 @@ def _room(file: Path, name: str) -> _Room:
     return read_plain(dict[str, _Room], kept, must, remedy).get(name, _Room())
 
 
-def _numbers(cells: Iterable[Cell]) -> list[float]:
-    return [cell for cell in cells if isinstance(cell, float)]
-
-
 def _swept(summaries: Summaries, name: str) -> tuple[Attacked, dict[float, Attacked]] | None:
     """The average, and min-max on the same images by the number that is varied."""
     results = summaries.attacks(name)
     if results is None:
         return None
     (block,) = results.experiment.blocks
-    base = results.one(block, AVERAGE.key, APGDA)
-    rows = [results.one(block, row.strategy.key, APGDA) for row in block.rows[1:]]
+    base = results.one(block, AVERAGE.key, summaries.source)
+    rows = [results.one(block, row.strategy.key, summaries.source) for row in block.rows[1:]]
     found = {
         float(row.row.strategy.key.partition("-")[2]): row
         for row in rows
@@ -123,7 +113,9 @@ def gammas(summaries: Summaries) -> Finding:
     why += f"; of the ends weaker: {f'gamma {_listed(weak)}' if weak else 'none'}"
     verdict = judged(above and middle and len(weak) == 2, above)
     gone = [f"gamma {value:g}" for value in _absent("gamma-mnist", found)]
-    return limited(incomplete(Finding(f"{ours} (apgda)", verdict, why), gone), [base])
+    return limited(
+        incomplete(Finding(f"{ours} ({summaries.source.name})", verdict, why), gone), [base]
+    )
 
 
 def _listed(numbers: Iterable[float]) -> str:
@@ -145,7 +137,7 @@ def betas(summaries: Summaries) -> Finding:
         return nothing("no row of beta-mnist with 1/T is stored")
     best = max(found, key=lambda beta: found[beta].asr_all)
     shown = ", ".join(f"{beta / unit:g}/T {item.asr_all:.1f}" for beta, item in found.items())
-    ours = f"{shown} % (apgda)"
+    ours = f"{shown} % ({summaries.source.name})"
     behind = apart(found[best].asr_all, found[there].asr_all)
     why = (
         f"{based([base])}; the average fools {base.asr_all:.1f} %, the best is {best / unit:g}/T, "
@@ -189,7 +181,7 @@ def sensitivity(summaries: Summaries) -> Finding:
         items += list(found.values())
     why = f"{based(items)}; more than {_LARGE:g} points below the best: {'; '.join(reasons)}"
     verdict = judged(all(small), any(small))
-    found_so = Finding(f"{'; '.join(texts)} (apgda)", verdict, why)
+    found_so = Finding(f"{'; '.join(texts)} ({summaries.source.name})", verdict, why)
     return limited(incomplete(found_so, gone), items)
 
 
@@ -207,63 +199,8 @@ def _named_rows(
 def _alphas(summaries: Summaries) -> dict[str, Attacked]:
     """Min-max by alpha, which varies from block to block."""
     results = summaries.attacks("alpha-mnist")
-    pairs = [] if results is None else comparable(results, APGDA)
+    pairs = [] if results is None else comparable(results, summaries.source)
     return {f"{pair.item.block.value:g}": pair.item for pair in pairs}
-
-
-def distances(summaries: Summaries) -> Finding:
-    """Holds if all mean rank correlations are at least 0.4 with intervals above zero; in part if these are.
-
-    Without one of the norms at most in part.
-    """
-    lines = [line for line in summaries.lines("image-robustness") if line[1] == "apgda"]
-    if not lines:
-        return nothing("no lines of image-robustness are stored")
-    means = _numbers(line[k] for line in lines for k in (3, 5))
-    lows = [pair[0] for line in lines for k in (4, 6) if isinstance(pair := line[k], tuple)]
-    if not lows:
-        return nothing("the stored lines of image-robustness have no correlations with an interval")
-    printed = [line for line in summaries.lines("image-robustness") if line[1] == "paper"]
-    papers = _numbers(line[k] for line in printed for k in (3, 5))
-    ours = f"mean rank correlations {min(means):.2f} to {max(means):.2f} (apgda)"
-    why = (
-        f"norms {', '.join(str(line[0]) for line in lines)}, C&W distance and smallest radius, "
-        f"{lines[0][2]} groups of our network C; the paper's "
-        f"printed numbers give {min(papers):.2f} to {max(papers):.2f}; zero is in "
-        f"{sum(low <= 0 for low in lows)} of {len(lows)} intervals"
-    )
-    whole = {line[0] for line in lines if None not in line[3:7]}
-    gone = [f"{norm} with both correlations" for norm in NORMS if norm not in whole]
-    verdict = judged(min(means) >= 0.4 and min(lows) > 0, min(lows) > 0)
-    return incomplete(Finding(ours, verdict, why), gone)
-
-
-def across_norms(summaries: Summaries) -> Finding:
-    """Holds if all mean rank correlations between norms are at least 0.5; in part if they are positive.
-
-    Without one of the pairs at most in part.
-    """
-    lines = summaries.lines("image-robustness")
-    found: dict[str, list[float]] = {"paper": [], "apgda": []}
-    pairs = set[frozenset[str]]()
-    for line in lines:
-        if line[1] in found:
-            cells = line[7 : 7 + len(NORMS)]
-            found[str(line[1])] += _numbers(cells)
-        if line[1] == "apgda":
-            both = zip(NORMS, line[7:], strict=False)
-            pairs |= {frozenset((str(line[0]), n)) for n, cell in both if isinstance(cell, float)}
-    ours, paper = found["apgda"], found["paper"]
-    if not ours:
-        return nothing("the stored run was made before weights were compared across norms")
-    text = f"mean rank correlations {min(ours):.2f} to {max(ours):.2f} (apgda)"
-    why = (
-        f"{len(pairs)} pairs of norms, weights inside groups; the paper's printed weights give "
-        f"{min(paper):.2f} to {max(paper):.2f}"
-    )
-    every = combinations(NORMS, 2)
-    gone = [f"{one} with {other}" for one, other in every if frozenset((one, other)) not in pairs]
-    return incomplete(Finding(text, judged(min(ours) >= 0.5, min(ours) > 0), why), gone)
 
 
 def rate(summaries: Summaries) -> Finding:
@@ -274,7 +211,8 @@ def rate(summaries: Summaries) -> Finding:
     alpha <= 1/L, where gradients of the losses are L-Lipschitz; margins of networks with ReLU have no such L,
     so that no setting is known to meet this, and smaller steps come nearest.
     """
-    lines = [line for line in summaries.lines("convergence") if line[1] == "apgda"]
+    method = summaries.source.method
+    lines = [line for line in summaries.lines("convergence") if line[1] == method]
     slopes = {str(line[0]): line[8] for line in lines if isinstance(line[8], float)}
     own = [slope for label, slope in slopes.items() if _OWN in label]
     small = [slope for label, slope in slopes.items() if _OWN not in label]
@@ -309,7 +247,8 @@ def _unmeasured(name: str, there: Iterable[str]) -> list[str]:
 
 def cost(summaries: Summaries) -> Finding:
     """Holds if the largest ratio of times is at most the paper's."""
-    lines = [line for line in summaries.lines("cost") if line[1] == "apgda"]
+    method = summaries.source.method
+    lines = [line for line in summaries.lines("cost") if line[1] == method]
     ratios = {str(line[0]): line[5] for line in lines if isinstance(line[5], float)}
     if not ratios:
         return nothing("needs a machine that does nothing else: saddlepoint reproduce cost --store")

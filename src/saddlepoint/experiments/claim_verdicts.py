@@ -11,11 +11,15 @@ Verdict = Literal["holds", "holds in part", "does not hold", "not stored", "not 
 
 
 class Finding(NamedTuple):
-    """Our numbers for a claim, what they say of it, and why, or on what they rest."""
+    """Our numbers for a claim, what they say of it, and why, or on what they rest.
+
+    `less` is whether they rest on less than the claim is about, so that it holds in part at most.
+    """
 
     ours: str
     verdict: Verdict
     why: str
+    less: bool = False
 
 
 def nothing(why: str) -> Finding:
@@ -47,13 +51,13 @@ def incomplete(found: Finding, gone: Iterable[str]) -> Finding:
     """What is found, at most in part if something is gone that the claim is about: it might say otherwise.
 
     Example:
-        >>> incomplete(Finding("1 %", "holds", "2 settings"), ["l0"])
-        Finding(ours='1 %', verdict='holds in part', why='2 settings; not stored: l0, so in part at most')
+        >>> incomplete(Finding("1 %", "holds", "2 settings"), ["l0"])[1:]
+        ('holds in part', '2 settings; not stored: l0, so in part at most', True)
     """
     if found.verdict == "not measured" or not (names := ", ".join(dict.fromkeys(gone))):
         return found
     why = f"{found.why}; not stored: {names}, so in part at most"
-    return found._replace(verdict=capped(found.verdict, True), why=why)
+    return found._replace(verdict=capped(found.verdict, True), why=why, less=True)
 
 
 def apart(more: float, less: float) -> float:
