@@ -21,7 +21,7 @@ from saddlepoint import experiments
 from saddlepoint.evaluation.other_libraries import MissingLibraryError
 from saddlepoint.experiments import block_parts
 from saddlepoint.experiments.claim_checks import Summaries
-from saddlepoint.experiments.claim_measures import distances
+from saddlepoint.experiments.claim_groups import distances
 from saddlepoint.experiments.figures import sheets
 from saddlepoint.experiments.finished import Results
 from saddlepoint.experiments.image_groups import IMAGE_GROUPS
@@ -155,6 +155,20 @@ def test_a_summary_of_some_networks_keeps_the_others(tmp_path: Path) -> None:
     keys = [entry["key"] for entry in content["measured"]]
     assert keys == ["mnist-a", "mnist-c", "mnist-paper-a"]
     assert content["networks"] == {name: sp.models.card(name).sha256 for name in keys}
+
+
+@pytest.mark.parametrize("name", ["convergence", "cost", "image-robustness"])
+def test_a_summary_of_a_measurement_has_the_hashes_of_its_networks(
+    name: str, tmp_path: Path
+) -> None:
+    experiment = tiny(EXPERIMENTS[name])
+    experiments.reproduce(experiment, tmp_path / "runs", QUIET)
+    content = json.loads(
+        experiments.write_summary(experiment, tmp_path / "runs", tmp_path).read_text()
+    )
+    every = {n for m in experiment.measurements for n in m.block.networks}
+    assert every
+    assert content["networks"] == {n: sp.models.card(n).sha256 for n in every}
 
 
 def test_the_papers_lines_are_those_of_the_code_and_not_of_the_store(tmp_path: Path) -> None:

@@ -83,7 +83,7 @@ def write_tables(text: str, store: Path) -> str:
         results = read_summary(find(name), store)
         made_by = "" if form else _made_by(results)
         table = _table(results, form or "overview")
-        others = _not_shipped(results.networks, "The numbers")
+        others = _not_recorded(results, store) + _not_shipped(results.networks, "The numbers")
         return f"{opening}\n{table}{made_by}{others}<!-- end -->"
 
     text = _ABOUT.sub(lambda match: _about(match, store), _MARKED.sub(fill, text))
@@ -223,6 +223,17 @@ def _not_shipped(networks: Mapping[str, str], numbers: str) -> str:
     if not names:
         return ""
     return f"\n{numbers} are of other parameters of {' and '.join(names)} than are shipped.\n"
+
+
+def _not_recorded(results: Results, store: Path) -> str:
+    """A line that says of which networks there are lines of a measurement, and no hash."""
+    experiment = results.experiment
+    keys = {each["key"] for each in read_content(experiment, store)["measured"]}
+    measured = [m.block for m in experiment.measurements if m.key in keys]
+    every = {name for block in measured for name in block.networks}
+    if not (names := sorted(every - set(results.networks))):
+        return ""
+    return f"\nHashes are not stored of the networks measured: {', '.join(names)}.\n"
 
 
 def _plain(table: Table) -> str:
