@@ -41,10 +41,12 @@ _LONGER = """{title} has {rows} rows and not {usual} because the default was one
 first {usual}: of those the default fools {default} in what is stored, `WorstCase()` {worst} and `Entropic()`
 {entropic}. A sample that was made larger because of what it showed tells less than the others.
 """
-_AGAIN = """{title} has {fewer} rows here and {rows} in the tables above, which were measured again on more
-because on {fewer} the share of the ceiling was less than {wanted:.0f} %. A sample that was made larger because
-of what it showed tells less than the others.
+_AGAIN = """{title} has {fewer} rows here and {rows} in the tables above.{why}
 """
+_BECAUSE = """ Those were measured again on more because with an
+earlier code ({code}, {day}) the default fooled {default} of the first {before} and the
+ceiling {ceiling}, less than {wanted:.0f} % of it; in what is stored they fool {default_now} and {ceiling_now}
+of these. A sample that was made larger because of what it showed tells less than the others."""
 _USUAL = 200
 _BUDGETS = """## A budget of evaluations
 
@@ -195,7 +197,7 @@ def render(
         store: The name of the file, for the page.
         ideas: The file of what was tried.
     """
-    single = list(alone)
+    single, content = list(alone), _ideas(ideas)
     origins = [each for table in made.values() for each in table.values()]
     origins += [origin for _, origin, _ in single]
     cpus = ", ".join(sorted({each.cpu for each in origins}))
@@ -218,7 +220,7 @@ def render(
         missing = [title for title, each in found.items() if not each]
         lines += ["", f"Not measured yet: {'; '.join(missing)}."] if missing else []
         lines += ["", *(_verdict(found) if text is _RULES else [])]
-        lines += _measured_again(tables) if text is _BUDGETS else []
+        lines += _measured_again(tables, content.get("before", [])) if text is _BUDGETS else []
         if text is introduction:
             whole = [(t, each["default"], each["ceiling"]) for t, each in found.items() if each]
             lines += [short_of(whole)]
@@ -226,7 +228,6 @@ def render(
         lines += [*_head(_ALONE, _HEADS[4]), *(_single(*each) for each in single), ""]
         lines += [_parts_of_the_gain([(title, ways) for title, _, ways in single])]
         lines += [short_of((t, ways["now"], ways["ceiling"]) for t, _, ways in single)]
-    content = _ideas(ideas)
     if kept := content.get("kept"):
         lines += [_KEPT, _line(["Idea", *_HEADS[3]])]
         lines += ["|:---|:---|---:|---:|:---|---:|---:|---:|", *map(_idea, kept), "", *_why(kept)]
@@ -239,14 +240,14 @@ def render(
 
 
 def _ideas(path: Path) -> dict[str, Any]:
-    """What was tried, by hand: lists of it.
+    """What was tried, by hand: lists of it, and what was found before samples were made larger.
 
     Raises:
         StoreError: There is no such file, or another one.
     """
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
-        lists = [content["ideas"], content.get("kept", [])]
+        lists = [content["ideas"], content.get("kept", []), content.get("before", [])]
         whole = all(isinstance(each, list) for each in lists)
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         whole = False
@@ -286,17 +287,33 @@ def _verdict(found: Lines) -> list[str]:
     return said
 
 
-def _measured_again(tables: Mapping[str, Lines]) -> list[str]:
-    """Which problems have more rows in the other tables than in that of budgets."""
+def _measured_again(tables: Mapping[str, Lines], before: Iterable[Mapping[str, Any]]) -> list[str]:
+    """Which problems have more rows in the other tables than in that of budgets, and why.
+
+    Args:
+        tables: Outcomes of both.
+        before: What was found on fewer rows, for which reason there are more now.
+    """
     counts = {
         table: {t: max(len(o.fooled) for o in each.values()) for t, each in found.items() if each}
         for table, found in tables.items()
     }
+    reasons = {each["problem"]: _because(each, tables["rules"]) for each in before}
     return [
-        _AGAIN.format(title=title, fewer=fewer, rows=rows, wanted=100 * WANTED)
+        _AGAIN.format(title=title, fewer=fewer, rows=rows, why=reasons.get(title, ""))
         for title, fewer in counts["budgets"].items()
         if (rows := counts["rules"].get(title, 0)) > fewer
     ]
+
+
+def _because(before: Mapping[str, Any], found: Lines) -> str:
+    """What was found on fewer rows, beside what is stored of the same ones; nothing if they are not stored."""
+    ways = found.get(before["problem"])
+    if not ways:
+        return ""
+    now = {f"{way}_now": sum(ways[way].fooled[: before["rows"]]) for way in ("default", "ceiling")}
+    told = {name: before[name] for name in ("default", "ceiling", "code", "day")}
+    return _BECAUSE.format(before=before["rows"], wanted=100 * WANTED, **told, **now)
 
 
 def short_of(found: Iterable[tuple[str, Outcome, Outcome]]) -> str:

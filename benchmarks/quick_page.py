@@ -91,11 +91,19 @@ def _verdict(cases: Mapping[str, Any]) -> str:
         "at most one point weaker": [line for line in large if line.behind <= POINTS],
         "at most a fifth of the time": [line for line in large if line.time_ratio <= TIME],
     }
+    empty = [line.key for line in large if not any(line.left.values())]
+    nothing = {
+        "at most one point weaker": f" In {len(empty)} of them neither suite leaves an image, which tells "
+        f"nothing about which is stronger: {'; '.join(empty)}."
+        if empty
+        else ""
+    }
     said = []
     for words, those in kept.items():
         missed = [line.key for line in large if line not in those]
         where = f", not in: {'; '.join(missed)}" if missed else ""
-        said.append(f"{words[0].upper()}{words[1:]}: {len(those)} of {len(large)} cases{where}.\n")
+        verdict = f"{words[0].upper()}{words[1:]}: {len(those)} of {len(large)} cases{where}."
+        said.append(f"{verdict}{nothing.get(words, '')}\n")
     for line in found:
         if not decided(line):
             point = f"one of its {line.images} images is {100 / line.images:.1f} points"

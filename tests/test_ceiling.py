@@ -134,7 +134,32 @@ def test_a_problem_with_fewer_rows_in_the_table_of_budgets_is_named(tmp_path: Pa
     for rows, told in ((4, True), (6, False)):
         budgets = {str(number): outcome("1" * rows, "9 " * rows) for number in (25, 50, 100, 250)}
         page = render({"rules": {"toy": rules}, "budgets": {"toy": budgets}}, made, [], "s", ideas)
-        assert (f"toy has {rows} rows here and 6 in the tables above" in page) == told
+        assert (f"toy has {rows} rows here and 6 in the tables above." in page) == told
+        assert "measured again" not in page
+
+
+def test_why_a_sample_was_made_larger_is_what_was_found_then_beside_what_is_stored(
+    tmp_path: Path,
+) -> None:
+    before = {"problem": "toy", "rows": 4, "default": 2, "ceiling": 3, "code": "0ld"}
+    ideas = tmp_path / "ideas.json"
+    ideas.write_text(json.dumps({"ideas": [], "before": [{**before, "day": "2026-01-01"}]}))
+    rules = {
+        name: outcome("110" * 2, "9 " * 6) for name in ("default", "ceiling", "worst", "entropic")
+    }
+    budgets = {str(number): outcome("1" * 4, "9 " * 4) for number in (25, 50, 100, 250)}
+    made = {table: {"toy": Made("c", "2026-01-01", "chip")} for table in ("rules", "budgets")}
+    page = render({"rules": {"toy": rules}, "budgets": {"toy": budgets}}, made, [], "s", ideas)
+    said = " ".join(page.split())
+    assert "(0ld, 2026-01-01) the default fooled 2 of the first 4 and the ceiling 3, less" in said
+    assert "less than 95 % of it; in what is stored they fool 3 and 3 of these." in said
+
+
+def test_what_was_found_before_was_less_than_is_wanted_of_fewer_rows() -> None:
+    rows = {case.title: case.rows for case in ceiling.CASES}
+    for each in json.loads((ROOT / ceiling.IDEAS).read_text(encoding="utf-8"))["before"]:
+        assert each["default"] < ceiling.WANTED * each["ceiling"]
+        assert each["rows"] < rows[each["problem"]]
 
 
 def test_what_is_stored_is_not_run_again_and_other_settings_begin_anew(

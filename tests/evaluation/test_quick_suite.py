@@ -180,6 +180,35 @@ def test_a_case_in_which_one_image_is_more_than_a_point_decides_nothing() -> Non
     assert both in text
 
 
+def test_a_case_in_which_nothing_is_left_is_named_as_deciding_nothing() -> None:
+    made = {"wanted": 2, "settings": {"code": "1a2b", "versions": {"saddlepoint": "0.2.0"}}}
+    even, empty = (
+        {**made, "cells": {name: cell(left, left, 1.0) for name in ("one", "two")}}
+        for left in (20, 0)
+    )
+    text = quick_page.render({"cases": {"net, l1 10": even, "weak, linf 1": empty}})
+    said = "At most one point weaker: 2 of 2 cases. In 1 of them neither suite leaves an image, "
+    assert f"{said}which tells nothing about which is stronger: weak, linf 1.\n" in text
+    assert "In 1 of them" not in text.partition("At most a fifth")[2]
+    assert "neither suite" not in quick_page.render({"cases": {"net, l1 10": even}})
+
+
+def test_what_the_results_say_of_the_network_that_was_trained_again_is_stored() -> None:
+    content = json.loads((ROOT / quick.STORE).read_text(encoding="utf-8"))
+    again = "linf, 20000 images, "
+    found = {
+        line.key.removeprefix(again): line
+        for line in quick_page.lines(content["cases"])
+        if line.key.startswith(again)
+    }
+    left = " / ".join(
+        f"{100 * found[threat].left['autoattack'] / found[threat].images:.1f}"
+        for threat in ("l2 2", "l1 10")
+    )
+    text = " ".join((ROOT / quick.PAGE).read_text(encoding="utf-8").split())
+    assert text.count(f"came out different (l2 and l1 {left} under AutoAttack") == 2
+
+
 def test_the_suites_are_compared_image_by_image(monkeypatch: pytest.MonkeyPatch) -> None:
     # Five images, the last one wrong from the start; the first attack of AutoAttack breaks two, the second one.
     broken = {"quick": ["10010"], "autoattack": ["01010", "00100"]}
