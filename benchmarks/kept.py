@@ -7,6 +7,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
+from textwrap import fill
 from typing import Any
 
 from .peers import machine
@@ -26,22 +27,30 @@ own among them, when they were measured, so that it is to be compared with a dig
 **A room need not be of the present code**, whose digests `python -m benchmarks --codes` prints by room.{shared}
 
 Bare forward + backward is what torch does alone: in `overheads` the models, the sum of their logits and its
-gradient, with `sp.keep_memory()` for both sides, as on the command line; in `training` with cross-entropy.
-In `overheads`, lines over bare passes owe to passes that are cheaper than torch's where a network of MNIST is
-convolutional: the library differentiates its first layer in another way (`image_gradients`, one thread, plain
-layout). What a step takes beyond the passes is shown by the lines over the library's own, which have no
-bound.{steps}
-The passes of A are so short that a loop of our logits and margins, signs, projections, verdicts and best
-iterates, with no check, weights or history, is far from 1.05 too: the line of the short loop. It is not the
-least there could be: it asks for logits and margins through the library. In `precision`, gradients of networks
-are those of torch alone, and attacks are on networks in the plain layout, as users bring them; the command line
-lays shipped networks out with channels last, where what bfloat16 brings was not measured.
+gradient, with `sp.keep_memory()` for both sides, as on the command line; in `training` with cross-entropy, of
+`mnist_cnn` on MNIST under linf, l2 and l1 at once.{steps}
+In `solver` networks are A, C, D of MNIST, and D where time grows; in `processes` A, C, D and `mnist-ampgd`; in
+`image_gradients` those of MNIST. In `precision`, gradients of networks are those of torch alone, and attacks
+are on networks in the plain layout, as users bring them; the command line lays shipped networks out as
+`sp.models.channels_last` does, where what bfloat16 brings was not measured.
 Accumulated domains keep a gradient each, as large as the images, until the weights are known, which follow from
 the losses of all domains; with more than four domains fewer rows are taken at a time, so that no more is kept.
 Peak memory is that of the process, in which the allocator has a part that varies from run to run; which of the
 two it is where a bound is missed was not examined.
 """
-_STEP = re.compile(r"step of attack on (\{.*\}) over (bare|the library's own) .*")
+_STEP = re.compile(r"step of attack on (.*), over (bare|the library's own) .*")
+_LOOP = re.compile(r"(a short|the least) loop on (.*), over bare .*")
+_CHEAPER = """
+Where a step is below bare passes, it owes to passes that are cheaper than torch's: where images are grey and a
+network is convolutional, the library differentiates its first layer in another way (`image_gradients`, one
+thread, plain layout). What a step takes beyond the passes is shown by the lines over the library's own, which
+have no bound."""
+_CONTENTS = {
+    "a short": "A short loop asks for logits and margins through the library, as `attack` does, and has signs, "
+    "projections, verdicts and best iterates, with no check, weights or history",
+    "the least": "The least loop has nothing of the library: the model, its margins, whether all rows are "
+    "fooled, signs, a step and the box, with no best iterate",
+}
 _NAMES = """; beside it are the names of other processes that used more than a tenth of a core when it
 began, and how much of one"""
 _SHARED = """
@@ -85,8 +94,13 @@ def keep(
     path.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
 
 
-def section(path: Path) -> str:
-    """The figures as a section of a page; nothing if none are kept."""
+def section(path: Path, elsewhere: Sequence[str] = ()) -> str:
+    """The figures as a section of a page; nothing if none are kept.
+
+    Args:
+        path: Of the file.
+        elsewhere: What `quick` misses beside AutoAttack in the tables above, which are no rooms.
+    """
     if not path.exists():
         return ""
     content = json.loads(path.read_text(encoding="utf-8"))
@@ -113,7 +127,7 @@ def section(path: Path) -> str:
         where = (room[each] for each in ("ended", "code", "cpu", "torch"))
         others = machine.said(room["others"]) if "others" in room else "not recorded"
         lines.append(f"| {' | '.join((name, load, others, *where))} |")
-    lines.append(f"\n{_missed(content)}\n")
+    lines.append(f"\n{_missed(content)} {_elsewhere(elsewhere)}\n")
     lines.append("| Room | Figure | Value | Wanted | |\n|---|---|---:|---:|---|")
     for name, room in content.items():
         for figure in room["figures"]:
@@ -132,11 +146,21 @@ def _missed(content: Mapping[str, Any]) -> str:
     bounded = [figure for figure in figures if figure["bound"] != "-"]
     missed = [figure for figure in bounded if not figure["passed"]]
     if not missed:
-        return f"No bound of {len(bounded)} is missed."
+        return f"No bound of {len(bounded)} of these rooms is missed."
     listed = "; ".join(
         f"{each['name']}: {each['value']:.3f}, wanted {_bound(each)}" for each in missed
     )
-    return f"**Missed, {len(missed)} of {len(bounded)} bounds**: {listed}."
+    return f"**Missed, {len(missed)} of {len(bounded)} bounds of these rooms**: {listed}."
+
+
+def _elsewhere(missed: Sequence[str]) -> str:
+    """What this count leaves out: tables of other libraries, and other pages."""
+    beside = f" `quick` misses what is wanted of it above: {'; '.join(missed)}." if missed else ""
+    return (
+        f"The tables above and other pages are not in this count.{beside} What share of its ceiling `attack` "
+        "reaches is in docs/CEILING.md, and how `quick` does beside AutoAttack on other networks in "
+        "docs/RESULTS.md."
+    )
 
 
 def _bound(figure: Mapping[str, Any]) -> str:
@@ -154,15 +178,13 @@ def _steps(figures: Sequence[Mapping[str, Any]]) -> str:
     bare, own = over["bare"], over["the library's own"]
     always = [name for name, (_, highest) in bare.items() if highest < 1]
     often = [name for name, (value, _) in bare.items() if value < 1 and name not in always]
-    said = []
+    said = [_measured([*bare])] if bare else []
     if always:
-        said.append(f"A step is below bare passes in every round on {' and '.join(always)}.")
+        said.append(f"A step is below bare passes in every round on {'; '.join(always)}.")
     if often:
-        said.append(
-            f"On {' and '.join(often)} its median is below, but not every round: not shown."
-        )
+        said.append(f"On {'; '.join(often)} its median is below, but not every round: not shown.")
     if own:
-        told = ", ".join(f"{name} {value:.3f}" for name, (value, _) in own.items())
+        told = "; ".join(f"{name} {value:.3f}" for name, (value, _) in own.items())
         said.append(f"Over the library's own passes a step takes: {told}.")
     said += [
         f"Below one over its own passes, which it contains, a step on {name} can only be by noise: of "
@@ -170,4 +192,28 @@ def _steps(figures: Sequence[Mapping[str, Any]]) -> str:
         for name, (value, _) in own.items()
         if value < 1
     ]
-    return "".join(f"\n{each}" for each in said)
+    said += _loops(figures)
+    return (_CHEAPER if bare else "") + "".join(f"\n{fill(each, 112)}" for each in said)
+
+
+def _measured(names: Sequence[str]) -> str:
+    """In which norms and on which data steps are measured: a figure says nothing of others."""
+    where: dict[str, dict[str, list[str]]] = {}
+    for name in names:
+        shown, _, norm = name.rpartition(", ")
+        data, _, networks = shown.partition(" ")
+        where.setdefault(norm, {}).setdefault(data, []).append(networks)
+    told = "; ".join(
+        f"in {norm} on {' and '.join(f'{data} ' + ', '.join(each) for data, each in on.items())}"
+        for norm, on in where.items()
+    )
+    return f"**Steps are measured {told}, and nowhere else**: other norms, data and networks have no figure."
+
+
+def _loops(figures: Sequence[Mapping[str, Any]]) -> list[str]:
+    """What loops of fewer operations contain, and what they take; only of those that are measured."""
+    return [
+        f"{_CONTENTS[found[1]]}: on {found[2]}, it takes {figure['value']:.3f} of bare passes."
+        for figure in figures
+        if (found := _LOOP.fullmatch(figure["name"]))
+    ]

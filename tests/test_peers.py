@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 import torch
 from benchmarks import __main__ as benchmarks_command
-from benchmarks import ceiling, quick
+from benchmarks import ceiling, overheads, quick
 from benchmarks.kept import FILE, keep, section
 from benchmarks.peers import __main__ as command
 from benchmarks.peers import machine, page, projections
@@ -27,7 +27,7 @@ from benchmarks.peers.lines import lines
 from benchmarks.peers.measure import in_turn, measure, parts
 from benchmarks.peers.methods import METHODS, MeanLogits, Method, Work
 from benchmarks.stores import StoreError
-from benchmarks.timing import at_least, at_most
+from benchmarks.timing import at_least, at_most, unbounded
 from torch import Tensor, nn
 
 import oracles
@@ -293,6 +293,29 @@ def test_a_table_is_not_replaced_by_one_of_fewer_images(tmp_path: Path) -> None:
     with pytest.raises(StoreError, match=f"`--images` must be at least {SETTINGS['images']}"):
         Store(path).open("a: nets", fewer, ABOUT)
     Store(path).open("a: nets", {**SETTINGS, "images": SETTINGS["images"] + 1}, ABOUT)
+
+
+def test_a_table_is_not_replaced_by_one_without_a_library_that_is_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ours = Method("ours", "saddlepoint", lambda work: work.x, "")
+    theirs = Method("theirs", "torch", lambda work: work.x, "")
+    case = tiny(monkeypatch, (ours, theirs))
+    path = tmp_path / "peers.json"
+    words = ["--images", "2", "--rooms", "b", "--store", str(path), "--out", str(tmp_path / "p")]
+    assert command.main(words) == 0
+    whole = path.read_bytes()
+    monkeypatch.setattr(
+        command, "METHODS", {"b": (ours, replace(theirs, library="a_library_nobody_has"))}
+    )
+    with pytest.raises(StoreError, match=r"libraries of theirs must be installed, .*nobody_has'"):
+        command.main([*words, "--evaluations", "7"])
+    assert path.read_bytes() == whole
+    assert command.main(words) == 0  # the same settings: what is there stays
+    assert json.loads(path.read_bytes())["cases"] == json.loads(whole)["cases"]
+    monkeypatch.setattr(command, "METHODS", {"b": (ours,)})  # no longer compared
+    assert command.main([*words, "--evaluations", "7"]) == 0
+    assert json.loads(path.read_bytes())["cases"][case.key]["methods"] == ["ours"]
 
 
 def test_what_another_process_has_stored_meanwhile_stays(tmp_path: Path) -> None:
@@ -612,35 +635,95 @@ def test_names_of_other_processes_are_explained_where_there_are_some(tmp_path: P
     assert "share here (solver, training)" in text
 
 
-def test_the_page_says_for_which_networks_a_step_is_below_one(tmp_path: Path) -> None:
+def test_the_page_says_for_which_networks_norms_and_data_a_step_is_below_one(
+    tmp_path: Path,
+) -> None:
     path = tmp_path / "figures.json"
-    names = {"{C}": ([0.6, 0.7, 0.8], [1.1]), "{B}": ([0.9, 0.97, 1.02], [0.97, 0.98, 1.03])}
-    names["{A}"] = ([1.4, 1.5, 1.6], [1.2, 1.3])
+    c, b, a = "MNIST {C}, linf", "MNIST {A, B}, linf", "CIFAR-10 {A}, l1"
+    names = {c: ([0.6, 0.7, 0.8], [1.1]), b: ([0.9, 0.97, 1.02], [0.97, 0.98, 1.03])}
+    names[a] = ([1.4, 1.5, 1.6], [1.2, 1.3])
     figures = []
     for name, (bare, own) in names.items():
         figures.append(
-            at_most(f"step of attack on {name} over bare forward + backward", bare, 1.05)
+            at_most(f"step of attack on {name}, over bare forward + backward", bare, 1.05)
         )
         figures.append(
-            at_most(f"step of attack on {name} over the library's own forward, margin", own, 9)
+            at_most(f"step of attack on {name}, over the library's own forward, margin", own, 9)
         )
     keep(path, "overheads", figures, 0.5, 1, [])
     text = " ".join(section(path).split())
+    assert "**Steps are measured in linf on MNIST {C}, {A, B}; in l1 on CIFAR-10 {A}," in text
     assert (
-        "A step is below bare passes in every round on {C}. On {B} its median is below, but" in text
+        f"A step is below bare passes in every round on {c}. On {b} its median is below, but"
+        in text
     )
-    assert "a step on {B} can only be by noise: of 2.0 % here." in text
-    assert "a step on {A}" not in text
-    assert "Over the library's own passes a step takes: {C} 1.100, {B} 0.980, {A} 1.250." in text
+    assert f"a step on {b} can only be by noise: of 2.0 % here." in text
+    assert f"a step on {a}" not in text
+    assert f"Over the library's own passes a step takes: {c} 1.100; {b} 0.980; {a} 1.250." in text
     assert (
-        "**Missed, 1 of 6 bounds**: step of attack on {A} over bare forward + backward: 1.500, wanted "
-        "at most 1.05." in text
+        f"**Missed, 1 of 6 bounds of these rooms**: step of attack on {a}, over bare forward + backward: "
+        "1.500, wanted at most 1.05." in text
     )
     keep(path, "overheads", figures[-2:], 0.5, 1, [])
-    assert "below bare" not in section(path)
+    assert "below bare passes in" not in section(path)
     assert "by noise" not in section(path)
     keep(path, "overheads", figures[-1:], 0.5, 1, [])
-    assert "No bound of 1 is missed." in section(path)
+    assert "No bound of 1 of these rooms is missed." in section(path)
+    assert "Steps are measured" not in section(path)
+
+
+def test_the_page_tells_of_loops_that_are_measured_and_of_no_others(tmp_path: Path) -> None:
+    path, where = tmp_path / "figures.json", "MNIST {A}, linf, over bare forward + backward"
+    short, least = (
+        unbounded(f"{name} loop on {where}", [value])
+        for name, value in (("a short", 1.4), ("the least", 1.2))
+    )
+    keep(path, "overheads", [short], 0.5, 1, [])
+    text = " ".join(section(path).split())
+    assert "history: on MNIST {A}, linf, it takes 1.400 of bare passes." in text
+    assert "east loop" not in text
+    keep(path, "overheads", [short, least], 0.5, 1, [])
+    text = " ".join(section(path).split())
+    assert "no best iterate: on MNIST {A}, linf, it takes 1.200 of bare passes." in text
+
+
+def test_what_is_missed_outside_of_the_rooms_is_named_beside_their_count(tmp_path: Path) -> None:
+    path = tmp_path / "figures.json"
+    keep(path, "solver", [at_most("one", 1.0, 1.03)], 0.5, 1, [])
+    assert "`quick` misses" not in section(path)
+    content = stored("d")
+    content["cases"]["d: nets"]["methods"] = ["ours", "theirs"]
+    text = page.render(content, "peers.json", path)
+    (said,) = [line for line in text.splitlines() if line.startswith("No bound of 1 of these")]
+    assert "`quick` misses what is wanted of it above: nets: beside theirs, `quick` takes" in said
+    assert "docs/CEILING.md" in said
+
+
+def test_steps_are_measured_in_several_norms_and_on_several_data() -> None:
+    shown = [case.shown for case in overheads.CASES]
+    assert len(set(shown)) == len(shown)
+    wanted = {f"MNIST {{A, C, D}}, {norm}" for norm in ("linf", "l2", "l1")}
+    assert wanted | {"CIFAR-10 {C}, linf", "CIFAR-10 {C}, l1"} <= set(shown)
+    case = overheads.Case("mnist", "a", "l1", 2, 1)
+    step, own = overheads._overheads(case)
+    assert step.name == "step of attack on MNIST {A}, l1, over bare forward + backward"
+    assert (step.bound, own.bound) == ("<= 1.05", "-")
+    loops = list(overheads._loops(replace(case, norm="linf")))
+    assert [each.name.partition(" loop on MNIST {A}, linf, over bare")[0] for each in loops] == [
+        "a short",
+        "the least",
+    ]
+
+
+def test_the_versions_of_tables_that_have_others_are_named_with_them() -> None:
+    content = stored()
+    assert "| Versions | torch 2 |" in page.render(content, "peers.json")
+    old = {**SETTINGS, "versions": {"torch": "1"}}
+    content["cases"]["a: more"] = content["cases"]["a: nets"]
+    content["cases"]["b: nets"] = {**content["cases"]["a: nets"], "settings": old}
+    text = page.render(content, "peers.json")
+    named = 'torch 1 (under "One model, equal evaluations" nets)'
+    assert f"| Versions | torch 2 (all tables but these); {named} |" in text
 
 
 def test_the_commands_say_their_rooms_and_defaults(capsys: pytest.CaptureFixture[str]) -> None:

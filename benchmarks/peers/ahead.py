@@ -26,7 +26,7 @@ def section(cases: Mapping[str, Any]) -> str:
     """The section of the page; nothing if no table is finished."""
     stronger: list[list[str]] = []
     faster: list[list[str]] = []
-    notes, any_finished = [], False
+    notes, any_finished = misses(cases), False
     for key, case in finished(cases):
         any_finished = True
         found = lines(case["cells"], case["methods"][0])
@@ -37,8 +37,6 @@ def section(cases: Mapping[str, Any]) -> str:
             names = [key[3:], str(line.images), ours.method, line.method, _intervals(line, ours)]
             rows = stronger if line.share > ours.share else faster
             rows.append([gain, line.time, *names])
-        if key.startswith("d: "):
-            notes += [f"{key[3:]}: {said}." for said in missed(case)]
     if not any_finished:
         return ""
     if not stronger and not faster:
@@ -55,8 +53,18 @@ def section(cases: Mapping[str, Any]) -> str:
         )
     if notes:
         text += "\nWhat `quick` is wanted to be beside AutoAttack (a fifth of the time at most, one point "
-        text += f"weaker at most) it misses here: {' '.join(notes)}\n"
+        text += f"weaker at most) it misses here: {'. '.join(notes)}.\n"
     return text
+
+
+def misses(cases: Mapping[str, Any]) -> list[str]:
+    """Where `quick` is not what it is wanted to be beside AutoAttack, of finished tables."""
+    return [
+        f"{key[3:]}: {said}"
+        for key, case in finished(cases)
+        if key.startswith("d: ")
+        for said in missed(case)
+    ]
 
 
 def _ahead(theirs: Line, ours: Line) -> bool:

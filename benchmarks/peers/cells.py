@@ -60,7 +60,8 @@ class Store:
             about: What is said about the case beside them, kept from when it began.
 
         Raises:
-            StoreError: The file has a table of more images, whose place a smaller one must not take.
+            StoreError: The file has a table of more images, or with methods whose library is missing now: a
+                smaller one must not take its place.
         """
         asked = json.loads(json.dumps(settings))  # as the file has them
         shown = self.content["cases"].get(key, {"cells": {}})
@@ -69,6 +70,12 @@ class Store:
             raise StoreError(
                 f"`--images` must be at least {images}, which {self.path} has for `{key}`, got "
                 f"{asked['images']}; name another `--store` and page for a smaller table."
+            )
+        lost = [name for name in shown.get("methods", ()) if name in about.get("missing", ())]
+        if shown["cells"] and lost and _under(self.content, key, asked) is None:
+            raise StoreError(
+                f"the libraries of {', '.join(lost)} must be installed, whose lines {self.path} has "
+                f"for `{key}`, got {about['missing'][lost[0]]}; name another `--store` and page to do without."
             )
         self._opened[key] = (asked, dict(about), _pair(self.content, key))
         cells: dict[str, Cell] = self._placed(self.content, key)["cells"]

@@ -46,14 +46,17 @@ of `attack` and the numbers of `MinMax()` were chosen on the first 300 test imag
 l1 balls on the first thousand (docs/RESULTS.md, docs/CEILING.md): the lines of CIFAR-10 and the l1 lines of
 MNIST may flatter ours. Only the other lines of MNIST are on other images.
 
-Peers: `pip install -e .[peers]`, then `pip install --no-deps torchattacks adv-lib`. These two name torchvision
-among what they need, and torchattacks an old version of requests; what is used of them here needs neither, and
-a torchvision that does not fit the installed torch breaks other libraries.
+Peers: `pip install -e .[peers]`, then `pip install --no-deps torchattacks adv-lib`. These two are not in the
+extra, for what they name among their needs: torchvision, which breaks other libraries where it does not fit the
+installed torch; torchattacks 3.5.1 also requests 2.25, of 2020, which takes back other packages; adv-lib 0.2.8
+visdom, whose source does not build with the present setuptools. What is used of them here needs none of these.
+A stored table is not replaced where a library of its lines is missing.
 
 Every table says by which code and on which day (UTC) it was begun. The code is a digest of the library's
 programs and of these comparisons when it was measured: **a table need not be of the present code**, whose
 digest `python -m benchmarks --codes` prints as that of `peers`, for the tables of projections too; what it
-prints as `projections` is of a room of `python -m benchmarks`.
+prints as `projections` is of a room of `python -m benchmarks`. A "+" behind a commit means that files of the
+checkout differed from it, be it a page only; the digest is of the programs as they ran.
 """
 _ROOMS = {
     "a": "ASR_all is the share of images that all models misclassify. Above 1, the first ratio says that ours "
@@ -112,7 +115,7 @@ def render(content: Mapping[str, Any], store: str, figures: Path | None = None) 
             misses = [f"\n**Missed**: {said}." for said in missed(case)] if room == "d" else []
             blocks.append(f"### {key[3:]}\n\n{table}{_about(case)}{''.join(misses)}\n")
         blocks += [f"Skipped: {key[3:]} ({why}).\n" for key, why in skipped.items()]
-    blocks += [kept.section(figures)] if figures is not None else []
+    blocks += [kept.section(figures, ahead.misses(cases))] if figures is not None else []
     return "\n".join(block for block in blocks if block).rstrip() + "\n"
 
 
@@ -227,7 +230,7 @@ def _machine(cases: Mapping[str, Any]) -> str:
             ("Threads used", values(lambda case: case["settings"]["threads"])),
             ("Load average when cases began", f"{min(loads)} to {max(loads)}"),
             ("Code (commit, day)", values(_code)),
-            ("Versions", values(lambda case: _pairs(case["settings"]["versions"]))),
+            ("Versions", _versions(cases)),
         ]
     )
     body = "".join(f"| {name} | {value} |\n" for name, value in rows)
@@ -241,6 +244,25 @@ def _machine(cases: Mapping[str, Any]) -> str:
 
 def _code(case: Mapping[str, Any]) -> str:
     return f"{case['settings']['code']} ({case['commit']}, {case['begun'].partition(' ')[0]})"
+
+
+def _versions(cases: Mapping[str, Any]) -> str:
+    """Of the most tables first; where there are others, those tables are named, by their headings."""
+    tables: dict[str, list[str]] = {}
+    for key, case in cases.items():
+        tables.setdefault(_pairs(case["settings"]["versions"]), []).append(key)
+    usual, *others = sorted(tables, key=lambda words: -len(tables[words])) or [""]
+    if not others:
+        return usual
+    return "; ".join([f"{usual} (all tables but these)", *(_of(tables[o], o) for o in others)])
+
+
+def _of(keys: Sequence[str], versions: str) -> str:
+    rooms: dict[str, list[str]] = {}
+    for key in keys:
+        rooms.setdefault(HEADINGS[key[0]], []).append(key[3:])
+    named = "; ".join(f'under "{room}" {" and ".join(titles)}' for room, titles in rooms.items())
+    return f"{versions} ({named})"
 
 
 def _pairs(versions: Mapping[str, str]) -> str:
