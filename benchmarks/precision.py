@@ -9,6 +9,7 @@ from __future__ import annotations
 import copy
 import time
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import torch
@@ -84,12 +85,13 @@ def _training() -> list[float]:
 
 
 def _formats() -> Iterator[Figure]:
-    """Shipped networks in both layouts: one gradient of the images."""
-    for name, least in (
-        ("mnist-c", 1.1),
-        ("mnist-d", 1.1),
-        ("cifar10-c", 1.15),
-        ("cifar10-d", 1.15),
+    """Shipped networks in both layouts: one gradient of the images. The last is the one that stays plain."""
+    for name, bounded in (
+        ("mnist-c", partial(at_least, limit=1.1)),
+        ("mnist-d", partial(at_least, limit=1.1)),
+        ("cifar10-c", partial(at_least, limit=1.15)),
+        ("cifar10-d", partial(at_least, limit=1.15)),
+        ("mnist-ampgd", partial(at_most, limit=1.05)),
     ):
         x, _ = sp.data.sample(name.partition("-")[0], IMAGES)
 
@@ -98,13 +100,14 @@ def _formats() -> Iterator[Figure]:
             torch.autograd.grad(network(leaf).sum(), leaf)
 
         plain = _in_plain_layout(name)
-        last = sp.models.channels_last(_in_plain_layout(name))
+        # Not by `sp.models.channels_last`, whose rule is what this is to show.
+        last = copy.deepcopy(plain).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         gain = ratios(
             *(lambda n=network: gradient(n) for network in (plain, last)),  # type: ignore[misc]
             9,
             time.process_time,
         )
-        yield at_least(f"gradient of {name}, plain layout over channels last, time", gain, least)
+        yield bounded(f"gradient of {name}, plain layout over channels last, time", gain)
 
 
 def _auto() -> Iterator[Figure]:
