@@ -90,6 +90,24 @@ def test_steps_compute_in_bfloat16_and_keep_parameters_in_float32(step: Callable
         torch.testing.assert_close(found["bfloat16"][name], value, rtol=0.05, atol=0.025)
 
 
+@pytest.mark.parametrize("step", STEPS[:-1])  # `clean_step` tells two numbers
+def test_steps_say_what_the_model_computed_in(
+    step: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    x, y = sp.data.sample("mnist", 4)
+    monkeypatch.setattr(lowering, "_fastest", lambda *_: "bfloat16")
+    for asked, told in (
+        ("float32", "float32"),
+        ("bfloat16", "bfloat16"),
+        ("float16", "float16"),
+        ("auto", "bfloat16"),
+    ):
+        model = _network().train()
+        optimizer = torch.optim.SGD(model.parameters(), 0.1)
+        stats = step(model, optimizer, x, y, THREATS, iteration=0, steps=1, precision=asked)
+        assert stats.precision == told
+
+
 def test_nothing_is_said_where_nothing_is_asked() -> None:
     x, y = sp.data.sample("mnist", 4)
     states = []

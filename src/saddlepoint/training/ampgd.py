@@ -46,7 +46,7 @@ from .attack_and_update import (
     descend,
     steepest_of_all,
 )
-from .step_precision import precisions_of_step
+from .step_precision import precisions_of_step, taken
 from .step_stats import StepOptions, StepStats
 from .threats import AbstractStart, ThreatLike, check_threats
 
@@ -104,10 +104,11 @@ def ampgd_step(
         loss: Large = hard, one number per row; cross-entropy by default.
         precision: What the model computes in, attack and update: "float32" (as it is), "bfloat16", "float16",
             or "auto", which is the faster of the first two by a short measurement, made once per model by every
-            process for itself. Parameters, gradients, losses, weights and perturbations stay in their own
-            dtypes. In float16 gradients go through the model times a power of two that each step chooses for
-            itself, with more backward passes of the update where it was too large (`training.stepping`). What
-            is returned is what the step saw; for numbers to publish ask the model again.
+            process for itself; `stats.precision` says what was taken. Parameters, gradients, losses, weights
+            and perturbations stay in their own dtypes. In float16 gradients go through the model times a power
+            of two that each step chooses for itself, with more backward passes of the update where it was too
+            large (`training.stepping`). What is returned is what the step saw; for numbers to publish ask the
+            model again.
 
     Returns:
         Means over the batch, and the perturbations and weights of every row.
@@ -152,6 +153,7 @@ def ampgd_step(
         accuracy=update.correct.all(dim=1).double().mean().item(),
         perturbations=delta.transpose(0, 1),
         row_weights=update.weights,
+        precision=taken(lowered),
     )
 
 
@@ -258,6 +260,7 @@ def msd_step(
         accuracy=update.correct.double().mean().item(),
         perturbations=last.delta.transpose(0, 1),
         row_weights=last.weights,
+        precision=taken(lowered),
     )
 
 

@@ -11,7 +11,7 @@ from saddlepoint.solver.lowering import choose_precisions
 from .attack_and_update import check_batch, evaluating
 from .distributed import World
 
-__all__ = ["check_training_precision", "faster_precision", "precisions_of_step"]
+__all__ = ["check_training_precision", "faster_precision", "precisions_of_step", "taken"]
 
 _MEASURED = 64  # images that "auto" is decided with
 
@@ -40,6 +40,11 @@ def precisions_of_step(model: nn.Module, x: Tensor, y: Tensor, precision: Precis
     return Precisions((model, module), 2 * names)  # the attack asks the module inside
 
 
+def taken(precisions: Precisions) -> Precision:
+    """The word for what the model of a step computes in."""
+    return precisions.names[0] if precisions.names else "float32"
+
+
 def faster_precision(model: nn.Module, x: Tensor, y: Tensor) -> Precision:
     """What "auto" is for a model and such images, measured by process 0 for all processes.
 
@@ -50,5 +55,5 @@ def faster_precision(model: nn.Module, x: Tensor, y: Tensor) -> Precision:
     """
     device = next(model.parameters()).device
     few = check_batch(x[:_MEASURED].to(device), y[:_MEASURED].to(device))
-    found: Precision = precisions_of_step(model, *few, "auto").names[0]
+    found = taken(precisions_of_step(model, *few, "auto"))
     return World.current().gather(found)[0]

@@ -46,6 +46,7 @@ class StepStats:
         accuracy: Share of rows classified correctly under every threat.
         perturbations: The perturbations trained on, (B, K, ...), for a warm start.
         row_weights: Weights of every row, (B, K), for a warm start.
+        precision: What the model computed in, such as "bfloat16"; with "auto" what was taken.
 
     Example:
         >>> import torch
@@ -55,8 +56,8 @@ class StepStats:
         >>> x, y = torch.rand(8, 4), torch.arange(8) % 3
         >>> threats = {"linf": sp.linf(0.1), "l2": sp.l2(0.2)}
         >>> stats = sp.ampgd_step(model, optimizer, x, y, threats, steps=2, iteration=0)
-        >>> stats.names, stats.weights.shape, stats.perturbations.shape
-        (('linf', 'l2'), torch.Size([2]), torch.Size([8, 2, 4]))
+        >>> stats.names, stats.weights.shape, stats.perturbations.shape, stats.precision
+        (('linf', 'l2'), torch.Size([2]), torch.Size([8, 2, 4]), 'float32')
     """
 
     names: tuple[str, ...]
@@ -67,6 +68,7 @@ class StepStats:
     accuracy: float
     perturbations: Tensor
     row_weights: Tensor
+    precision: Precision = "float32"
 
     def __repr__(self) -> str:
         """The numbers in one line instead of all tensors."""
