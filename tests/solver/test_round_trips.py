@@ -188,6 +188,58 @@ def test_a_step_asks_at_most_twice_with(options: dict[str, Any]) -> None:
     assert (many - few) / 32 <= 2
 
 
+def _networks(letters: str) -> list[Any]:
+    return [sp.models.load(f"mnist-{letter}") for letter in letters]
+
+
+def _universal(x: Tensor, y: Tensor) -> sp.AbstractProblem:
+    return sp.Universal(_networks("c")[0], *sp.data.group(x, y, size=2))
+
+
+def _views(x: Tensor, y: Tensor) -> sp.AbstractProblem:
+    family = [sp.transforms.identity, *sp.transforms.paper_random_family()]
+    return sp.Transformed(_networks("c")[0], family, x[:3], y[:3])
+
+
+def _crops(x: Tensor, y: Tensor) -> sp.AbstractProblem:
+    family = [sp.transforms.random_crop_resize(low, 0.9) for low in (0.6, 0.7, 0.8)]
+    return sp.Transformed(_networks("c")[0], family, x[:3], y[:3])
+
+
+def _averaged_views(x: Tensor, y: Tensor) -> sp.AbstractProblem:
+    family = [sp.transforms.identity, sp.transforms.random_rotate(-20, 20)]
+    return sp.Transformed(_networks("c")[0], family, x[:3], y[:3], samples=3)
+
+
+PROBLEMS: dict[str, Callable[[Tensor, Tensor], sp.AbstractProblem]] = {
+    "ensemble": lambda x, y: sp.Ensemble(_networks("ac"), x[:3], y[:3]),
+    "universal": _universal,
+    "random views": _views,
+    "random views, several draws": _averaged_views,
+    "random crops": _crops,
+}
+SOLVERS: dict[str, Callable[..., sp.AttackResult]] = {
+    "attack": partial(sp.attack, restarts=1),
+    "attack, float16": partial(sp.attack, restarts=1, precision="float16"),
+    "apgda": partial(sp.apgda, rule=sp.MinMax(), step_size=1e-4),
+}
+
+
+@pytest.mark.parametrize("solver", SOLVERS.values(), ids=SOLVERS)
+@pytest.mark.parametrize("kind", PROBLEMS.values(), ids=PROBLEMS)
+def test_a_step_on_any_problem_asks_at_most_twice(
+    kind: Callable[[Tensor, Tensor], sp.AbstractProblem], solver: Callable[..., sp.AttackResult]
+) -> None:
+    x, y = sp.data.sample("mnist", limit=60)
+    problem, found = kind(x, y), []
+    few, many = (
+        waits(lambda n=steps: found.append(solver(problem, sp.linf(1e-4), steps=n)))  # type: ignore[misc]
+        for steps in (8, 24)
+    )
+    assert not any(result.success.any() for result in found)  # every row took every step
+    assert (many - few) / 16 <= 2
+
+
 LEAVING = {
     "linf": sp.linf(0.12),
     "l0": sp.l0(15),

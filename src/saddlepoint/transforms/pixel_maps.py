@@ -41,7 +41,8 @@ def zoom(images: Tensor, fractions: Tensor) -> Tensor:
     grid = _grid(images, fractions, zero, zero, fractions)
     # Resizing a crop repeats its border: no sample lies beyond the centres of its outermost pixels,
     # half a pixel inside the window, which is 1 / W in x and 1 / H in y.
-    inset = 1 / grid.new_tensor([images.shape[3], images.shape[2]])
+    sizes = [grid.new_full((), images.shape[axis]) for axis in (3, 2)]  # written by the device
+    inset = 1 / torch.stack(sizes)
     limit = (fractions[:, None] - inset).clamp_min(0)[:, None, None]
     return F.grid_sample(images, grid.clamp(-limit, limit), align_corners=False)
 
