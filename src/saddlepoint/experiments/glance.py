@@ -18,20 +18,23 @@ _COLUMNS = (
     Column("Experiment"),
     Column("Labels"),
     Column("Settings"),
+    Column("Rows"),
     Column("The paper's"),
-    *(
-        column
-        for method in _METHODS
-        for column in (Column(f"`{method}`"), Column("gain in points"))
-    ),
+    Column("`apgda`"),
+    Column("it gains"),
+    Column("furthest row"),
+    Column("`attack`"),
+    Column("it gains"),
 )
 
 
 def glance_table(several: Sequence[Results]) -> Table:
     """ASR_all of average and min-max for every experiment and kind of labels, means over its settings.
 
-    A gain is that on the same images, with 95 % of it; the paper's numbers are means over those of the settings
-    that it has both of. Only settings that both methods have run in are counted, where there are two methods.
+    All numbers of a line are over the same settings: those that both methods have run in, where there are two,
+    and that the paper has both numbers of, where it has any. A gain is that on the same rows, with its 95 %
+    interval. The furthest row is the largest distance of a rate of `apgda`, of average or min-max, from the
+    paper's: distances of both signs cancel in means.
 
     Args:
         several: Of experiments that attack.
@@ -48,31 +51,58 @@ def _lines(results: Results) -> Iterator[tuple[Cell, ...]]:
 
 
 def _line(results: Results, pairs: Sequence[VerdictPair]) -> tuple[Cell, ...]:
-    found = {m: {p.item.block.key: p for p in pairs if p.item.source.method == m} for m in _METHODS}
-    common = set.intersection(*(set(each) for each in found.values() if each))
-    by_method = {m: [each[key] for key in each if key in common] for m, each in found.items()}
+    by_method = _compared(pairs)
     first = next(several for several in by_method.values() if several)
+    every = len({pair.item.block.key for pair in pairs})
+    of = f" of {every}" if len(first) < every else ""
+    sizes = sorted({len(pair.verdicts[0]) for pair in first})
+    rows = str(sizes[0]) if len(sizes) == 1 else f"{sizes[0]} to {sizes[-1]}"
     cells: list[Cell] = [results.experiment.source, f"`{results.experiment.name}`"]
-    cells += [first[0].item.source.labels, str(len(first)), _papers(results, first)]
-    for several in by_method.values():
+    cells += [first[0].item.source.labels, f"{len(first)}{of}", rows, _papers(first)]
+    for method, several in by_method.items():
         cells += [_rates(several), _gain(several)] if several else [None, None]
+        cells += [_furthest(several)] if method == "apgda" else []
     return tuple(cells)
 
 
-def _papers(results: Results, pairs: Sequence[VerdictPair]) -> str | None:
-    """Means of the paper over the settings that it has both numbers of."""
-    both = [(p.base.row.paper.asr_all, p.item.row.paper.asr_all) for p in pairs]
-    known = [(a, b) for a, b in both if a is not None and b is not None]
+def _compared(pairs: Sequence[VerdictPair]) -> dict[str, list[VerdictPair]]:
+    """By method, in the settings that both have, and the paper if it has any."""
+    found = {m: {p.item.block.key: p for p in pairs if p.item.source.method == m} for m in _METHODS}
+    common = set.intersection(*(set(each) for each in found.values() if each))
+    published = {pair.item.block.key for pair in pairs if _both(pair)} & common
+    return {
+        m: [each[key] for key in each if key in (published or common)] for m, each in found.items()
+    }
+
+
+def _both(pair: VerdictPair) -> tuple[float, float] | None:
+    """The paper's rates of the average and of min-max."""
+    base, item = pair.base.row.paper.asr_all, pair.item.row.paper.asr_all
+    return None if base is None or item is None else (base, item)
+
+
+def _papers(pairs: Sequence[VerdictPair]) -> str | None:
+    known = [both for pair in pairs if (both := _both(pair))]
     if not known:
         return None
-    of = f" (of {len(known)})" if len(known) < len(pairs) else ""
-    return f"{fmean(a for a, _ in known):.1f} -> {fmean(b for _, b in known):.1f}{of}"
+    base, item = (fmean(rates) for rates in zip(*known, strict=True))
+    return f"{base:.1f} -> {item:.1f} ({item - base:+.1f})"
+
+
+def _furthest(pairs: Sequence[VerdictPair]) -> str | None:
+    gaps = [
+        ours - theirs
+        for pair in pairs
+        for ours, theirs in zip(
+            (pair.base.asr_all, pair.item.asr_all), _both(pair) or (), strict=False
+        )
+    ]
+    return f"{max(gaps, key=abs):+.1f}" if gaps else None
 
 
 def _rates(pairs: Sequence[VerdictPair]) -> str:
     base, item = (
-        fmean(rates)
-        for rates in zip(*((p.base.asr_all, p.item.asr_all) for p in pairs), strict=True)
+        fmean(r) for r in zip(*((p.base.asr_all, p.item.asr_all) for p in pairs), strict=True)
     )
     return f"{base:.1f} -> {item:.1f}"
 
