@@ -243,14 +243,21 @@ def test_a_run_says_that_it_measures_networks(
     assert capsys.readouterr().err == ""
 
 
-def test_what_is_only_measured_is_not_timed_before(
+@pytest.mark.usefixtures("millisecond")
+def test_what_is_only_measured_is_counted_and_not_tried(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     table = Table("nothing", (Column("Network"),), ())
     monkeypatch.setattr(experiments, "reproduce", lambda *_, **__: None)
     monkeypatch.setattr(experiments, "publish", lambda *_, **__: ([table], []))
-    assert inside("reproduce", "networks", "--out", tmp_path) == 0
-    assert "measuring" not in capsys.readouterr().err
+    assert inside("reproduce", "convergence", "--limit", 100, "--out", tmp_path) == 0
+    # 4 settings x 401 steps x (100 images x 3 networks x 1 ms + 5 ms)
+    first, *lines = capsys.readouterr().err.splitlines()
+    assert first == "convergence: measuring networks for a moment"
+    assert lines[0] == "convergence: about 8.2 minutes"
+    assert lines[1].startswith("convergence: forecast 8.2 min, took 0 s")
+    assert inside("reproduce", "convergence", "--out", tmp_path, "--quiet") == 0
+    assert capsys.readouterr().err == ""
 
 
 # ------------------------------------------------------------------------------- --summary

@@ -260,11 +260,70 @@ def test_the_time_is_told_where_it_is_long(
     experiment = pair(limit=3, steps=2)
     monkeypatch.setattr(experiments, "find", lambda name: replace(experiment, name=name))
     monkeypatch.setattr(experiments, "at_most", lambda *_: 600.0)
-    monkeypatch.setattr(experiments, "forecast", lambda *_: 150.0)
+    monkeypatch.setattr(experiments, "forecast", lambda *_, **__: 150.0)
     assert inside("reproduce", "ensemble-cifar10", "--out", tmp_path / "a") == 0
     assert "ensemble-cifar10: about 2.5 minutes" in capsys.readouterr().err
     assert inside("reproduce", "ensemble-cifar10", "--out", tmp_path / "b", "--quiet") == 0
     assert "minutes" not in capsys.readouterr().err
+
+
+def test_what_is_left_is_an_experiment_with_the_rest(tmp_path: Path) -> None:
+    experiment = pair(limit=3, steps=2)
+    (block,) = experiment.blocks
+    one = replace(experiment, blocks=(replace(block, rows=block.rows[:1]),))
+    experiments.reproduce(one, tmp_path, QUIET)
+    rest = experiments.left(experiment, tmp_path, QUIET)
+    assert [row for each in rest.blocks for row in each.rows] == [block.rows[1]]
+    other = experiments.left(experiment, tmp_path, replace(QUIET, method="attack"))
+    assert other == experiment
+    deep = replace(experiment, blocks=(block.but(models=["cifar10-g"]),))
+    assert not experiments.left(deep, tmp_path, QUIET).blocks
+    measured = experiments.find("convergence")
+    assert experiments.left(measured, tmp_path, QUIET) == measured
+
+
+def test_measurements_are_counted_once_whatever_the_processes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("saddlepoint.experiments.costs.seconds_per_gradient", lambda *_: 1e-3)
+    setup = replace(QUIET, limit=100)
+    # 100 images x networks x 1 ms and 5 ms, for every step
+    for name, count in (("convergence", 4 * 401 * 305), ("cost", (105 + 305 + 405) * 51 * 2 * 6)):
+        for jobs in (1, 4):
+            told = experiments.forecast(experiments.find(name), tmp_path, [setup], jobs=jobs)
+            assert told == pytest.approx(1e-3 * count, rel=0.01)
+    rows = pair(limit=100, steps=9)
+    one, four = (experiments.at_most(rows, setup, jobs) for jobs in (1, 4))
+    assert one == pytest.approx(2 * (10 * (100 * 2 * 1e-3 + 0.005) + 0.2))
+    assert four < one
+
+
+def test_all_tells_a_total_before_and_after(
+    few: dict[str, Experiment],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    rows = {name: len(each.blocks) for name, each in few.items() if name != "deep"}
+    monkeypatch.setattr(experiments, "at_most", lambda part, *_: 600.0 * len(part.blocks))
+    monkeypatch.setattr(experiments, "forecast", lambda *_, **__: 150.0)
+    assert inside("reproduce", "all", "--out", tmp_path) == 0
+    said = capsys.readouterr().err
+    assert f"all: {10 * sum(rows.values()):.1f} minutes at most" in said
+    for name in rows:
+        assert f"\n{name}: about 2.5 minutes\n" in said
+        assert re.search(rf"\n{name}: forecast 2\.5 min, took \d+ s\n", said)
+        (kept,) = json.loads((tmp_path / name / "times.json").read_text())
+        assert kept["command"] == f"saddlepoint reproduce {name} --method apgda"
+        assert (kept["forecast"], kept["took"] > 0) == (150.0, True)
+    assert re.search(r"\nall: forecast 5\.0 min, took \d+ s\n$", said)
+    assert inside("reproduce", "all", "--out", tmp_path, "--resume") == 0
+    assert not re.search("measuring|minutes|took", capsys.readouterr().err)  # nothing was run
+    assert len(json.loads((tmp_path / name / "times.json").read_text())) == 1
+    (tmp_path / name / "times.json").write_text("{}")
+    shutil.rmtree(tmp_path / name / "true" / "apgda" / few[name].blocks[0].key / "avg")
+    assert inside("reproduce", "all", "--out", tmp_path, "--resume") == 2
+    assert "times.json` must be the list of forecasts of a folder" in capsys.readouterr().err
 
 
 def test_too_few_images_for_a_group_are_told_in_the_words_of_the_command(tmp_path, capsys):

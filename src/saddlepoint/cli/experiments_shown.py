@@ -4,18 +4,20 @@ import difflib
 import os
 import sys
 from collections.abc import Sequence
-from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from .cluster import processes
 from .errors import UsageError, usage
+from .forecasts import minutes_of
 
 if TYPE_CHECKING:
     from saddlepoint.experiments import Experiment, Labels, Method, Setup
 
     from .reproduce import Wanted
 
-__all__ = ["check_not_only", "chosen", "show", "sources_of", "tell_forecast", "tell_networks"]
+    # What is run in turn: settings of an experiment, each time with all that they are run with.
+    Work = list[tuple[Experiment, list[Setup]]]
+
+__all__ = ["can_run", "check_not_only", "chosen", "show", "tell_networks", "work_of"]
 
 _NEAR = 0.5  # of the labels of an experiment, which have most letters in common
 
@@ -49,7 +51,46 @@ def chosen(name: str, wanted: "Wanted") -> "Experiment":
         return room.settings(experiment, wanted.only)
 
 
-def sources_of(
+def work_of(experiment: "Experiment", wanted: "Wanted", *, filtered: bool) -> "Work":
+    """What is run: all settings in the same way, but those of published tables.
+
+    Args:
+        experiment: With the settings that are wanted.
+        wanted: How they are run.
+        filtered: As in `_sources_of`.
+    """
+    from saddlepoint import experiments as room
+
+    more: dict[str, Any] = {"seed": wanted.seed, "parameters": wanted.parameters}
+    more["command"] = wanted.command(experiment.name)
+    if not wanted.published:
+        more["limit"] = room.FULL if wanted.full else wanted.limit
+        more["precision"] = wanted.precision or "float32"
+        sources = _sources_of(experiment, wanted, filtered=filtered)
+        return [(experiment, [room.Setup(*source, **more) for source in sources])]
+    work: Work = []
+    for part, own in room.published_parts(experiment):
+        more |= {"limit": own.images, "precision": own.precision}
+        there = ((m, c) for c in own.labels for m in own.methods)
+        sources = [(m, c) for m, c in there if m in part.methods and c in part.labels]
+        work.append((part, [room.Setup(*source, **more) for source in sources]))
+    return work
+
+
+def can_run(work: "Work", wanted: "Wanted") -> "Work":
+    """That of which some setting has networks, and some method and label."""
+    from saddlepoint import experiments as room
+
+    found: Work = []
+    for part, setups in work:
+        gone = room.skipped(part, wanted.parameters)
+        blocks = [*part.blocks, *(measurement.block for measurement in part.measurements)]
+        if setups and any(block.key not in gone for block in blocks):
+            found.append((part, setups))
+    return found
+
+
+def _sources_of(
     experiment: "Experiment", wanted: "Wanted", *, filtered: bool
 ) -> "list[tuple[Method, Labels]]":
     """What to run in turn: the choices given, and of "both" and "all" those that the experiment has.
@@ -58,7 +99,7 @@ def sources_of(
     """
     from saddlepoint.experiments import LABELS, METHODS
 
-    method, labels = wanted.method, wanted.labels
+    method, labels = wanted.method or "apgda", wanted.labels or "true"
     several: dict[str, tuple[Method, ...]] = {"both": ("apgda", "attack"), "all": METHODS}
     methods = [m for m in METHODS if m in several.get(method, (method,))]
     classes = [c for c in LABELS if labels in (c, "both")]
@@ -82,28 +123,13 @@ def tell_networks(parts: "Sequence[Experiment]", wanted: "Wanted", *, quiet: boo
         print(told, file=sys.stderr, flush=True)
 
 
-def tell_forecast(experiment: "Experiment", folder: Path, setups: "list[Setup]") -> None:
-    """Say how long it will take, where that is a minute or more."""
-    from saddlepoint import experiments as room
-    from saddlepoint.experiments.pilot import unfinished
-
-    if not unfinished(experiment, folder, setups):
-        return
-    told = f"{experiment.name}: measuring networks for a moment"
-    print(told, file=sys.stderr, flush=True)
-    most = sum(room.at_most(experiment, setup) for setup in setups)
-    seconds = room.forecast(experiment, folder, setups) / processes() if most >= 60 else 0.0
-    if seconds >= 60:
-        print(f"{experiment.name}: about {_minutes(seconds / 60)} minutes", file=sys.stderr)
-
-
 def show(name: str | None, wanted: "Wanted") -> int:
     """List experiments with their minutes."""
     import torch
 
     from saddlepoint import experiments as room
 
-    whole, limit, jobs = name in (None, "all"), wanted.limit, wanted.jobs
+    whole, jobs = name in (None, "all"), wanted.jobs
     if whole:
         check_not_only(wanted)
     names = [*room.EXPERIMENTS] if name is None or name == "all" else [name]
@@ -119,20 +145,31 @@ def show(name: str | None, wanted: "Wanted") -> int:
     print(f"{'name':<29}{'images':>9}{'minutes':>9}{'full':>9}  in the paper")
     minutes = full = 0.0
     for part in parts:
-        sources = sources_of(part, wanted, filtered=True)
-        cost = room.estimate(
-            part, wanted.parameters, limit, sources=sources, jobs=jobs, threads=threads
-        )
-        minutes, full = minutes + cost.minutes, full + cost.full_minutes
-        figures = f"{_minutes(cost.minutes):>9}{_minutes(cost.full_minutes):>9}"
-        print(f"{part.name:<29}{limit or _images(part):>9}{figures}  {part.source}")
-        if not sources:
+        work = work_of(part, wanted, filtered=True)
+        costs = [
+            room.estimate(
+                some,
+                wanted.parameters,
+                None if wanted.full else setups[0].limit,
+                sources=[(setup.method, setup.labels) for setup in setups],
+                jobs=jobs,
+                threads=threads,
+            )
+            for some, setups in work
+            if setups
+        ]
+        here, most = (sum(getattr(c, n) for c in costs) for n in ("minutes", "full_minutes"))
+        minutes, full = minutes + here, full + most
+        figures = f"{minutes_of(here):>9}{minutes_of(most):>9}"
+        print(f"{part.name:<29}{_images(part, wanted):>9}{figures}  {part.source}")
+        missing = dict.fromkeys(network for cost in costs for network in cost.missing)
+        if not costs:
             about = f"{' or '.join(part.methods)} with {' or '.join(part.labels)} labels"
             print(f"{'':<29}  not run: it is about {about}")
-        elif cost.missing:
-            print(f"{'':<29}  not counted: no parameters for {', '.join(cost.missing)}")
+        elif missing:
+            print(f"{'':<29}  not counted: no parameters for {', '.join(missing)}")
     if whole:
-        print(f"{'  total':<38}{_minutes(minutes):>9}{_minutes(full):>9}")
+        print(f"{'  total':<38}{minutes_of(minutes):>9}{minutes_of(full):>9}")
     return 0
 
 
@@ -141,29 +178,38 @@ def _counted(wanted: "Wanted", threads: int) -> str:
     from saddlepoint.experiments import METHODS
 
     several: dict[str, list[str]] = {"both": ["apgda", "attack"], "all": [*METHODS]}
-    few = several.get(wanted.method, [wanted.method])
+    method = wanted.method or "apgda"
+    few = several.get(method, [method])
     methods = " and ".join([", ".join(few[:-1]), few[-1]] if len(few) > 1 else few)
     both = wanted.labels == "both"
     # `attack` leaves rows alone that are fooled, and predicted labels that are true are not attacked again.
     most = ", at most," if both or few != ["apgda"] else ""
-    labels = "true and predicted" if both else wanted.labels
+    labels = "true and predicted" if both else wanted.labels or "true"
     shared = f", shared by {wanted.jobs} processes" if wanted.jobs > 1 else ""
-    lower = wanted.precision
+    lower = wanted.precision or "float32"
     bits = "" if lower == "float32" else f", in float32 (--precision {lower} is not counted)"
     images = "default number of images" if wanted.limit is None else f"--limit {wanted.limit}"
     timed = "by the processor's clock, with one thread"
     if threads > 1:
         timed = f"by the clock, with {threads} threads, beside what else is running"
+    if wanted.published:
+        return (
+            f"minutes on this machine, at most, for images, methods and labels as published{shared}, in "
+            f"float32 (lower precision is not counted), and all 10,000; networks timed {timed}"
+        )
     return (
         f"minutes on this machine{most} for {methods} with {labels} labels{shared}{bits}: {images}, and all "
         f"10,000 (--full); networks timed {timed}"
     )
 
 
-def _images(experiment: "Experiment") -> str:
+def _images(experiment: "Experiment", wanted: "Wanted") -> str:
+    """How many images an experiment is run on, from the fewest to the most."""
+    from saddlepoint.experiments import published_parts
+
     limits = {block.limit or experiment.limit for block in experiment.blocks} or {experiment.limit}
-    return f"{min(limits)}-{max(limits)}" if len(limits) > 1 else str(experiment.limit)
-
-
-def _minutes(minutes: float) -> str:
-    return "-" if minutes == 0 else f"{minutes:.1f}" if minutes < 100 else f"{minutes:.0f}"
+    if wanted.published:
+        limits = {own.images for _, own in published_parts(experiment)}
+    if wanted.limit is not None:
+        limits = {wanted.limit}
+    return "-".join(map(str, sorted({min(limits), max(limits)})))

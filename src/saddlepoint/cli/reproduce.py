@@ -2,7 +2,7 @@
 
 import shlex
 import sys
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -15,14 +15,15 @@ from saddlepoint.counts import check_seed_range
 from .cluster import joined, processes, together
 from .errors import LibraryError, UsageError, library, usage
 from .experiments_shown import (
+    can_run,
     check_not_only,
     chosen,
     show,
-    sources_of,
-    tell_forecast,
     tell_networks,
+    work_of,
 )
 from .flags import Flag
+from .forecasts import Told, tell_at_most
 
 if TYPE_CHECKING:
     from saddlepoint.experiments import Experiment, Setup
@@ -41,13 +42,16 @@ class Wanted:
     """Use the first so many test images. [default: what --list names, with the minutes it takes]"""
     full: Flag = False
     """Use all 10,000 test images."""
-    method: Literal["apgda", "attack", "attack-5", "both", "all"] = "apgda"
+    published: Flag = False
+    """Run what the tables of docs/RESULTS.md show: the images, methods, labels and precision that every
+    experiment has there, which --list --published names."""
+    method: Literal["apgda", "attack", "attack-5", "both", "all"] | None = None
     """apgda (the paper's algorithm and step sizes), attack (ours, one restart of as many steps), attack-5
     (ours, up to five restarts), both (apgda and attack), or all three; as far as the experiment is not about
-    one of them."""
-    labels: Literal["true", "predicted", "both"] = "true"
+    one of them. [default: apgda]"""
+    labels: Literal["true", "predicted", "both"] | None = None
     """The class that is attacked: the true one, the one each domain predicts (as the authors' code does), or
-    both in turn. Success is counted against the true class."""
+    both in turn. Success is counted against the true class. [default: true]"""
     only: Annotated[tuple[str, ...], Parameter(negative=(), show_default=False)] = ()
     """Run this setting only, as the table names it, such as "l2, eps 3"; give it once per setting. The files
     hold whatever is in the folder."""
@@ -61,12 +65,12 @@ class Wanted:
     """Folder with networks of your own, NAME.safetensors and NAME.json: copies of model.safetensors and
     model.json of a training. NAME is that of the network, such as mnist-c for C on MNIST; they go before
     shipped ones."""
-    precision: Literal["float32", "bfloat16", "float32+channels_last", "bfloat16+channels_last"] = (
-        "float32"
-    )
+    precision: (
+        Literal["float32", "bfloat16", "float32+channels_last", "bfloat16+channels_last"] | None
+    ) = None
     """What networks compute in while they are attacked; verdicts are in float32. bfloat16 takes about two
     thirds of the time for networks B and E, where the processor has it; with channels last, another layout of
-    parameters and images, H takes half of that."""
+    parameters and images, H takes half of that. [default: float32]"""
     store: Path | None = None
     """Folder for a summary of the results, NAME.json, from which --summary writes tables."""
     seed: int = 0
@@ -78,6 +82,11 @@ class Wanted:
 
     def check(self) -> None:
         """Refuse flags that contradict each other."""
+        for flag in ("limit", "method", "labels", "precision", "full") if self.published else ():
+            if value := getattr(self, flag):
+                raise UsageError(
+                    f"`--{flag}` must be left out with --published, which has its own, got {value}."
+                )
         if self.full and self.limit is not None:
             raise UsageError(f"`--limit` must be left out with --full, got {self.limit}.")
         if self.limit is not None and self.limit < 1:
@@ -95,8 +104,10 @@ class Wanted:
         """The line that repeats an experiment, as its records have it."""
         from saddlepoint.experiments.places import line_of
 
-        asked = self.method, self.labels, self.limit, self.seed, self.parameters
-        return line_of(name, *asked, self.precision, full=self.full, only=self.only)
+        method = None if self.published else self.method or "apgda"
+        labels, precision = self.labels or "true", self.precision or "float32"
+        asked = method, labels, self.limit, self.seed, self.parameters, precision
+        return line_of(name, *asked, full=self.full, published=self.published, only=self.only)
 
     def line(self, name: str, *, resume: bool = False) -> str:
         """The command again, which goes on in its folder and says as much."""
@@ -122,8 +133,8 @@ def reproduce(
     Args:
         name: Which experiment; --list names them. all runs one after the other, each into a folder of its own
             in --out, and with --resume goes on wherever it was stopped.
-        show_list: List the experiments with what they cost on this machine, as --limit, --method, --labels,
-            --only and --jobs say, and stop.
+        show_list: List the experiments with what they cost on this machine, as --limit, --published, --method,
+            --labels, --only and --jobs say, and stop.
         summary: Write the tables and claims of this Markdown file, or of all in this folder, such as docs, from
             the summaries in --store, and stop: each between two lines such as `<!-- table: ensemble-mnist -->`
             and `<!-- end -->`. [default of --store here: the folder `results` beside the file]
@@ -142,11 +153,15 @@ def reproduce(
     with joined() as rank:
         places = _places(name, wanted)
         _check_places(places, wanted)
-        parts = [chosen(each, wanted) for each, _ in places]
-        tell_networks(parts, wanted, quiet=wanted.quiet or rank != 0)
+        experiments = [chosen(each, wanted) for each, _ in places]
+        silent, told = wanted.quiet or rank != 0, Told()
+        tell_networks(experiments, wanted, quiet=silent)
+        if name == "all" and not silent:
+            works = [work_of(each, wanted, filtered=True) for each in experiments]
+            tell_at_most([*zip((folder for _, folder in places), works, strict=True)])
         for each, folder in places:
             try:
-                _one(each, folder, wanted, rank, part_of_all=name == "all")
+                _one(each, folder, wanted, rank, told, part_of_all=name == "all")
             except (KeyboardInterrupt, LibraryError) as stop:
                 if not rank:
                     again = wanted.line(name, resume=True)
@@ -154,6 +169,8 @@ def reproduce(
                 if isinstance(stop, LibraryError):
                     raise
                 return 130
+        if name == "all":
+            told.tell(name)
     return 0
 
 
@@ -176,56 +193,54 @@ def _check_places(places: list[tuple[str, Path]], wanted: Wanted) -> None:
     def check() -> None:
         for name, folder in places:
             experiment = room.find(name)
-            for method, labels in sources_of(experiment, wanted, filtered=True):
-                target, pictures = folder / labels / method, wanted.figures
+            work = work_of(experiment, wanted, filtered=True)
+            for setup in (setup for _, setups in work for setup in setups):
+                target, pictures = folder / setup.labels / setup.method, wanted.figures
                 check_place(experiment, folder, target, resume=wanted.resume, figures=pictures)
 
     with usage():
         World.current().agree(check)
 
 
-def _one(name: str, folder: Path, wanted: Wanted, rank: int, *, part_of_all: bool) -> None:
+def _one(
+    name: str, folder: Path, wanted: Wanted, rank: int, told: Told, *, part_of_all: bool
+) -> None:
     """Run an experiment with every method and label that is wanted, and publish it."""
     from saddlepoint import experiments as room
-
-    from . import printing
 
     with usage():
         experiment = room.find(name)
     part = chosen(name, wanted)
     gone = room.skipped(experiment, wanted.parameters)
     reasons = list(dict.fromkeys(gone.values()))
-    sources = sources_of(experiment, wanted, filtered=part_of_all)
-    everything = [*part.blocks, *(measurement.block for measurement in part.measurements)]
-    if part_of_all and (not sources or all(block.key in gone for block in everything)):
+    every = work_of(part, wanted, filtered=part_of_all)
+    work = can_run(every, wanted)
+    if part_of_all and not work:
         if not rank:
             print(
                 f"{name} is left out: {reasons[0] if reasons else 'not with this method'}",
                 file=sys.stderr,
             )
         return
+    everything = [*part.blocks, *(measurement.block for measurement in part.measurements)]
     used = {n for block in everything if block.key not in gone for n in block.networks}
     _check_store(experiment, folder, used, wanted)
-    limit = room.FULL if wanted.full else wanted.limit
-    setups = [
-        room.Setup(
-            method,
-            labels,
-            limit,
-            wanted.seed,
-            wanted.parameters,
-            wanted.precision,
-            command=wanted.command(name),
-        )
-        for method, labels in sources
-    ]
-    if not wanted.quiet and rank == 0:
-        tell_forecast(part, folder, setups)
-    for setup in setups:
-        _run(part, folder, setup, resume=wanted.resume, quiet=wanted.quiet or rank != 0)
-    if rank:
-        return
-    tell = partial(print, file=sys.stderr, flush=True)
+    silent = wanted.quiet or rank != 0
+    with nullcontext() if silent else told.of(name, folder, work, wanted.command(name)):
+        for number, (some, setups) in enumerate(work or every):
+            for setup in setups:  # what comes later goes into folders that others have begun
+                _run(some, folder, setup, resume=wanted.resume or number > 0, quiet=silent)
+        if not rank:
+            _publish(part, folder, wanted, reasons)
+
+
+def _publish(part: "Experiment", folder: Path, wanted: Wanted, reasons: list[str]) -> None:
+    """Write tables, figures and the summary of everything in the folder, and show the table of a part."""
+    from saddlepoint import experiments as room
+
+    from . import printing
+
+    experiment, tell = room.find(part.name), partial(print, file=sys.stderr, flush=True)
     with library():
         tables, files = room.publish(
             experiment, folder, figures=wanted.figures, skipped=reasons, waiting=tell

@@ -6,12 +6,12 @@ the numbers of the tables in a small file, and `write_tables` puts them into a d
 """
 
 from saddlepoint.experiments.block_parts import FULL
-from saddlepoint.experiments.catalogue import EXPERIMENTS, find
+from saddlepoint.experiments.catalogue import EXPERIMENTS, find, published_parts
 from saddlepoint.experiments.costs import Estimate, at_most, estimate
 from saddlepoint.experiments.document import named_tables, write_tables
 from saddlepoint.experiments.drawing import publish
 from saddlepoint.experiments.finished import Results, Source, collect
-from saddlepoint.experiments.pilot import forecast
+from saddlepoint.experiments.pilot import forecast, left
 from saddlepoint.experiments.plan import (
     LABELS,
     METHODS,
@@ -20,6 +20,7 @@ from saddlepoint.experiments.plan import (
     Labels,
     Measurement,
     Method,
+    Published,
     Reported,
     Row,
     Step,
@@ -43,6 +44,7 @@ __all__ = [
     "Labels",
     "Measurement",
     "Method",
+    "Published",
     "Reported",
     "Results",
     "Row",
@@ -57,9 +59,11 @@ __all__ = [
     "estimate",
     "find",
     "forecast",
+    "left",
     "log_log_slope",
     "named_tables",
     "publish",
+    "published_parts",
     "read_summary",
     "reproduce",
     "residuals",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,12 +18,16 @@ from saddlepoint.experiments.block_parts import FULL, gradient_count, missing
 from saddlepoint.experiments.plan import RESTARTS, Block, Experiment, Labels, Method
 from saddlepoint.experiments.runner import Setup
 
-__all__ = ["Estimate", "at_most", "estimate", "seconds_per_gradient"]
+__all__ = ["Estimate", "at_most", "estimate", "overhead", "seconds_per_gradient"]
 
 _SHAPES = {"mnist": (1, 28), "cifar10": (3, 32)}
 _BATCH = {"A": 128, "B": 16, "C": 128, "D": 64}  # enough to time; deep networks take eight
 _TICK = 1e-6  # seconds, of a clock that tells no difference
 _OVERHEAD = 3.0  # seconds per row for loading, judging and drawing its page
+_WRITTEN = 0.2  # seconds per row of a table for hashing and writing, and
+_PAGE = 1.0  # for drawing its page
+_STEP = 0.005  # seconds per step of rows that are attacked together, besides networks; and
+_ROWS = 128  # how many these are
 
 
 @final
@@ -84,20 +89,29 @@ def estimate(
     return Estimate(minutes, full, tuple(dict.fromkeys(absent)))
 
 
-def at_most(experiment: Experiment, setup: Setup) -> float:
-    """Seconds that the attacks of an experiment take if every image takes all steps, roughly.
+def at_most(experiment: Experiment, setup: Setup, jobs: int = 1) -> float:
+    """Seconds that an experiment takes if every image takes all steps, roughly.
 
     Args:
         experiment: Which one.
         setup: How it is run.
+        jobs: Processes that share the rows; measurements are made by one of them.
     """
     total = 0.0
-    for block in experiment.blocks:
+    for block, passes, workers in _work(experiment, jobs):
         if not missing(block.networks, setup.parameters):
             image = sum(seconds_per_gradient(block.settings.data, n) for n in block.letters)
-            images = setup.images(experiment, block) * RESTARTS[setup.method]
-            total += image * gradient_count(block) * images * len(block.rows)
-    return total
+            images = setup.images(experiment, block)
+            steps = (block.settings.steps + 1) * math.ceil(images / _ROWS)
+            once = image * gradient_count(block) * images + _STEP * steps
+            total += once * passes * RESTARTS[setup.method] / workers
+    rows = sum(len(block.rows) for block in experiment.blocks)
+    return total + rows * overhead(setup)
+
+
+def overhead(setup: Setup) -> float:
+    """Seconds that a row of a table takes besides the attack."""
+    return _WRITTEN + (_PAGE if setup.reports else 0.0)
 
 
 @cache

@@ -5,13 +5,14 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import torch
 from torch import nn
 
 from saddlepoint.experiments import block_parts
-from saddlepoint.experiments.costs import seconds_per_gradient
+from saddlepoint.experiments.costs import at_most, overhead, seconds_per_gradient
 from saddlepoint.experiments.places import complete_in
 from saddlepoint.experiments.plan import Block, Experiment, Row
 from saddlepoint.experiments.runner import Setup, skipped
@@ -21,14 +22,12 @@ from saddlepoint.runs import build, rule_words, settings_of
 from saddlepoint.runs.settings import AttackSettings
 from saddlepoint.solver.inspection import look
 
-__all__ = ["forecast", "unfinished"]
+__all__ = ["forecast", "left"]
 
 _SECONDS = 0.8  # that an attack on the images of a pilot is to take, about; and
 _MOST = 1.6  # at most, for all of its steps
 _IMAGES = 8  # at least, because few are slow
 _ROWS = 128  # at most: as many as a run attacks together
-_OVERHEAD = 0.2  # seconds per row of a table for hashing and writing, and
-_PAGE = 1.0  # for drawing its page
 
 Clock = Callable[[], float]
 
@@ -38,62 +37,67 @@ def forecast(
     folder: Path,
     setups: Sequence[Setup],
     *,
+    jobs: int = 1,
     clock: Clock = time.perf_counter,
 ) -> float:
-    """Seconds that the rows which are not in the folder yet will take, with one process.
+    """Seconds that the rows and measurements which are not in the folder yet will take.
 
-    Measurements are not counted: they have counts of their own, see `estimate`.
+    Measurements are counted by the passes through networks that they take, and not tried.
 
     Args:
         experiment: Which one.
-        folder: Where `reproduce` puts it; finished rows cost nothing.
+        folder: Where `reproduce` puts it; what is finished costs nothing.
         setups: Methods and labels that are run in turn.
+        jobs: Processes that share the rows; measurements are made by one of them.
         clock: Tells seconds.
     """
-    gone = skipped(experiment, setups[0].parameters) if setups else {}
     total = 0.0
-    for block in (block for block in experiment.blocks if block.key not in gone):
-        for setup in setups:
-            if rows := _rows_left(block, folder, setup):
-                first = any(s.labels == "true" and s.method == setup.method for s in setups)
-                total += _block(experiment, block, rows, folder, setup, clock, first=first)
+    for setup in setups:
+        rest = left(experiment, folder, setup)
+        first = any(s.labels == "true" and s.method == setup.method for s in setups)
+        for block in rest.blocks:
+            total += _block(experiment, block, folder, setup, clock, first=first) / jobs
+        total += at_most(replace(rest, blocks=()), setup)
     return total
 
 
-def unfinished(experiment: Experiment, folder: Path, setups: Sequence[Setup]) -> bool:
-    """Whether there are rows that can be run and are not in the folder yet.
+def left(experiment: Experiment, folder: Path, setup: Setup) -> Experiment:
+    """The experiment with what can be run, and is not in the folder yet.
 
     Args:
         experiment: Which one.
         folder: Where `reproduce` puts it.
-        setups: Methods and labels that are run in turn.
+        setup: How it is run.
     """
-    gone = skipped(experiment, setups[0].parameters) if setups else {}
-    blocks = [block for block in experiment.blocks if block.key not in gone]
-    return any(_rows_left(block, folder, setup) for block in blocks for setup in setups)
-
-
-def _rows_left(block: Block, folder: Path, setup: Setup) -> list[Row]:
-    target = folder / setup.labels / setup.method / block.key
-    return [row for row in block.rows if complete_in(target / row.strategy.key) is None]
+    gone, target = skipped(experiment, setup.parameters), folder / setup.labels / setup.method
+    blocks = []
+    for block in (block for block in experiment.blocks if block.key not in gone):
+        places = ((row, target / block.key / row.strategy.key) for row in block.rows)
+        if rows := tuple(row for row, place in places if complete_in(place) is None):
+            blocks.append(replace(block, rows=rows))
+    measurements = tuple(
+        each
+        for each in experiment.measurements
+        if each.block.key not in gone and complete_in(target / each.key) is None
+    )
+    return replace(experiment, blocks=tuple(blocks), measurements=measurements)
 
 
 def _block(
     experiment: Experiment,
     block: Block,
-    rows: Sequence[Row],
     folder: Path,
     setup: Setup,
     clock: Clock,
     *,
     first: bool,
 ) -> float:
-    """Seconds for some rows of a block: the first and the last are tried, which is average and min-max.
+    """Seconds for the rows of a block: the first and the last are tried, which is average and min-max.
 
     Of slow networks a few steps are tried and all counted, as if no image stopped early. Whether the rows are
     run with true labels before is `first`; some may be in the folder.
     """
-    limit = setup.images(experiment, block)
+    rows, limit = block.rows, setup.images(experiment, block)
     images = block_parts.load_images(block.settings.data, limit, setup.download)
     networks = [block_parts.load_network(name, setup.parameters) for name in block.networks]
     settings = block.settings.model_copy(update={"seed": setup.seed})
@@ -115,8 +119,7 @@ def _block(
         if twins:  # of their images only those are attacked on which some domain is wrong
             wrong = _wrong(whole.take(torch.arange(min(len(whole), max(count, _IMAGES)))))
             full -= twins * (1 - wrong)
-    pages = _PAGE if setup.reports else 0.0
-    return sum(tried) / len(tried) * share * full + len(rows) * (_OVERHEAD + pages)
+    return sum(tried) / len(tried) * share * full + len(rows) * overhead(setup)
 
 
 def _twins(

@@ -22,18 +22,20 @@ __all__ = [
     "check_place",
     "complete_in",
     "keep_drawn",
+    "keep_times",
     "line_of",
     "networks_in",
     "publishing",
 ]
 
 _DRAWN = "drawn.json"  # the names of the tables and figures that were drawn in the folder
+_TIMES = "times.json"  # what runs were to take, and took
 _PATIENCE = 600.0  # seconds; all tables and figures of an experiment are drawn in less
 
 
 def line_of(
     name: str,
-    method: str,
+    method: str | None,
     labels: str,
     limit: int | None,
     seed: int,
@@ -172,6 +174,26 @@ def keep_drawn(places: Sequence[tuple[Path, Sequence[str]]]) -> None:
         every = sorted({*_drawn(folder), *names})
         if names:
             write_atomically(folder / _DRAWN, (json.dumps(every, indent=2) + "\n").encode())
+
+
+def keep_times(folder: Path, command: str, *, forecast: float, took: float) -> None:
+    """Add to the list of a folder how long a run was to take, and took.
+
+    Args:
+        folder: Of an experiment.
+        command: The line that ran it.
+        forecast: Seconds.
+        took: Seconds.
+
+    Raises:
+        ValueError: The list is damaged.
+    """
+    path = folder / _TIMES
+    must, remedy = f"`{path}` must be the list of forecasts of a folder", "move it away"
+    kind = list[dict[str, str | float]]
+    there = read_plain(kind, read_json(path, must, remedy), must, remedy) if path.exists() else []
+    there.append({"command": command, "forecast": round(forecast, 1), "took": round(took, 1)})
+    write_atomically(path, (json.dumps(there, indent=2) + "\n").encode())
 
 
 def _check_foreign(there: Sequence[str], folder: Path) -> None:

@@ -6,8 +6,8 @@ compared there, each with what the paper reports. Nothing here loads or computes
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, final, get_args
 
 from saddlepoint.runs import rule_words
@@ -27,6 +27,7 @@ __all__ = [
     "Measurement",
     "Method",
     "Ordered",
+    "Published",
     "Reported",
     "Row",
     "Static",
@@ -240,6 +241,26 @@ class Measurement:
 
 @final
 @dataclass(frozen=True)
+class Published:
+    """What the tables of docs/RESULTS.md are made with.
+
+    Attributes:
+        images: Test images.
+        precision: What networks compute in while they are attacked.
+        labels: The classes that are attacked in turn.
+        methods: With what; of these and the labels, those that the experiment has.
+        blocks: The same for blocks that are made with other numbers, by their keys.
+    """
+
+    images: int
+    precision: Computing = "float32"
+    labels: tuple[Labels, ...] = ("true",)
+    methods: tuple[Method, ...] = ("apgda", "attack")
+    blocks: Mapping[tuple[str, ...], Published] = field(default_factory=dict)
+
+
+@final
+@dataclass(frozen=True)
 class Experiment:
     """One table or figure of the paper.
 
@@ -254,6 +275,7 @@ class Experiment:
         note: What has to be said about the whole.
         methods: What it can be run with; fewer where it is about one of them.
         labels: Which class can be attacked in it; the true one alone where more than success is measured.
+        published: What its published tables are made with; the catalogue has it for every experiment.
     """
 
     name: str
@@ -266,6 +288,7 @@ class Experiment:
     note: str = ""
     methods: tuple[Method, ...] = METHODS
     labels: tuple[Labels, ...] = LABELS
+    published: Published = Published(1000)
 
 
 def settings(experiment: Experiment, labels: Sequence[str]) -> Experiment:
