@@ -291,7 +291,7 @@ def test_every_experiment_runs_and_publishes(name: str, tmp_path: Path, paramete
     experiments.reproduce(experiment, tmp_path, setup, callback=steps.append)
     assert steps[-1].done == steps[-1].total
     found = experiments.collect(experiment, tmp_path)
-    gone = runner.skipped(experiment, parameters)
+    gone = experiments.skipped(experiment, parameters)
     assert {item.block.key for item in found.attacks} == {
         block.key for block in experiment.blocks if block.key not in gone
     }

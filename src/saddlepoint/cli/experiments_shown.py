@@ -84,8 +84,7 @@ def can_run(work: "Work", wanted: "Wanted") -> "Work":
     found: Work = []
     for part, setups in work:
         gone = room.skipped(part, wanted.parameters)
-        blocks = [*part.blocks, *(measurement.block for measurement in part.measurements)]
-        if setups and any(block.key not in gone for block in blocks):
+        if setups and any(block.key not in gone for block in part.every_block):
             found.append((part, setups))
     return found
 

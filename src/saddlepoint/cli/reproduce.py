@@ -6,7 +6,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal, final
+from typing import TYPE_CHECKING, Annotated, Any, Literal, final
 
 from cyclopts import Parameter
 
@@ -26,7 +26,7 @@ from .flags import Flag
 from .forecasts import Told, tell_at_most
 
 if TYPE_CHECKING:
-    from saddlepoint.experiments import Experiment, Setup
+    from saddlepoint.experiments import Answers, Experiment, Setup
     from saddlepoint.runs.tasks import Station
 
 __all__ = ["Wanted", "reproduce"]
@@ -140,6 +140,8 @@ def reproduce(
             and `<!-- end -->`. [default of --store here: the folder `results` beside the file]
         wanted: How it is run.
     """
+    from saddlepoint.experiments import Answers
+
     wanted = wanted or Wanted()
     wanted.check()
     if summary is not None:
@@ -159,9 +161,11 @@ def reproduce(
         if name == "all" and not silent:
             works = [work_of(each, wanted, filtered=True) for each in experiments]
             tell_at_most([*zip((folder for _, folder in places), works, strict=True)])
+        one = partial(_one, wanted=wanted, rank=rank, told=told, part_of_all=name == "all")
+        answers = Answers([folder for _, folder in places])
         for each, folder in places:
             try:
-                _one(each, folder, wanted, rank, told, part_of_all=name == "all")
+                one(each, folder, answers)
             except (KeyboardInterrupt, LibraryError) as stop:
                 if not rank:
                     again = wanted.line(name, resume=True)
@@ -203,7 +207,14 @@ def _check_places(places: list[tuple[str, Path]], wanted: Wanted) -> None:
 
 
 def _one(
-    name: str, folder: Path, wanted: Wanted, rank: int, told: Told, *, part_of_all: bool
+    name: str,
+    folder: Path,
+    answers: "Answers",
+    *,
+    wanted: Wanted,
+    rank: int,
+    told: Told,
+    part_of_all: bool,
 ) -> None:
     """Run an experiment with every method and label that is wanted, and publish it."""
     from saddlepoint import experiments as room
@@ -222,14 +233,14 @@ def _one(
                 file=sys.stderr,
             )
         return
-    everything = [*part.blocks, *(measurement.block for measurement in part.measurements)]
-    used = {n for block in everything if block.key not in gone for n in block.networks}
+    used = {n for block in part.every_block if block.key not in gone for n in block.networks}
     _check_store(experiment, folder, used, wanted)
     silent = wanted.quiet or rank != 0
     with nullcontext() if silent else told.of(name, folder, work, wanted.command(name)):
         for number, (some, setups) in enumerate(work or every):
             for setup in setups:  # what comes later goes into folders that others have begun
-                _run(some, folder, setup, resume=wanted.resume or number > 0, quiet=silent)
+                resume = wanted.resume or number > 0
+                _run(some, folder, setup, answers, resume=resume, quiet=silent)
         if not rank:
             _publish(part, folder, wanted, reasons)
 
@@ -306,7 +317,13 @@ def _write_tables(place: Path, store: Path | None) -> int:
 
 
 def _run(
-    experiment: "Experiment", folder: Path, setup: "Setup", *, resume: bool, quiet: bool
+    experiment: "Experiment",
+    folder: Path,
+    setup: "Setup",
+    answers: "Answers",
+    *,
+    resume: bool,
+    quiet: bool,
 ) -> None:
     from saddlepoint import experiments as room
     from saddlepoint.runs.tasks import Onlooker
@@ -322,4 +339,5 @@ def _run(
     title = f"{experiment.name} {room.Source(setup.method, setup.labels).name}"
     with progress.reproducing(title, quiet=quiet) as (tell, download):
         setup = replace(setup, download=download)
-        room.reproduce(experiment, folder, setup, resume=resume, callback=tell, watch=Rows())
+        more: Any = {"callback": tell, "watch": Rows(), "answers": answers}
+        room.reproduce(experiment, folder, setup, resume=resume, **more)

@@ -5,7 +5,7 @@
 the numbers of the tables in a small file, and `write_tables` puts them into a document.
 """
 
-from saddlepoint.experiments.block_parts import FULL
+from saddlepoint.experiments.block_parts import FULL, skipped
 from saddlepoint.experiments.catalogue import EXPERIMENTS, find, published_parts
 from saddlepoint.experiments.costs import Estimate, at_most, estimate
 from saddlepoint.experiments.document import named_tables, write_tables
@@ -28,7 +28,8 @@ from saddlepoint.experiments.plan import (
     settings,
 )
 from saddlepoint.experiments.ranks import spearman
-from saddlepoint.experiments.runner import Setup, reproduce, skipped
+from saddlepoint.experiments.reuse import Answers
+from saddlepoint.experiments.runner import Setup, reproduce
 from saddlepoint.experiments.stationarity import log_log_slope, residuals
 from saddlepoint.experiments.stored import check_store, read_summary, write_summary
 from saddlepoint.report.tables import Table, to_csv, to_latex, to_markdown
@@ -38,6 +39,7 @@ __all__ = [
     "FULL",
     "LABELS",
     "METHODS",
+    "Answers",
     "Block",
     "Estimate",
     "Experiment",

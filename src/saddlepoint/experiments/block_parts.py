@@ -29,6 +29,7 @@ __all__ = [
     "load_network",
     "missing",
     "own_networks",
+    "skipped",
 ]
 
 # What the hashes in stored summaries are made of: a new setting must not change them.
@@ -66,6 +67,21 @@ def missing(networks: Sequence[str], parameters: Path | None = None) -> tuple[st
     return tuple(dict.fromkeys(name for name in networks if not available(name, parameters)))
 
 
+def skipped(experiment: Experiment, parameters: Path | None = None) -> dict[str, str]:
+    """Blocks that cannot run, by key, and why.
+
+    Example:
+        >>> from saddlepoint.experiments import find
+        >>> sorted(skipped(find("steps-mnist")))
+        []
+    """
+    reasons = {}
+    for block in experiment.every_block:
+        if names := missing(block.networks, parameters):
+            reasons[block.key] = explain_missing(names)
+    return reasons
+
+
 def own_networks(experiments: Sequence[Experiment], parameters: Path) -> tuple[str, ...]:
     """The networks of experiments that are in a folder, which go before shipped ones, in order.
 
@@ -77,7 +93,7 @@ def own_networks(experiments: Sequence[Experiment], parameters: Path) -> tuple[s
         ValueError: It has none of them, so that others would be attacked than are meant, or the card of one
             says that it is another.
     """
-    blocks = [b for e in experiments for b in (*e.blocks, *(m.block for m in e.measurements))]
+    blocks = [block for experiment in experiments for block in experiment.every_block]
     names = tuple(dict.fromkeys(name for block in blocks for name in block.networks))
     files = {name: _own_file(name, parameters) for name in names}
     if own := {name: file for name, file in files.items() if file is not None}:

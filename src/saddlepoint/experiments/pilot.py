@@ -15,7 +15,7 @@ from saddlepoint.experiments import block_parts
 from saddlepoint.experiments.costs import at_most, overhead, seconds_per_gradient
 from saddlepoint.experiments.places import complete_in
 from saddlepoint.experiments.plan import Block, Experiment, Row
-from saddlepoint.experiments.runner import Setup, skipped
+from saddlepoint.experiments.runner import Setup
 from saddlepoint.losses import fooled
 from saddlepoint.problems import AbstractProblem
 from saddlepoint.runs import build, rule_words, settings_of
@@ -69,7 +69,8 @@ def left(experiment: Experiment, folder: Path, setup: Setup) -> Experiment:
         folder: Where `reproduce` puts it.
         setup: How it is run.
     """
-    gone, target = skipped(experiment, setup.parameters), folder / setup.labels / setup.method
+    gone = block_parts.skipped(experiment, setup.parameters)
+    target = folder / setup.labels / setup.method
     blocks = []
     for block in (block for block in experiment.blocks if block.key not in gone):
         places = ((row, target / block.key / row.strategy.key) for row in block.rows)

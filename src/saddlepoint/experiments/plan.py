@@ -290,6 +290,11 @@ class Experiment:
     labels: tuple[Labels, ...] = LABELS
     published: Published = Published(1000)
 
+    @property
+    def every_block(self) -> tuple[Block, ...]:
+        """Those that are attacked, and those of measurements."""
+        return (*self.blocks, *(measurement.block for measurement in self.measurements))
+
 
 def settings(experiment: Experiment, labels: Sequence[str]) -> Experiment:
     """The experiment with the settings of these labels only; with all of them if there is no label.

@@ -2,28 +2,31 @@
 
 Where all domains predict the true class, both labels are one problem: rows are independent of each other, so
 that such a row has the same result in a run with predicted labels as in the run with true ones, up to rounding.
-And what domains answer without a perturbation is asked once for all strategies, methods and labels of a block.
+And what a network says about images as they are is asked once for all rows, blocks and experiments about it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import final
 
 import torch
 from torch import Tensor
 
+from saddlepoint.experiments.places import complete_in
 from saddlepoint.problems import AbstractProblem
 from saddlepoint.rules import AbstractWeightRule
 from saddlepoint.runs import RECORD, Run, read_results, settings_of
 from saddlepoint.runs.rows import CLEAN, Solve
-from saddlepoint.runs.settings import AttackSettings
+from saddlepoint.runs.settings import AttackSettings, EnsembleSettings
 from saddlepoint.solver import AttackResult, History, Progress
 
-__all__ = ["known_answers", "reusing"]
+__all__ = ["Answers", "reusing"]
 
-# Settings on which the answers without a perturbation depend, besides images, networks and code.
-_ASKED = ("kind", "limit", "seed", "group_size", "by_class", "box", "transforms", "samples")
+# Settings on which the answers of a group or a view depend, besides images, networks and code. Verdicts are in
+# float32, whatever the attack is computed in.
+_ASKED = ("kind", "seed", "group_size", "by_class", "transforms", "samples")
 _PER_ROW = ("delta", "weights", "losses", "fooled", "num_forwards")
 
 
@@ -60,23 +63,56 @@ def reusing(solve: Solve, finished: Mapping[str, Tensor]) -> Solve:
     return attack_others
 
 
-def known_answers(record: Run, folder: Path, key: str) -> dict[str, Tensor] | None:
-    """What the domains of a block answer without a perturbation, if another row of it has asked.
+@final
+class Answers:
+    """What domains answer without a perturbation, from the finished rows of experiments.
+
+    A domain is known by the hash of its network and that of the images, and by how these are grouped or
+    transformed; nothing is kept besides the rows.
 
     Args:
-        record: Of the row that is about to run.
-        folder: Of the experiment; all methods and labels are looked through.
-        key: Of the block.
+        folders: Of the experiments; all methods, labels and blocks are looked through.
     """
-    for place in sorted(folder.glob(f"*/*/{key}/*/{RECORD}")):
-        other = Run.read(place.parent)
-        one, two = (settings_of(run, AttackSettings) for run in (other, record))
-        same = all(getattr(one, name, None) == getattr(two, name, None) for name in _ASKED)
-        hashes = (other.hashes.models, other.hashes.data) == (
-            record.hashes.models,
-            record.hashes.data,
-        )
-        if other.status == "complete" and same and hashes:
-            tensors = read_results(place.parent)[1]
-            return {name: tensors[name] for name in CLEAN}
-    return None
+
+    def __init__(self, folders: Sequence[Path]) -> None:
+        self._folders = folders
+        self._read: set[Path] = set()
+        self._there: dict[str, tuple[Path, int]] = {}  # in which row, and as which domain
+
+    def to(self, record: Run) -> dict[str, Tensor] | None:
+        """`clean_predictions` and `clean_fooled` of a row that is about to run, if all domains have been asked.
+
+        Args:
+            record: Of the row.
+        """
+        self._look()
+        asked = _asked(record)
+        found = [self._there[each] for each in asked if each in self._there]
+        if not asked or len(found) < len(asked):
+            return None
+        tables = {place: read_results(place)[1] for place in {place for place, _ in found}}
+        return {
+            name: torch.stack([tables[place][name][:, k] for place, k in found], dim=1)
+            for name in CLEAN
+        }
+
+    def _look(self) -> None:
+        """Find out about rows that have been finished since."""
+        records = (r for folder in self._folders for r in folder.glob(f"*/*/*/*/{RECORD}"))
+        for place in sorted({record.parent for record in records} - self._read):
+            if (run := complete_in(place)) is not None:
+                self._read.add(place)
+                for k, each in enumerate(_asked(run)):
+                    self._there.setdefault(each, (place, k))
+
+
+def _asked(run: Run) -> list[str]:
+    """What the domains of a run are asked, in their order; nothing where a network has no hash."""
+    settings = settings_of(run, AttackSettings)
+    networks = [run.hashes.models[name] for name in settings.models]
+    if not all(networks):
+        return []
+    if isinstance(settings, EnsembleSettings):  # every domain is a network
+        return [str((settings.kind, run.hashes.data, network)) for network in networks]
+    about = [getattr(settings, name, None) for name in _ASKED]
+    return [str((*about, run.hashes.data, networks, k)) for k in range(len(run.domains))]

@@ -35,7 +35,7 @@ from saddlepoint.experiments.plan import (
     Static,
     Step,
 )
-from saddlepoint.experiments.reuse import known_answers, reusing
+from saddlepoint.experiments.reuse import Answers, reusing
 from saddlepoint.problems import AbstractProblem
 from saddlepoint.runs import build, rule_words
 from saddlepoint.runs.materials import Images
@@ -44,7 +44,7 @@ from saddlepoint.runs.tasks import Onlooker, Station, worked
 from saddlepoint.solver.inspection import Look
 from saddlepoint.training.distributed import World
 
-__all__ = ["Setup", "reproduce", "skipped"]
+__all__ = ["Setup", "reproduce"]
 
 _CHUNK = 128  # rows between two writes to disk
 
@@ -102,6 +102,7 @@ def reproduce(
     resume: bool = False,
     callback: Callable[[Step], None] | None = None,
     watch: Onlooker | None = None,
+    answers: Answers | None = None,
 ) -> None:
     """Run every row and measurement that is not in the folder yet.
 
@@ -114,6 +115,7 @@ def reproduce(
         resume: Continue what is there. Without it the folder must hold no results of the method and labels.
         callback: Called as rows advance.
         watch: Told how each row and measurement goes on, from the opening of its folder.
+        answers: What networks say about images as they are, in this folder and others; in this one if None.
 
     Raises:
         ValueError: No block can run, the folder holds results, those to continue are of other settings, or what
@@ -127,12 +129,12 @@ def reproduce(
                 f"`{name}` must be {' or '.join(there)} for {experiment.name}, which is about that, "
                 f"got {getattr(setup, name)!r}."
             )
-    missing = skipped(experiment, setup.parameters)
+    missing = block_parts.skipped(experiment, setup.parameters)
     blocks = [block for block in experiment.blocks if block.key not in missing]
     measurements = [m for m in experiment.measurements if m.block.key not in missing]
     if not blocks and not measurements:
         names = block_parts.missing(
-            [name for block in _settings(experiment) for name in block.networks], setup.parameters
+            [name for block in experiment.every_block for name in block.networks], setup.parameters
         )
         raise ValueError(
             f"`{experiment.name}` must have networks to attack, got "
@@ -141,27 +143,9 @@ def reproduce(
     target = folder / setup.labels / setup.method
     # Before any process writes there.
     World.current().agree(lambda: check_place(experiment, folder, target, resume=resume))
-    runner = _Runner(experiment, folder, setup, callback or (lambda _: None), watch)
+    answers = answers or Answers([folder])
+    runner = _Runner(experiment, folder, setup, callback or (lambda _: None), watch, answers)
     runner.run(blocks, measurements)
-
-
-def skipped(experiment: Experiment, parameters: Path | None = None) -> dict[str, str]:
-    """Blocks that cannot run, by key, and why.
-
-    Example:
-        >>> from saddlepoint.experiments import find
-        >>> sorted(skipped(find("steps-mnist")))
-        []
-    """
-    reasons = {}
-    for block in _settings(experiment):
-        if names := block_parts.missing(block.networks, parameters):
-            reasons[block.key] = block_parts.explain_missing(names)
-    return reasons
-
-
-def _settings(experiment: Experiment) -> list[Block]:
-    return [*experiment.blocks, *(m.block for m in experiment.measurements)]
 
 
 @final
@@ -174,6 +158,7 @@ class _Runner:
     setup: Setup
     callback: Callable[[Step], None]
     watch: Onlooker | None
+    answers: Answers
     done: int = 0
     total: int = 0
     _networks: dict[str, nn.Module] = field(default_factory=dict)
@@ -227,7 +212,7 @@ class _Runner:
 
         def work(execution: runs.Execution, _: object) -> None:
             twin = self._twin(record, block, row)
-            answers = known_answers(record, self.folder, block.key)
+            answers = self.answers.to(record)
             seen = self._seen.get(settings.loss) or build.look_at(settings, problem)
             self._seen[settings.loss] = seen
             job = replace(build.job_of(settings, problem, seen=seen), clean=answers)
