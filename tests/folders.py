@@ -36,10 +36,11 @@ def assert_same_folders(one: Path, two: Path) -> None:
 
 
 def _files(folder: Path) -> list[str]:
-    """All files but those named by the clock, and, outside run folders, what a killed process was writing."""
+    """All files but those of the clock, and, outside run folders, what a killed process was writing."""
     found = [
         path
         for path in folder.rglob("*")
-        if (path.parent / runs.RECORD).is_file() or not path.name.startswith((".", "events."))
+        if (path.parent / runs.RECORD).is_file()
+        or not path.name.startswith((".", "events.", "times.json"))
     ]
     return sorted(str(path.relative_to(folder)) for path in found)
