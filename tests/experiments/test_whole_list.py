@@ -296,6 +296,9 @@ def test_measurements_are_counted_once_whatever_the_processes(
     one, four = (experiments.at_most(rows, setup, jobs) for jobs in (1, 4))
     assert one == pytest.approx(2 * (10 * (100 * 2 * 1e-3 + 0.005) + 0.2))
     assert four < one
+    groups = experiments.settings(experiments.find("universal-mnist"), ["A, eps 0.2, K = 5"])
+    told = experiments.at_most(groups, setup)
+    assert told == pytest.approx(2 * (21 * (100 * 1e-3 + 0.005) + 0.2))
 
 
 def test_all_tells_a_total_before_and_after(

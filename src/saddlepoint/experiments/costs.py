@@ -102,7 +102,8 @@ def at_most(experiment: Experiment, setup: Setup, jobs: int = 1) -> float:
         if not missing(block.networks, setup.parameters):
             image = sum(seconds_per_gradient(block.settings.data, n) for n in block.letters)
             images = setup.images(experiment, block)
-            steps = (block.settings.steps + 1) * math.ceil(images / _ROWS)
+            size = getattr(block.settings, "group_size", 1)  # of a row, in images
+            steps = (block.settings.steps + 1) * math.ceil(images / size / _ROWS)
             once = image * gradient_count(block) * images + _STEP * steps
             total += once * passes * RESTARTS[setup.method] / workers
     rows = sum(len(block.rows) for block in experiment.blocks)
