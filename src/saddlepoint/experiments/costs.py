@@ -25,7 +25,7 @@ _BATCH = {"A": 128, "B": 16, "C": 128, "D": 64}  # enough to time; deep networks
 _TICK = 1e-6  # seconds, of a clock that tells no difference
 _OVERHEAD = 3.0  # seconds per row for loading, judging and drawing its page
 _WRITTEN = 0.2  # seconds per row of a table for hashing and writing, and
-_PAGE = 1.0  # for drawing its page
+_PAGE = 0.5  # for drawing its page
 _STEP = 0.005  # seconds per step of rows that are attacked together, besides networks; and
 _ROWS = 128  # how many these are
 
