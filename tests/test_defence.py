@@ -313,6 +313,29 @@ class TestNetworks:
         )
         assert [each.split()[1] for each in told] == ["evaluate"]
 
+    def test_what_no_suite_has_judged_yet_is_taken_by_its_card(
+        self, training: plan.Training, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        networks.keep(training, tmp_path / "runs", tmp_path / "kept")
+        shutil.rmtree(tmp_path / "runs")
+        store = work.Store(tmp_path / "store.json")
+        assert networks.in_checkout(training, store.networks, tmp_path / "kept") is None
+        (file,) = (tmp_path / "kept").rglob("*.safetensors")
+        card = replace(networks.card_of(file), command=training.settings.command())
+        networks.copy(ROOT / ship.PARAMETERS / "mnist-ampgd.safetensors", file, card)
+        assert networks.in_checkout(training, store.networks, tmp_path / "kept") == file
+        monkeypatch.setattr(work, "train_once", lambda *_: pytest.fail("trained again"))
+        monkeypatch.setattr(work, "_run", lambda line: None)
+        every = {name: torch.ones(4, dtype=torch.bool) for name in ("clean", "linf", "l2")}
+        right = network(training, every)["suites"]["quick"]
+        monkeypatch.setattr(work, "verdicts", lambda folder: right)
+        table = replace(self.TABLE, suites={"quick": 4})
+        work.carry_out([table], store, tmp_path / "runs", checkout=tmp_path / "kept")
+        found = store.networks[training.key]
+        assert (found["sha256"], found["accuracy"]) == (card.sha256, card.accuracy)
+        assert found["suites"] == {"quick": right}
+        work.Store(tmp_path / "store.json")  # what is stored can be read
+
     def test_another_network_than_that_of_the_store_is_not_taken(
         self, training: plan.Training, tmp_path: Path
     ) -> None:

@@ -23,15 +23,33 @@ def in_runs(training: Training, runs: Path) -> Path:
 def in_checkout(training: Training, stored: Mapping[str, Any], kept: Path) -> Path | None:
     """The parameters that came with a checkout; None if there are none, or not those of the store.
 
+    A network that no suite has judged yet has its card only.
+
     Args:
         training: Of the network.
         stored: Networks of the store by key.
         kept: Folder of those that come with a checkout.
     """
-    file, network = _place(training, kept), stored.get(training.key, {})
-    if not file.is_file() or network.get("command") != training.settings.command():
+    file, command = _place(training, kept), training.settings.command()
+    if not file.is_file():
         return None
-    return file if _card(file).sha256 == network["sha256"] else None
+    about = stored.get(training.key, from_card(file))
+    same = about["command"] == command and about["sha256"] == card_of(file).sha256
+    return file if same else None
+
+
+def from_card(file: Path) -> dict[str, Any]:
+    """What the store keeps of a network whose training is not there: what its card says."""
+    card = card_of(file)
+    return {
+        "command": card.command,
+        "sha256": card.sha256,
+        "accuracy": card.accuracy,
+        "test_images": card.test_images,
+        "validation": [],
+        "weights": {},
+        "versions": card.versions,
+    }
 
 
 def keep(training: Training, runs: Path, kept: Path) -> None:
@@ -39,7 +57,7 @@ def keep(training: Training, runs: Path, kept: Path) -> None:
     if training.kept:
         place = _place(training, kept)
         place.parent.mkdir(parents=True, exist_ok=True)
-        copy(in_runs(training, runs), place, _card(in_runs(training, runs)))
+        copy(in_runs(training, runs), place, card_of(in_runs(training, runs)))
 
 
 def copy(file: Path, place: Path, card: Card) -> None:
@@ -61,7 +79,7 @@ def of_store(
         raise ValueError(
             f"`runs` must have the network of {training.key}, got none in {file.parent}."
         )
-    card = _card(file)
+    card = card_of(file)
     if card.sha256 != stored[training.key]["sha256"]:
         raise ValueError(
             f"`runs` must have the network of the store, got another one in {file.parent}."
@@ -73,5 +91,6 @@ def _place(training: Training, kept: Path) -> Path:
     return training.folder(kept).with_suffix(".safetensors")
 
 
-def _card(file: Path) -> Card:
+def card_of(file: Path) -> Card:
+    """The card beside parameters."""
     return Card.from_json(file.with_suffix(".json").read_text(encoding="utf-8"))

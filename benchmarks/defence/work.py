@@ -147,7 +147,7 @@ def carry_out(
 ) -> None:
     """Do all that is missing; verdicts are kept as soon as a suite has judged a network.
 
-    A network of the store that is in `checkout` is not trained again.
+    A network that is in `checkout` is not trained again.
 
     Raises:
         subprocess.CalledProcessError: A command has failed or was interrupted.
@@ -161,7 +161,8 @@ def carry_out(
             file = networks.in_runs(training, runs)
             networks.keep(training, runs, checkout)
         else:
-            about = {k: v for k, v in store.networks[training.key].items() if k != "suites"}
+            found = store.networks.get(training.key) or networks.from_card(file)
+            about = {k: v for k, v in found.items() if k != "suites"}
         if suite == unseen.SUITE:
             store.keep(training, about, suite, kept(unseen.judged(training.settings, images, file)))
         else:
