@@ -261,6 +261,24 @@ def test_auto_takes_bfloat16_where_it_is_there_and_pays(monkeypatch: pytest.Monk
     assert lowering.choose_precisions(problem, "auto").names == ("float32", "float32")
 
 
+def test_a_gpu_is_asked_whether_it_computes_in_bfloat16_itself(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from saddlepoint import precision
+
+    gpu = torch.device("cuda")
+    for imitated in (True, False):
+        monkeypatch.setattr(
+            torch.cuda,
+            "is_bf16_supported",
+            lambda including_emulation=True, imitated=imitated: including_emulation and imitated,
+        )
+        assert not precision.is_native(gpu)
+    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation=True: True)
+    assert precision.is_native(gpu)
+    assert not precision.is_native(torch.device("meta"))
+
+
 def test_auto_measures_again_once_there_are_more_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     from saddlepoint.solver import lowering
 

@@ -71,3 +71,13 @@ def test_several_streams_at_once_are_those_one_by_one():
     rows, numbers = torch.tensor([4, 0, 90]), [0, 7, streams.SEARCH + (3 << 32) + 5]
     one_by_one = [streams.uniform(-2, rows, number, 5) for number in numbers]
     assert torch.equal(streams.uniforms(-2, rows, numbers, 5), torch.stack(one_by_one))
+
+
+def test_numbers_are_on_the_device_of_the_rows() -> None:
+    rows = torch.zeros(3, dtype=torch.long, device="meta")
+    found = (
+        streams.uniform(0, rows, 1, 4),
+        streams.uniforms(0, rows, [1, 2], 4),
+        streams.normal(0, rows, 1, 4),
+    )
+    assert [each.device for each in found] == [rows.device] * 3

@@ -96,8 +96,9 @@ class Card:
 
     Attributes:
         architecture: A name `build` takes; with `channels`, `size` and `classes` it is the network.
-        data: What the parameters were trained on (the full training set).
-        command: What produced them, and reproduces them with the same number of `threads`.
+        data: The data set that they were trained on; how much of it is in `command`.
+        command: What trained them, and does so again with the same number of `threads`; `models pack` may have
+            rounded the result.
         recipe: Optimiser and schedule of that command, in full.
         accuracy: Percent of the `test_images` classified correctly.
         fgsm_accuracy: The same after FGSM with linf radius `fgsm_eps`.
