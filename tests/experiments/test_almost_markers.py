@@ -28,6 +28,7 @@ ABOUT = "must be written `<!-- about: NAME, NAME; DIGEST -->`, the digest being 
         ("<!-- claims: -->", "must be written `<!-- claims -->`, with these spaces and nothing"),
         ("<!--claims-->", "must be written `<!-- claims -->`"),
         ("<!-- behind: cost; networks -->", "must be written `<!-- behind: NAME, NAME -->`"),
+        ("<!-- level: cost; networks -->", "must be written `<!-- level: NAME, NAME -->`"),
         ("<!-- about: universal-cifar10; TODO-T5 -->", ABOUT),
         ("<!-- about: universal-cifar10 -->", ABOUT),
     ],

@@ -45,18 +45,19 @@ def test_means_are_over_the_settings_that_both_methods_have() -> None:
     )
     papers = [r.paper.asr_all for r in FIRST.rows if r.strategy.key in ("avg", "minmax")]
     assert line[:5] == (EXPERIMENT.source, "`ensemble-mnist`", "true", "1 of 2", "10")
-    assert line[5] == f"{papers[0]:.1f} -> {papers[1]:.1f} ({papers[1] - papers[0]:+.1f})"
-    assert (line[6], line[9]) == ("20.0 -> 60.0", "30.0 -> 90.0")
-    assert line[7].startswith("+40.0 [")
-    assert line[10].startswith("+60.0 [")
+    assert line[5] == f"{papers[0]:.1f} -> {papers[1]:.1f}"
+    assert line[6] == f"{papers[1] - papers[0]:+.1f}"
+    assert (line[7], line[10]) == ("20.0 -> 60.0", "30.0 -> 90.0")
+    assert line[8].startswith("+40.0 [")
+    assert line[11].startswith("+60.0 [")
     gaps = [ours - paper for ours, paper in zip((20.0, 60.0), papers, strict=True)]
-    assert line[8] == f"{max(gaps, key=abs):+.1f}"
+    assert line[9] == f"{max(gaps, key=abs):+.1f}"
 
 
 def test_a_method_alone_counts_all_of_its_settings() -> None:
     (line,) = _lines(_both(FIRST, "apgda", 2, 6), _both(SECOND, "apgda", 4, 5))
-    assert (line[3], line[6], line[9:]) == ("2", "30.0 -> 55.0", (None, None))
-    assert line[7].startswith("+25.0 [")
+    assert (line[3], line[7], line[10:]) == ("2", "30.0 -> 55.0", (None, None))
+    assert line[8].startswith("+25.0 [")
 
 
 def test_labels_and_seeds_have_lines_of_their_own() -> None:
@@ -65,7 +66,7 @@ def test_labels_and_seeds_have_lines_of_their_own() -> None:
         _both(FIRST, "apgda", 1, 2, labels="predicted"),
         _both(SECOND, "apgda", 4, 5, seed=1),
     )
-    assert [(line[2], line[6]) for line in lines] == [
+    assert [(line[2], line[7]) for line in lines] == [
         ("true", "20.0 -> 60.0"),
         ("true", "40.0 -> 50.0"),
         ("predicted", "10.0 -> 20.0"),
@@ -83,9 +84,9 @@ def test_settings_without_numbers_of_the_paper_count_only_where_it_has_none() ->
     rows = (replace(row, paper=UNREPORTED) for row in SECOND.rows)
     items = _both(replace(SECOND, rows=tuple(rows)), "apgda", 4, 5)
     (line,) = _lines(_both(FIRST, "apgda", 2, 6), items)
-    assert (line[3], line[6]) == ("1 of 2", "20.0 -> 60.0")
+    assert (line[3], line[7]) == ("1 of 2", "20.0 -> 60.0")
     (line,) = _lines(items)
-    assert (line[3], line[5], line[6], line[8]) == ("1", None, "40.0 -> 50.0", None)
+    assert line[3:10] == ("1", "10", None, None, "40.0 -> 50.0", line[8], None)
 
 
 @pytest.mark.parametrize("marker", ["<!-- glance: cost; networks -->", "<!-- Glance: cost -->"])

@@ -24,7 +24,7 @@ from saddlepoint.experiments.claim_verdicts import (
     nothing,
 )
 from saddlepoint.experiments.finished import Attacked, Results, Source
-from saddlepoint.experiments.pairs import mean_gain, paired, verdict_pairs
+from saddlepoint.experiments.pairs import mean_gain, paired_rows, verdict_pairs
 from saddlepoint.experiments.plan import Block
 from saddlepoint.experiments.stored import read_summary
 from saddlepoint.report.tables import Cell
@@ -265,11 +265,8 @@ def losing(pairs: Iterable[Pair]) -> list[str]:
     """The settings in which min-max is below the average, by how much, with the interval where it is known."""
     texts = []
     for base, item in (pair for pair in pairs if pair.gain < 0):
-        one, other = base.verdicts(), item.verdicts()
-        interval = ""
-        if one is not None and other is not None and len(one) == len(other):
-            low, high = paired(one, other).interval
-            interval = f" [{low:+.1f}, {high:+.1f}]"
+        found = paired_rows(base, item)
+        interval = "" if found is None else " [{:+.1f}, {:+.1f}]".format(*found.interval)
         lost = item.asr_all - base.asr_all
         texts.append(f"{item.block.label} ({lost:+.1f} points{interval})")
     return texts

@@ -3,9 +3,10 @@
 A table begins with `<!-- table: NAME -->` and ends with `<!-- end -->`. It has one line per strategy, or is
 that of a measurement; one that begins with `<!-- table: NAME, details -->` has one line per strategy and
 source, with every accuracy, and `<!-- table: NAME, paired -->` what strategies win over the average. The
-table of claims begins with `<!-- claims -->`. Over several experiments there are that of the rows in which
-`attack` is below `apgda`, `<!-- behind: NAME, NAME -->`, and one with a line for each experiment,
-`<!-- glance: NAME, NAME -->`. What benchmarks write between such markers stays.
+table of claims begins with `<!-- claims -->`. Over several experiments there are those of the rows in which
+`attack` is below `apgda`, `<!-- behind: NAME, NAME -->`, and min-max not above the average,
+`<!-- level: NAME, NAME -->`, and one with a line for each experiment, `<!-- glance: NAME, NAME -->`. What
+benchmarks write between such markers stays.
 
 Text that was written by hand about tables begins with `<!-- about: NAME, NAME; DIGEST -->`. If the tables are
 no longer those of the digest, a line below it says so, and which digest to write once the text is true again.
@@ -20,11 +21,11 @@ from dataclasses import replace
 from pathlib import Path
 
 from saddlepoint import models
-from saddlepoint.experiments.below_apgda import behind_table
 from saddlepoint.experiments.catalogue import EXPERIMENTS, find
 from saddlepoint.experiments.claims import claims_table
 from saddlepoint.experiments.finished import Attacked, Results, lowered
 from saddlepoint.experiments.glance import glance_table
+from saddlepoint.experiments.not_ahead import behind_table, level_table
 from saddlepoint.experiments.pairs import pair_table
 from saddlepoint.experiments.plan import UNREPORTED, Block, Row
 from saddlepoint.experiments.stored import read_summary
@@ -36,19 +37,21 @@ from saddlepoint.runs.settings import UniversalSettings
 __all__ = ["has_markers", "named_tables", "overview", "write_tables"]
 
 _MARKED = re.compile(r"<!-- table: ([\w-]+)(?:, (\w+))? -->\n(.*?)<!-- end -->", re.DOTALL)
-_SEVERAL = re.compile(r"<!-- (behind|glance): ([\w, -]+) -->\n(.*?)<!-- end -->", re.DOTALL)
+_SEVERAL = re.compile(r"<!-- (behind|level|glance): ([\w, -]+) -->\n(.*?)<!-- end -->", re.DOTALL)
 _CLAIMS = re.compile(r"<!-- claims -->\n(.*?)<!-- end -->", re.DOTALL)
 _ABOUT = re.compile(r"<!-- about: ([\w, -]+); (\w+) -->\n(?:> The tables have changed [^\n]*\n\n)?")
 _OPENING = re.compile(
-    r"<!-- (?:table: (?P<table>[\w-]+)(?:, \w+)?|(?:behind|glance): (?P<several>[\w, -]+)|claims) -->(?=\n|\Z)"
+    r"<!-- (?:table: (?P<table>[\w-]+)(?:, \w+)?|(?:behind|level|glance): (?P<several>[\w, -]+)|claims) -->"
+    r"(?=\n|\Z)"
 )
 _ALMOST = re.compile(
-    r"^[ \t>]*(<!--[ \t]*(?:(table|behind|glance|about)[ \t]*[:;=]|(claims)[ \t]*[:;]?[ \t]*--).*)$",
+    r"^[ \t>]*(<!--[ \t]*(?:(table|behind|level|glance|about)[ \t]*[:;=]|(claims)[ \t]*[:;]?[ \t]*--).*)$",
     re.MULTILINE | re.IGNORECASE,
 )
 _WRITTEN = {
     "table": "`<!-- table: NAME -->`, `<!-- table: NAME, details -->` or `<!-- table: NAME, paired -->`",
     "behind": "`<!-- behind: NAME, NAME -->`",
+    "level": "`<!-- level: NAME, NAME -->`",
     "glance": "`<!-- glance: NAME, NAME -->`",
     "about": "`<!-- about: NAME, NAME; DIGEST -->`, the digest being letters and digits, above its text",
     "claims": "`<!-- claims -->`",
@@ -168,18 +171,15 @@ def _several(match: re.Match[str], store: Path) -> str:
     """A table over several experiments."""
     opening = match.group(0).partition("\n")[0]
     found = [read_summary(find(name), store) for name in match.group(2).split(", ")]
-    said = _behind(found) if match.group(1) == "behind" else _plain(glance_table(found))
+    form = match.group(1)
+    said = _plain(glance_table(found)) if form == "glance" else _not_ahead(found, form)
     others = "".join(_not_shipped(r.networks, f"The numbers of {r.experiment.name}") for r in found)
     return f"{opening}\n{said}{others}<!-- end -->"
 
 
-def _behind(found: Sequence[Results]) -> str:
-    table, rows = behind_table(found)
-    count = len(table.lines)
-    said = (
-        f"`attack` is at or above `apgda` in {rows - count} of {rows} rows, and below it in {count}"
-    )
-    return said + (f":\n\n{_plain(table)}" if count else ".\n")
+def _not_ahead(found: Sequence[Results], form: str) -> str:
+    table, said = behind_table(found) if form == "behind" else level_table(found)
+    return said + (f":\n\n{_plain(table)}" if table.lines else ".\n")
 
 
 def _table(results: Results, form: str) -> str:

@@ -20,6 +20,7 @@ _COLUMNS = (
     Column("Settings"),
     Column("Rows"),
     Column("The paper's"),
+    Column("it gains"),
     Column("`apgda`"),
     Column("it gains"),
     Column("furthest row"),
@@ -58,7 +59,7 @@ def _line(results: Results, pairs: Sequence[VerdictPair]) -> tuple[Cell, ...]:
     sizes = sorted({len(pair.verdicts[0]) for pair in first})
     rows = str(sizes[0]) if len(sizes) == 1 else f"{sizes[0]} to {sizes[-1]}"
     cells: list[Cell] = [results.experiment.source, f"`{results.experiment.name}`"]
-    cells += [first[0].item.source.labels, f"{len(first)}{of}", rows, _papers(first)]
+    cells += [first[0].item.source.labels, f"{len(first)}{of}", rows, *_papers(first)]
     for method, several in by_method.items():
         cells += [_rates(several), _gain(several)] if several else [None, None]
         cells += [_furthest(several)] if method == "apgda" else []
@@ -81,12 +82,12 @@ def _both(pair: VerdictPair) -> tuple[float, float] | None:
     return None if base is None or item is None else (base, item)
 
 
-def _papers(pairs: Sequence[VerdictPair]) -> str | None:
+def _papers(pairs: Sequence[VerdictPair]) -> tuple[Cell, Cell]:
     known = [both for pair in pairs if (both := _both(pair))]
     if not known:
-        return None
+        return None, None
     base, item = (fmean(rates) for rates in zip(*known, strict=True))
-    return f"{base:.1f} -> {item:.1f} ({item - base:+.1f})"
+    return f"{base:.1f} -> {item:.1f}", f"{item - base:+.1f}"
 
 
 def _furthest(pairs: Sequence[VerdictPair]) -> str | None:

@@ -17,7 +17,7 @@ from saddlepoint.experiments.plan import Row
 from saddlepoint.report.tables import Cell, Column, Table
 from saddlepoint.runs.settings import UniversalSettings
 
-__all__ = ["Paired", "mean_gain", "mean_of", "pair_table", "paired", "verdict_pairs"]
+__all__ = ["Paired", "mean_gain", "mean_of", "pair_table", "paired", "paired_rows", "verdict_pairs"]
 
 
 class Paired(NamedTuple):
@@ -56,6 +56,17 @@ def paired(base: Sequence[bool], other: Sequence[bool]) -> Paired:
         raise ValueError("`base` must have rows, got none.")
     gained, lost = differences.count(1), differences.count(-1)
     return Paired(100 * fmean(differences), _interval(differences), gained, lost)
+
+
+def paired_rows(base: Attacked, other: Attacked) -> Paired | None:
+    """The same of two attacked rows; None where the verdicts of both are not stored."""
+    both = _verdicts(base, other)
+    return None if both is None else paired(*both)
+
+
+def _verdicts(base: Attacked, other: Attacked) -> tuple[tuple[bool, ...], tuple[bool, ...]] | None:
+    one, two = base.verdicts(), other.verdicts()
+    return None if one is None or two is None or len(one) != len(two) else (one, two)
 
 
 def mean_of(
@@ -124,11 +135,9 @@ def verdict_pairs(results: Results) -> list[VerdictPair]:
     found = []
     for item in results.attacks:
         base = results.average(item)
-        if base is None:
-            continue
-        one, other = base.verdicts(), item.verdicts()
-        if one is not None and other is not None and len(one) == len(other):
-            found.append(VerdictPair(base, item, (one, other)))
+        both = None if base is None else _verdicts(base, item)
+        if base is not None and both is not None:
+            found.append(VerdictPair(base, item, both))
     return found
 
 
