@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from benchmarks.defence.work import Store
 
 from saddlepoint.experiments import claim_defence as defence
 from saddlepoint.experiments.claim_checks import Summaries
-from saddlepoint.experiments.defences import DEFENCE_SCHEMA
+from saddlepoint.experiments.defences import DEFENCE_SCHEMA, PUBLISHED
 from saddlepoint.experiments.truths import packed
 
 IMAGES = 100
@@ -61,7 +62,7 @@ def test_ampgd_is_compared_with_msd_on_the_union(
     ours: dict[str, int], seeds: int, verdict: str, tmp_path: Path
 ) -> None:
     summaries = stored(tmp_path, race(ours, MSD, seeds))
-    found = defence.ahead_of_msd(summaries, table="race", reported=4.0)
+    found = defence.ahead_of(summaries, table="race", reported=4.0)
     assert found.verdict == verdict
     assert found.ours.startswith(f"quick: {min(ours.values()) - 60:+.1f} points")
     assert ("one seed" in found.why) == (seeds == 1)
@@ -74,7 +75,7 @@ def test_one_suite_with_one_seed_is_enough_to_hold_in_part_only(tmp_path: Path) 
         suites["autoattack"] = suites["quick"]
     summaries = stored(tmp_path, trainings)
     for found in (
-        defence.ahead_of_msd(summaries, table="race", reported=4.0),
+        defence.ahead_of(summaries, table="race", reported=4.0),
         defence.gap_of_threats(summaries, table="race"),
     ):
         assert found.verdict == "holds in part"
@@ -84,9 +85,10 @@ def test_one_suite_with_one_seed_is_enough_to_hold_in_part_only(tmp_path: Path) 
 @pytest.mark.parametrize("table", ["race", "cifar10"])
 def test_the_trainings_of_the_benchmarks_differ_in_their_method_alone(table: str) -> None:
     commands = {t.row: t.settings.command() for t in TABLES[table].trainings() if t.seed == 0}
-    words = {row: defence._without_method(commands[row]) for row in ("AMPGD", "MSD")}
-    assert words["AMPGD"] == words["MSD"]
-    assert commands["AMPGD"] != commands["MSD"]
+    for other in ("MSD", "MAX", "AVG"):
+        words = [defence._without_method(commands[row]) for row in ("AMPGD", other)]
+        assert words[0] == words[1]
+        assert commands["AMPGD"] != commands[other]
 
 
 def test_the_rows_of_radii_are_those_of_the_benchmarks() -> None:
@@ -95,7 +97,7 @@ def test_the_rows_of_radii_are_those_of_the_benchmarks() -> None:
 
 def test_other_seeds_images_or_commands_are_not_compared(tmp_path: Path) -> None:
     whole = race(AHEAD, MSD, 1)
-    assert defence.ahead_of_msd(stored(tmp_path, whole), table="race", reported=4).ours != "-"
+    assert defence.ahead_of(stored(tmp_path, whole), table="race", reported=4).ours != "-"
     for change in (
         {"race/MSD/1": whole["race/MSD/0"]},
         {"race/MSD/0": training("MSD", 0, MSD) | {"command": "train --method msd --steps 9"}},
@@ -103,7 +105,7 @@ def test_other_seeds_images_or_commands_are_not_compared(tmp_path: Path) -> None
     ):
         other = {"race/AMPGD/0": whole["race/AMPGD/0"], **change}
         for check in (
-            defence.ahead_of_msd(stored(tmp_path, other), table="race", reported=4),
+            defence.ahead_of(stored(tmp_path, other), table="race", reported=4),
             defence.gap_of_threats(stored(tmp_path, other), table="race"),
         ):
             assert check.verdict == "not stored"
@@ -118,9 +120,52 @@ def test_with_more_images_of_one_method_the_first_that_both_have_are_compared(
 ) -> None:
     trainings = race(AHEAD, MSD, 2)
     trainings["race/MSD/0"] = training("MSD", 0, MSD, images=200)
-    found = defence.ahead_of_msd(stored(tmp_path, trainings), table="race", reported=4)
+    found = defence.ahead_of(stored(tmp_path, trainings), table="race", reported=4)
     assert found.ours.startswith("quick: +8.0 points")
     assert "quick, 100 images, 2 seeds" in found.why
+
+
+@pytest.mark.parametrize(
+    ("ours", "seeds", "verdict"),
+    [
+        (61, 2, "holds in part"),
+        (70, 2, "holds"),
+        (70, 1, "holds in part"),
+        (60, 2, "does not hold"),
+    ],
+)
+@pytest.mark.parametrize("other", ["MAX", "AVG"])
+def test_ampgd_is_compared_with_other_methods_alike(
+    other: str, ours: int, seeds: int, verdict: str, tmp_path: Path
+) -> None:
+    trainings = race(dict.fromkeys(MSD, ours), MSD, seeds)
+    named = {key.replace("MSD", other): each for key, each in trainings.items()}
+    summaries = stored(tmp_path, named)
+    found = defence.ahead_of(summaries, table="race", other=other)
+    assert found.verdict == verdict
+    assert found.ours.startswith(f"quick: {ours - 60:+.1f} points")
+    assert f"AMPGD minus {other}; table race of RESULTS" in found.why
+    printed = PUBLISHED["mnist", "autoattack"]
+    assert f"autoattack {printed['AMPGD'][-1] - printed[other][-1]:+.1f}" in found.why
+    absent = defence.ahead_of(summaries, table="race")
+    assert (absent.verdict, "AMPGD and MSD" in absent.why) == ("not stored", True)
+
+
+def test_rows_of_a_new_table_are_named_and_change_no_verdict(tmp_path: Path) -> None:
+    trainings = race(AHEAD, MSD, 2)
+    checks = (
+        partial(defence.ahead_of, table="race", reported=4),
+        partial(defence.emphasis_on_linf, table="race"),
+        partial(defence.gap_of_threats, table="race"),
+    )
+    before = [check(stored(tmp_path, trainings)) for check in checks]
+    trainings["race-l1-12/AMPGD/0"] = training("AMPGD", 0, MSD)
+    trainings["race-l1-12/MSD/0"] = training("MSD", 0, AHEAD)
+    for check, old in zip(checks, before, strict=True):
+        new = check(stored(tmp_path, trainings))
+        assert new[:2] == old[:2]
+        assert "table race of RESULTS" in new.why
+        assert "; in other tables: race-l1-12, quick, 100 images, one seed" in new.why
 
 
 def test_other_tables_of_the_same_data_are_named_beside_the_one_that_decides(
@@ -132,7 +177,7 @@ def test_other_tables_of_the_same_data_are_named_beside_the_one_that_decides(
         colour = training(method, 0, right)
         colour["command"] = colour["command"].replace("mnist", "cifar10")
         trainings[f"cifar10/{method}/0"] = colour
-    found = defence.ahead_of_msd(stored(tmp_path, trainings), table="race", reported=4)
+    found = defence.ahead_of(stored(tmp_path, trainings), table="race", reported=4)
     assert found.verdict == "does not hold"
     assert "; in other tables: small, quick, 100 images, one seed, which says little" in found.why
     assert "about a method: +8.0 points [" in found.why
@@ -140,7 +185,7 @@ def test_other_tables_of_the_same_data_are_named_beside_the_one_that_decides(
     linf = defence.emphasis_on_linf(stored(tmp_path, trainings), table="race")
     assert linf.ours.startswith("quick: -10.0 points")
     assert "about a method: +10.0 points [" in linf.why
-    alone = defence.ahead_of_msd(stored(tmp_path, race(MSD, AHEAD, 2)), table="race", reported=4)
+    alone = defence.ahead_of(stored(tmp_path, race(MSD, AHEAD, 2)), table="race", reported=4)
     assert "in other tables" not in alone.why
 
 
@@ -201,8 +246,8 @@ def test_the_rows_against_one_threat_are_those_of_the_benchmarks() -> None:
 def test_what_was_run_by_hand_is_not_called_unmeasured(tmp_path: Path) -> None:
     nothing = stored(tmp_path, {})
     assert defence.weight_of_l2(nothing).verdict == "not stored"
-    assert defence.ahead_of_msd(nothing, table="race", reported=4).verdict == "not stored"
-    assert defence.ahead_of_msd(nothing, table="cifar10", reported=2).verdict == "not measured"
+    assert defence.ahead_of(nothing, table="race", reported=4).verdict == "not stored"
+    assert defence.ahead_of(nothing, table="cifar10", reported=2).verdict == "not measured"
 
 
 @pytest.mark.parametrize(

@@ -272,9 +272,32 @@ def test_without_a_sweep_of_alpha_nothing_is_said_of_the_three(tmp_path: Path) -
     assert (found.verdict, found.why) == ("not measured", "no summary of alpha-mnist is stored")
 
 
+@pytest.mark.parametrize(
+    ("level", "verdict"), [(0, "holds in part"), (3, "holds in part"), (4, "does not hold")]
+)
+def test_min_max_has_to_be_above_the_average_of_the_same_alpha(
+    level: int, verdict: str, tmp_path: Path
+) -> None:
+    blocks = [block.key for block in find("alpha-mnist").blocks]
+    rates = {(key, "avg"): 50.0 for key in blocks}
+    rates |= {(key, "minmax"): 50.0 if i < level else 80.0 for i, key in enumerate(blocks)}
+    found = measures.same_alpha(changed(tmp_path, "alpha-mnist", rates, images=99))
+    assert found.verdict == verdict  # fewer than a hundred images
+    assert found.ours.startswith(f"above at {7 - level} of 7 values; alpha 0.025 +")
+    whole = measures.same_alpha(changed(tmp_path, "alpha-mnist", rates, images=200))
+    assert whole.verdict == ("holds" if level == 0 else verdict)
+    assert ("the interval holds zero at alpha 0.025 [" in whole.why) == (level > 0)
+
+
 # ------------------------------------------------------------------------------- what is on the page
 
 
-@pytest.mark.parametrize("part", ["alpha, beta, gamma", "single threat", "more than MSD", "8.22 %"])
+@pytest.mark.parametrize(
+    "part",
+    [
+        *("alpha, beta, gamma", "single threat", "more than MSD", "8.22 %"),
+        *("here MAX", "here AVG", "same alpha", "stabilize"),
+    ],
+)
 def test_claims_that_were_left_out_are_on_the_page(part: str) -> None:
     assert sum(part in claim.says for claim in CLAIMS) == 1

@@ -22,6 +22,7 @@ from saddlepoint.experiments.claim_checks import (
     unstored,
 )
 from saddlepoint.experiments.finished import Attacked
+from saddlepoint.experiments.pairs import paired_rows
 from saddlepoint.experiments.plan import AVERAGE
 from saddlepoint.runs.plain import read_json, read_plain
 
@@ -30,6 +31,7 @@ __all__ = [
     "cost",
     "gammas",
     "rate",
+    "same_alpha",
     "sensitivity",
     "training_cost",
 ]
@@ -155,15 +157,10 @@ def sensitivity(summaries: Summaries) -> Finding:
     part. The values of each are compared on the same images.
     """
     texts, reasons, small, items, gone = [], [], [], [], list[str]()
-    alphas = [f"{block.value:g}" for block in find("alpha-mnist").blocks]
     for name, found, absent in (
         ("gamma", *_named_rows(summaries, "gamma", 1.0, "")),
         ("beta", *_named_rows(summaries, "beta", 1 / paper.STEPS["ensemble"], "/T")),
-        (
-            "alpha",
-            by_alpha := _alphas(summaries),
-            [text for text in alphas if text not in by_alpha],
-        ),
+        ("alpha", by_alpha := _alphas(summaries), _absent_alphas(by_alpha)),
     ):
         if not found:
             return unstored(f"{name}-mnist")
@@ -201,6 +198,40 @@ def _alphas(summaries: Summaries) -> dict[str, Attacked]:
     results = summaries.attacks("alpha-mnist")
     pairs = [] if results is None else comparable(results, summaries.source)
     return {f"{pair.item.block.value:g}": pair.item for pair in pairs}
+
+
+def _absent_alphas(found: Iterable[str]) -> list[str]:
+    every = [f"{block.value:g}" for block in find("alpha-mnist").blocks]
+    return [text for text in every if text not in set(found)]
+
+
+def same_alpha(summaries: Summaries) -> Finding:
+    """Holds if min-max is above the average with the same alpha at every value; in part if at more than half.
+
+    Where the interval of the gain holds zero is named. With fewer than a hundred images, or without one of the
+    values, at most in part.
+    """
+    results = summaries.attacks("alpha-mnist")
+    pairs = [] if results is None else comparable(results, summaries.source)
+    if not pairs:
+        return unstored("alpha-mnist")
+    gains = {f"{pair.item.block.value:g}": pair for pair in pairs}
+    above = sum(pair.gain > 0 for pair in pairs)
+    shown = ", ".join(f"{alpha} {pair.gain:+.1f}" for alpha, pair in gains.items())
+    ours = (
+        f"above at {above} of {len(pairs)} values; alpha {shown} points ({summaries.source.name})"
+    )
+    why = f"points of min-max over the average with the same alpha, {based(p.item for p in pairs)}"
+    won = {alpha: paired_rows(*pair) for alpha, pair in gains.items()}
+    near = [
+        f"{alpha} [{low:+.1f}, {high:+.1f}]"
+        for alpha, each in won.items()
+        if each is not None and (low := each.interval[0]) <= 0 <= (high := each.interval[1])
+    ]
+    why += f"; the interval holds zero at alpha {', '.join(near)}" if near else ""
+    verdict = judged(above == len(pairs), 2 * above > len(pairs))
+    gone = [f"alpha {alpha}" for alpha in _absent_alphas(gains)]
+    return limited(incomplete(Finding(ours, verdict, why), gone), [pair.item for pair in pairs])
 
 
 def rate(summaries: Summaries) -> Finding:
