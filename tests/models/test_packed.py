@@ -165,7 +165,7 @@ def test_commands_say_of_it_what_the_library_says(
 
 @pytest.mark.skipif(not (ROOT / ".git").exists(), reason="not a checkout")
 def test_what_is_said_to_be_in_a_checkout_is_there() -> None:
-    line = ["git", "ls-files", "weights/*.safetensors"]
+    line = ["git", "ls-files", ":(glob)weights/*.safetensors"]
     tracked = subprocess.run(line, cwd=ROOT, check=True, capture_output=True, text=True).stdout
     assert {Path(file).stem for file in tracked.split()} <= IN_A_CHECKOUT
     assert {file.stem for file in (ROOT / "weights").glob("*.safetensors")} >= IN_A_CHECKOUT
