@@ -293,6 +293,17 @@ def test_a_folder_without_documents_is_refused(
 # ------------------------------------------------------------------------------- --only
 
 
+def test_networks_that_no_chosen_setting_has_are_not_missed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ("reproduce", "networks", "--limit", 2, "--only")
+    assert inside(*words, "mnist-a", "--out", tmp_path / "a") == 0
+    assert "no parameters" not in capsys.readouterr().out
+    assert "no parameters" not in (tmp_path / "a" / "table.md").read_text()
+    assert inside(*words, "cifar10-g", "--out", tmp_path / "g") == 2
+    assert "no parameters for cifar10-g" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("words", [(), ("--list",)])
 @pytest.mark.parametrize(
     ("name", "asked", "meant"),

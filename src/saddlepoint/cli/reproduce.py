@@ -222,7 +222,7 @@ def _one(
     with usage():
         experiment = room.find(name)
     part = chosen(name, wanted)
-    gone = room.skipped(experiment, wanted.parameters)
+    gone = room.skipped(part, wanted.parameters)
     reasons = list(dict.fromkeys(gone.values()))
     every = work_of(part, wanted, filtered=part_of_all)
     work = can_run(every, wanted)
