@@ -362,6 +362,14 @@ def test_the_text_of_a_card_commands_no_terminal(
     assert not set("\x1b\x07") & set(out)
 
 
+@pytest.fixture
+def sound(found: Path) -> None:
+    """A network after `own`."""
+    for suffix in ("json", "safetensors"):
+        (found / f"sound.{suffix}").write_bytes((found / f"own.{suffix}").read_bytes())
+
+
+@pytest.mark.usefixtures("sound")
 @pytest.mark.parametrize(
     "robust", [5, "all", {"quick": 3}, {"quick": {}}, {"quick": {"images": 4, "union": "all"}}]
 )
@@ -369,10 +377,12 @@ def test_a_card_with_a_verdict_that_is_none_is_named(
     robust: object, found: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with_own_card(found, robust=robust)
-    assert inside("models", "list") == 2
-    (line,) = capsys.readouterr().err.splitlines()
+    assert inside("models", "list") == 1
+    *_, line, after = capsys.readouterr().out.splitlines()
+    assert line.startswith("own              damaged card: `")
     assert "own.json` must be a model card with" in line
     assert "as robust" in line
+    assert after.startswith("sound ")
 
 
 @pytest.mark.parametrize("robust", [{}, {"paper": {"images": 4, "union": 1.5}}])

@@ -27,19 +27,25 @@ def show() -> int:
     """List the shipped networks with the accuracies of their cards.
 
     "union" is the accuracy under all threats that a network was trained against, suite quick, and
-    the number of images.
+    the number of images. The exit code is 1 if a card is damaged.
     """
     from saddlepoint import models
 
     print(f"{'name':<15}{'network':>17}{'accuracy':>10}{'FGSM':>8}{'union (images)':>16}  command")
+    damaged = False
     for name in models.shipped():
-        card = models.card(name)
+        try:
+            card = models.card(name)
+        except ValueError as error:
+            damaged = True
+            print(printable(f"{name:<15}  damaged card: {error}"))
+            continue
         judged = (card.robust or {}).get("quick")
         union = f"{judged['union']:.1f}% ({judged['images']})" if judged else "-"
         figures = f"{card.accuracy:>9.2f}%{card.fgsm_accuracy:>7.2f}%{union:>16}"
         # Others may have written names and cards.
         print(printable(f"{name:<15}{card.architecture:>17}{figures}  {card.command}"))
-    return 0
+    return 1 if damaged else 0
 
 
 @app.command(help_epilogue="Example: saddlepoint models check mnist-a mnist-b")
