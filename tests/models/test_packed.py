@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
+import struct
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save
 
 import saddlepoint as sp
 from commands import inside
@@ -437,3 +440,83 @@ def test_the_name_of_a_network_inside_the_package_is_refused(
     assert f"got {name!r}" in line
     assert "inside the package" in line
     assert not out.exists()
+
+
+def put(folder: Path, content: bytes) -> None:
+    """Other parameters of `own`, with a card that has their hash."""
+    (folder / "own.safetensors").write_bytes(content)
+    with_own_card(folder, sha256=hashlib.sha256(content).hexdigest())
+
+
+NAN, SCALE = float("nan"), "4.weight.scale"
+
+
+@pytest.mark.parametrize(
+    ("key", "change", "said"),
+    [
+        (SCALE, lambda _: None, "4.weight is of torch.int8, not of floating-point numbers"),
+        (
+            SCALE,
+            lambda t: t[:1].clone(),
+            r"4.weight.scale must be of .* shape \(16,\), got .*\(1,\)",
+        ),
+        (
+            SCALE,
+            lambda t: t.repeat(2),
+            r"4.weight.scale must be of .* shape \(16,\), got .*\(32,\)",
+        ),
+        (
+            SCALE,
+            lambda t: t.to(torch.complex64),
+            r"4.weight.scale must be of .* got torch.complex64",
+        ),
+        (SCALE, lambda t: t * NAN, "4.weight has entries that are not finite"),
+        ("4.bias", lambda t: t * NAN, "4.bias has entries that are not finite"),
+        ("4.bias", lambda t: t / 0, "4.bias has entries that are not finite"),
+        ("4.bias", lambda t: t.bool(), "4.bias is of torch.bool, not of floating-point numbers"),
+        ("4.bias", lambda t: t.to(torch.complex64), "4.bias is of torch.complex64"),
+    ],
+)
+def test_damaged_parameters_with_a_hash_that_fits_are_refused(
+    key: str, change: Callable[[torch.Tensor], torch.Tensor | None], said: str, found: Path
+) -> None:
+    tensors = pack(load_file(found / "own.safetensors"), 8)
+    changed = change(tensors.pop(key))
+    put(found, save(tensors if changed is None else tensors | {key: changed}))
+    with pytest.raises(ValueError, match=f"`own`.*{said}"):
+        sp.models.load("own")
+
+
+def test_a_type_that_torch_lacks_is_refused(found: Path) -> None:
+    about = {"2.bias": {"dtype": "F8_E8M0", "shape": [2], "data_offsets": [0, 2]}}
+    header = json.dumps(about).encode()
+    put(found, struct.pack("<Q", len(header)) + header + bytes(2))
+    with pytest.raises(ValueError, match="`own` must be a safetensors file, got"):
+        sp.models.load("own")
+
+
+def test_whole_numbers_and_infinite_masks_are_no_damage() -> None:
+    class Masked(torch.nn.BatchNorm1d):
+        def __init__(self) -> None:
+            super().__init__(2)
+            self.register_buffer("mask", torch.tensor([0.0, -torch.inf]))
+
+    state = Masked().state_dict()
+    assert state["num_batches_tracked"].dtype == torch.int64
+    loading.fill("masked", Masked(), state)
+
+
+@pytest.mark.parametrize("architecture", ["A", "B", "E"])
+def test_a_card_of_huge_images_takes_no_memory(architecture: str, found: Path) -> None:
+    # 65536 x 65536 inputs of A would take 2.2 terabytes.
+    with_own_card(found, architecture=architecture, size=65536)
+    with pytest.raises(
+        ValueError, match=f"`own` must hold the parameters of network {architecture}"
+    ):
+        sp.models.load("own")
+
+
+def test_a_folder_called_like_a_file_of_parameters_is_no_network(found: Path) -> None:
+    (found / "own.safetensors").unlink()
+    (found / "own.safetensors").mkdir()
+    assert "own" not in sp.models.shipped()

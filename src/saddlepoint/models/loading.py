@@ -240,12 +240,16 @@ def _from_safetensors(
 
 def _parsed(name: str, content: bytes) -> Mapping[str, Tensor]:
     try:
-        return unpack(parse_safetensors(content))
-    except safetensors.SafetensorError as error:
+        tensors = parse_safetensors(content)
+    except (safetensors.SafetensorError, KeyError) as error:  # a KeyError is a type torch lacks
         raise ValueError(
             f"`{name}` must be a safetensors file, got {error}: it is damaged or another kind of file; save or "
             "copy it again."
         ) from error
+    try:
+        return unpack(tensors)
+    except ValueError as error:
+        raise ValueError(f"`{name}`: {error}") from error
 
 
 def _state_dict(path: Path) -> Mapping[str, Tensor]:
@@ -278,14 +282,16 @@ def _network(name: str, tensors: Mapping[str, Tensor], given: _Shape) -> nn.Modu
         shapes = [(given.channels, given.size)]
     problems: list[str] = []
     for channels, size in shapes:
-        model = build(given.architecture, channels, size, given.classes or 10)
-        if given.classes is None:
-            # The last entry of a classifier's state dict is the bias of its logits.
-            last = list(model.state_dict())[-1]
-            if last in tensors and tensors[last].ndim == 1:
-                model = build(given.architecture, channels, size, len(tensors[last]))
-        problem = _misfit(model, tensors)
+        classes = given.classes or 10
+        outline = _outline(given.architecture, channels, size, classes)
+        # The last entry of a classifier's state dict is the bias of its logits.
+        last = list(outline.state_dict())[-1]
+        if given.classes is None and last in tensors and tensors[last].ndim == 1:
+            classes = len(tensors[last])
+            outline = _outline(given.architecture, channels, size, classes)
+        problem = _misfit(outline, tensors)
         if problem is None:
+            model = build(given.architecture, channels, size, classes)
             model.load_state_dict(tensors)
             return model.eval()
         problems.append(f"{channels}x{size}x{size} images: {problem}")
@@ -295,13 +301,28 @@ def _network(name: str, tensors: Mapping[str, Tensor], given: _Shape) -> nn.Modu
     )
 
 
+def _outline(architecture: str, channels: int, size: int, classes: int) -> nn.Module:
+    """A network without memory: a card may ask for one that does not fit, nor its file."""
+    with torch.device("meta"):
+        return build(architecture, channels, size, classes)
+
+
 def _misfit(model: nn.Module, tensors: Mapping[str, Tensor]) -> str | None:
     """The first reason why `tensors` are not the state of `model`, if there is one."""
-    expected = model.state_dict()
+    expected, learned = model.state_dict(), {name for name, _ in model.named_parameters()}
     for key, value in expected.items():
         if key not in tensors:
             return f"{key} is missing"
-        if tensors[key].shape != value.shape:
-            return f"{key} has shape {tuple(tensors[key].shape)}, not {tuple(value.shape)}"
+        found = tensors[key]
+        if found.shape != value.shape:
+            return f"{key} has shape {tuple(found.shape)}, not {tuple(value.shape)}"
+        if not value.is_floating_point():  # such as the count of batches
+            continue
+        if not found.is_floating_point():
+            return f"{key} is of {found.dtype}, not of floating-point numbers"
+        entries = found.float()
+        # Buffers may be infinite, as masks are.
+        if entries.isnan().any() or (key in learned and entries.isinf().any()):
+            return f"{key} has entries that are not finite"
     extra = next((key for key in tensors if key not in expected), None)
     return None if extra is None else f"{extra} is unknown"

@@ -30,7 +30,7 @@ def packed_files() -> dict[str, Path]:
     found: dict[str, Path] = {}
     for folder in _folders():
         for file in sorted(folder.glob("*.safetensors")):
-            if file.with_suffix(".json").is_file():
+            if file.is_file() and file.with_suffix(".json").is_file():
                 found.setdefault(file.stem, file)
     return found
 
@@ -101,10 +101,21 @@ def pack(tensors: Mapping[str, Tensor], bits: Literal[8, 16]) -> dict[str, Tenso
 
 
 def unpack(tensors: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
-    """What `pack` was given, as near as its bits allow, in float32; other parameters are left alone."""
+    """What `pack` was given, as near as its bits allow, in float32; other parameters are left alone.
+
+    Raises:
+        ValueError: A scale is not of one floating-point number for every channel.
+    """
     packed = {n for n, t in tensors.items() if t.dtype == torch.int8 and n + _SCALE in tensors}
     if not packed:
         return tensors
+    for name in packed:
+        scale, wanted = tensors[name + _SCALE], tensors[name].shape[:1]
+        if scale.shape != wanted or not scale.is_floating_point():
+            raise ValueError(
+                f"{name + _SCALE} must be of floating-point numbers, shape {tuple(wanted)}, got {scale.dtype}, "
+                f"{tuple(scale.shape)}."
+            )
     return {
         name: tensor.float() * _beside(tensors[name + _SCALE], tensor) if name in packed else tensor
         for name, tensor in tensors.items()

@@ -112,7 +112,8 @@ def all_cnn(channels: int, size: int, classes: int) -> nn.Sequential:
     )
     # Nine layers without normalisation: torch's default scale lets the signal die out, He's not.
     for module in network:
-        if isinstance(module, nn.Conv2d) and module.bias is not None:
+        # Normal numbers on the meta device, which keeps none, would import torch._dynamo: two seconds.
+        if isinstance(module, nn.Conv2d) and module.bias is not None and not module.weight.is_meta:
             nn.init.kaiming_normal_(module.weight)
             nn.init.zeros_(module.bias)
     return network
