@@ -112,8 +112,13 @@ def test_without_a_card_networks_of_the_papers_recipe_have_no_shift(
 @pytest.mark.parametrize(
     ("name", "source", "said"),
     [
-        ("mnist-paper-a", "mnist-paper-d", "network A_unshifted as mnist-paper-a.safetensors, got"),
-        ("mnist-c", "mnist-d", "network C as mnist-c.safetensors, got"),
+        (
+            "mnist-paper-a",
+            "mnist-paper-d",
+            "network A_unshifted for mnist as mnist-paper-a.safetensors, got",
+        ),
+        ("mnist-c", "cifar10-c", "network C for mnist as mnist-c.safetensors, got"),
+        ("mnist-c", "mnist-d", "network C for mnist as mnist-c.safetensors, got"),
     ],
 )
 def test_a_card_of_another_architecture_than_the_name_says_is_refused(
@@ -125,7 +130,8 @@ def test_a_card_of_another_architecture_than_the_name_says_is_refused(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     own = kept(tmp_path / "own", name, source)
-    found = f"{sp.models.card(source).architecture} in the card `{own / f'{name}.json'}`"
+    card = sp.models.card(source)
+    found = f"{card.architecture} for {card.data} in the card `{own / f'{name}.json'}`"
     with pytest.raises(ValueError, match=re.escape(said)) as error:
         block_parts.load_network(name, own)
     assert found in str(error.value)

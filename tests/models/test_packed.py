@@ -520,3 +520,30 @@ def test_a_folder_called_like_a_file_of_parameters_is_no_network(found: Path) ->
     (found / "own.safetensors").unlink()
     (found / "own.safetensors").mkdir()
     assert "own" not in sp.models.shipped()
+
+
+@pytest.mark.parametrize(
+    ("name", "changes"),
+    [
+        ("cifar10-e", {}),
+        ("cifar10-e", {"data": "cifar10"}),
+        ("cifar10-g", {"architecture": "G"}),
+    ],
+)
+def test_a_network_of_the_paper_under_the_name_of_another_is_refused(
+    name: str, changes: dict[str, str], found: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with_own_card(found, **changes)
+    for suffix in ("json", "safetensors"):
+        (found / f"own.{suffix}").rename(found / f"{name}.{suffix}")
+    got = f"{changes.get('architecture', 'C')} for {changes.get('data', 'mnist')}"
+    said = (
+        f"`{found}` must have network {name[-1].upper()} for cifar10 as {name}.safetensors, got {got} in the "
+        f"card `{found / name}.json`; name both files after the network that they are of."
+    )
+    for call in (sp.models.load, sp.models.card):
+        with pytest.raises(ValueError, match="must have network") as error:
+            call(name)
+        assert str(error.value) == said
+    assert inside("models", "list") == 1
+    assert said in capsys.readouterr().out

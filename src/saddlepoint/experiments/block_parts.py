@@ -10,6 +10,7 @@ from torch import nn
 
 from saddlepoint import models
 from saddlepoint.experiments.plan import Block, Experiment
+from saddlepoint.models.paper_networks import PAPER_NETWORKS, check_name
 from saddlepoint.problems import AbstractProblem
 from saddlepoint.runs import build, hash_model, texts
 from saddlepoint.runs.materials import Images
@@ -43,7 +44,6 @@ FULL = 10_000
 """Images of the whole test set."""
 
 _SHOWN = 5  # names of files in a complaint
-_LETTERS = frozenset("abcdefgh")  # networks of the paper
 _EMBEDDED = {"mnist": 1000, "cifar10": 200}
 
 
@@ -137,7 +137,7 @@ def load_network(name: str, parameters: Path | None = None) -> nn.Module:
             card, is checked where there is one. Without it the architecture is that of the name.
 
     Raises:
-        ValueError: No parameters, damaged ones, or those of another architecture by their card.
+        ValueError: No parameters, damaged ones, or those of another architecture or data by their card.
 
     Example:
         >>> load_network("mnist-a").training
@@ -149,30 +149,16 @@ def load_network(name: str, parameters: Path | None = None) -> nn.Module:
     if own is None:
         return models.channels_last(models.load(name))
     _check_card(name, own)
-    known = own.with_suffix(".json").is_file()
-    return models.channels_last(
-        models.load(own, architecture=None if known else _architecture(name))
-    )
-
-
-def _architecture(name: str) -> str:
-    """What a network is called for; those of the paper's recipe are without a shift of their images."""
-    family, letter = name.rsplit("-", 1)
-    return letter.upper() + ("_unshifted" if family.endswith("-paper") else "")
+    meant = None if own.with_suffix(".json").is_file() else PAPER_NETWORKS.get(name)
+    return models.channels_last(models.load(own, architecture=meant and meant.architecture))
 
 
 def _check_card(name: str, own: Path) -> None:
     """Refuse a network of the paper whose card, beside its file, says that it is another one."""
-    file, meant = own.with_suffix(".json"), _architecture(name)
-    if not file.is_file() or name.rsplit("-", 1)[1] not in _LETTERS:
-        return
-    card = models.Card.from_json(file.read_text(encoding="utf-8", errors="replace"), str(file))
-    # With and without the shift it is the same network, and the card says which one is computed.
-    if card.architecture.removesuffix("_unshifted") != meant.removesuffix("_unshifted"):
-        raise ValueError(
-            f"`parameters` must have network {meant} as {own.name}, got {card.architecture} in the card "
-            f"`{file}`; name both files after the network that they are of."
-        )
+    file = own.with_suffix(".json")
+    if file.is_file():
+        text = file.read_text(encoding="utf-8", errors="replace")
+        check_name(name, models.Card.from_json(text, str(file)), file, "parameters")
 
 
 def check_stored(

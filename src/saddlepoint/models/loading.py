@@ -22,6 +22,7 @@ from saddlepoint.suffixes import EXPORTED, PARAMETERS, TORCHSCRIPT
 from .architectures import build
 from .cards import Card
 from .packed import how_to_get, packed_files, unpack
+from .paper_networks import check_name
 from .programs import is_torchscript, load_exported, load_torchscript
 
 __all__ = ["card", "channels_last", "inside", "load", "shipped"]
@@ -59,6 +60,9 @@ def inside() -> set[str]:
 def card(name: str) -> Card:
     """The card of a shipped network: data, recipe, accuracy, hash.
 
+    Raises:
+        ValueError: Unknown name, damaged card, or that of another network of the paper than the name says.
+
     Example:
         >>> card("mnist-b").data
         'mnist'
@@ -66,7 +70,10 @@ def card(name: str) -> Card:
     if name not in shipped():
         _refuse_untrained("name", name)
         raise ValueError(f"`name` must be one of {', '.join(shipped())}, got {name!r}.")
-    return _card(_shipped_file(name, ".json"))
+    file = _shipped_file(name, ".json")
+    found = _card(file)
+    check_name(name, found, file, str(Path(str(file)).parent))
+    return found
 
 
 def load(

@@ -5,13 +5,14 @@ checkout. Filters are kept with 16 bits per entry, or with 8 and a scale per cha
 """
 
 import os
-import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Literal
 
 import torch
 from torch import Tensor
+
+from .paper_networks import PAPER_NETWORKS
 
 __all__ = ["IN_A_CHECKOUT", "how_to_get", "pack", "packed_files", "unpack"]
 
@@ -21,7 +22,6 @@ IN_A_CHECKOUT = frozenset(
 )
 """Names of the networks in `weights` of the repository, which a package without it cannot look up."""
 
-_OF_THE_PAPER = re.compile(r"cifar10-(?:([a-h])|paper-([a-d]))")  # those on MNIST are inside
 _SCALE = ".scale"
 
 
@@ -55,11 +55,10 @@ def how_to_get(name: str) -> str:
         >>> how_to_get("cifar10-g").split("`")[1]
         'saddlepoint train --data cifar10 --model G --precision auto --out DIR'
     """
-    found = _OF_THE_PAPER.fullmatch(name)
-    if found is None:
+    found = PAPER_NETWORKS.get(name)
+    if found is None or found.data != "cifar10":  # those on MNIST are inside
         return ""
-    plain, unshifted = found.groups()
-    model = plain.upper() if plain else f"{unshifted.upper()}_unshifted --recipe paper"
+    model = found.architecture + (" --recipe paper" if "-paper-" in name else "")
     there = (
         f"set {VARIABLE} to `weights` of a checkout, which has it, or "
         if name in IN_A_CHECKOUT
