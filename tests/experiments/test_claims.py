@@ -35,7 +35,7 @@ RADII = ("eps-mnist", "eps-cifar10", "eps-mnist-abc", "eps-cifar10-abc")
 
 def test_the_page_of_claims_is_what_the_stored_summaries_give() -> None:
     text = PAGE.read_text(encoding="utf-8")
-    assert "<!-- claims -->\n|" in text
+    assert "<!-- claims -->\nVerdicts of the " in text
     assert experiments.write_tables(text, STORE) == text, (
         "write the claims again: saddlepoint reproduce --summary docs"
     )
@@ -85,9 +85,12 @@ def test_every_number_of_the_issue_is_a_claim() -> None:
 
 
 def test_without_summaries_nothing_is_measured(tmp_path: Path) -> None:
-    table = claims_table(tmp_path)
+    table, said = claims_table(tmp_path)
     assert {line[2] for line in table.lines} == {"-"}
-    assert {line[3] for line in table.lines} == {"not measured", "not stored"}
+    verdicts = [line[3] for line in table.lines]
+    assert set(verdicts) == {"not measured", "not stored"}
+    counts = (f"{each} {verdicts.count(each)}" for each in ("not stored", "not measured"))
+    assert said == f"Verdicts of the {len(CLAIMS)} lines: {', '.join(counts)}."
     assert all(line[4] for line in table.lines)
 
 

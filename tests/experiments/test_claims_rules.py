@@ -206,7 +206,7 @@ def test_weights_that_settle_in_the_second_half_do_not_settle_early(
         ((-0.9, -0.2), (), "does not hold"),
     ],
 )
-def test_the_rate_is_that_of_the_papers_step_sizes(
+def test_the_rate_holds_by_the_papers_step_sizes_and_in_part_by_smaller_ones_too(
     own: tuple[float, ...], small: tuple[float, ...], verdict: str, tmp_path: Path
 ) -> None:
     content = json.loads((STORE / "convergence.json").read_text())

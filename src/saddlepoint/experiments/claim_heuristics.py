@@ -45,7 +45,7 @@ class _Compared(NamedTuple):
 
 
 def _heuristics(summaries: Summaries) -> list[_Compared]:
-    """Every data set, with predicted labels where min-max is at 100 % with true ones and so cannot be above."""
+    """Every data set; with predicted labels where true ones leave min-max at 100 %, which hides its lead."""
     found = []
     for data, name in _HEURISTICS.items():
         results = summaries.attacks(name)

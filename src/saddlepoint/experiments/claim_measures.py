@@ -261,9 +261,9 @@ def rate(summaries: Summaries) -> Finding:
     why = (
         "slope of the squared residual against T in logarithms. If 1/T is the rate of the squared norm, as "
         f"usual, it is -1, which {usual} reach; if it is that of the norm, as the footnote says, -2, which "
-        f"{strict} reach. The paper's step sizes decide; in part is that all smaller ones reach -1: the "
-        "theorem asks for smooth losses and small steps, and these come nearest to it, though margins of "
-        f"networks with ReLU are not smooth; {lines[0][2]} images, networks A, C, D"
+        f"{strict} reach. It holds if all of the paper's reach -2, and in part if all of them reach -1, or all "
+        "smaller ones, which come nearest to what the theorem asks for, smooth losses and small steps, though "
+        f"margins of networks with ReLU are not smooth; {lines[0][2]} images, networks A, C, D"
     )
     part = any(those and max(those) <= -1 for those in (own, small))
     return incomplete(

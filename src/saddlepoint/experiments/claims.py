@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, get_args
 
 from saddlepoint.experiments import claim_checks as checks
 from saddlepoint.experiments import claim_defence as defence
@@ -17,7 +17,7 @@ from saddlepoint.experiments import claim_ensembles as ensembles
 from saddlepoint.experiments import claim_groups as groups
 from saddlepoint.experiments import claim_heuristics as heuristics
 from saddlepoint.experiments import claim_measures as measures
-from saddlepoint.experiments.claim_checks import APGDA, ATTACK, Finding, Summaries
+from saddlepoint.experiments.claim_checks import APGDA, ATTACK, Finding, Summaries, Verdict
 from saddlepoint.report.tables import Column, Table
 
 __all__ = ["CLAIMS", "Claim", "claims_table", "judged_twice"]
@@ -231,8 +231,8 @@ def judged_twice(claim: Claim, summaries: Summaries) -> Finding:
     return found._replace(why=f"{found.why}; by attack it {other.verdict}: {other.ours}")
 
 
-def claims_table(store: Path) -> Table:
-    """Every claim with our numbers, the verdict, and why.
+def claims_table(store: Path) -> tuple[Table, str]:
+    """Every claim with our numbers, the verdict, and why; and a sentence on how many there are of each verdict.
 
     Args:
         store: Folder with summaries.
@@ -243,4 +243,7 @@ def claims_table(store: Path) -> Table:
         found = judged_twice(claim, summaries)
         lines.append((claim.where, claim.says, found.ours, found.verdict, found.why))
     columns = ("In the paper", "It says", "Ours", "Verdict", "Why, and on what")
-    return Table("Claims", tuple(Column(name) for name in columns), tuple(lines))
+    verdicts = [verdict for _, _, _, verdict, _ in lines]
+    counts = (f"{each} {n}" for each in get_args(Verdict) if (n := verdicts.count(each)))
+    said = f"Verdicts of the {len(lines)} lines: {', '.join(counts)}."
+    return Table("Claims", tuple(Column(name) for name in columns), tuple(lines)), said

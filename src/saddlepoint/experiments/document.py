@@ -91,10 +91,7 @@ def write_tables(text: str, store: Path) -> str:
 
     text = _ABOUT.sub(lambda match: _about(match, store), _MARKED.sub(fill, text))
     text = _SEVERAL.sub(lambda match: _several(match, store), text)
-    return _CLAIMS.sub(
-        lambda _: f"<!-- claims -->\n{_plain(claims_table(store))}{_of_others(store)}<!-- end -->",
-        text,
-    )
+    return _CLAIMS.sub(lambda _: _claims(store), text)
 
 
 def has_markers(text: str) -> bool:
@@ -182,6 +179,11 @@ def _not_ahead(found: Sequence[Results], form: str) -> str:
     return said + (f":\n\n{_plain(table)}" if table.lines else ".\n")
 
 
+def _claims(store: Path) -> str:
+    table, said = claims_table(store)
+    return f"<!-- claims -->\n{said}\n\n{_plain(table)}{_of_others(store)}<!-- end -->"
+
+
 def _table(results: Results, form: str) -> str:
     experiment = results.experiment
     if experiment.measurements:
@@ -233,7 +235,10 @@ def _not_recorded(results: Results, store: Path) -> str:
     every = {name for block in measured for name in block.networks}
     if not (names := sorted(every - set(results.networks))):
         return ""
-    return f"\nHashes are not stored of the networks measured: {', '.join(names)}.\n"
+    return (
+        "\nIt was not recorded which parameter files of these networks the lines were measured with: "
+        f"{', '.join(names)}.\n"
+    )
 
 
 def _plain(table: Table) -> str:
