@@ -23,7 +23,7 @@ _COLUMNS = (
     Column("it gains"),
     Column("`apgda`"),
     Column("it gains"),
-    Column("furthest row"),
+    Column("furthest line"),
     Column("`attack`"),
     Column("it gains"),
 )
@@ -34,7 +34,7 @@ def glance_table(several: Sequence[Results]) -> Table:
 
     All numbers of a line are over the same settings: those that both methods have run in, where there are two,
     and that the paper has both numbers of, where it has any. A gain is that on the same rows, with its 95 %
-    interval. The furthest row is the largest distance of a rate of `apgda`, of average or min-max, from the
+    interval. The furthest line is the largest distance of a rate of `apgda`, of average or min-max, from the
     paper's: distances of both signs cancel in means.
 
     Args:

@@ -48,7 +48,7 @@ def behind_table(several: Sequence[Results]) -> tuple[Table, str]:
     below = [row for row in both if row.item.asr_all < row.base.asr_all]
     columns = (*_WHERE, Column("Strategy"), *_RATES, Column("apgda", 1), Column("attack", 1))
     lines = [_line(row, row.item.row.strategy.label) for row in below]
-    said = f"`attack` is at or above `apgda` in {len(both) - len(below)} of {len(both)} rows, "
+    said = f"`attack` is at or above `apgda` in {len(both) - len(below)} of {len(both)} cases, "
     return _table("`attack` below `apgda`", columns, lines), said + f"and below it in {len(below)}"
 
 
@@ -70,7 +70,7 @@ def level_table(several: Sequence[Results]) -> tuple[Table, str]:
     columns = (*_WHERE, Column("Method"), *_RATES, Column("avg.", 1), Column("min-max", 1))
     lines = [_line(row, row.item.source.method_name) for row in found]
     said = (
-        f"Min-max is above the average in {len(both) - len(found)} of {len(both)} rows, level with it in "
+        f"Min-max is above the average in {len(both) - len(found)} of {len(both)} cases, level with it in "
         f"{len(level)} (in {whole} both fool all, in {none} nothing), and below it in {len(found) - len(level)}"
     )
     return _table("Min-max not above the average", columns, lines), said
@@ -94,7 +94,7 @@ def _line(row: _Beside, called: str) -> tuple[Cell, ...]:
 def _table(title: str, columns: tuple[Column, ...], lines: Sequence[tuple[Cell, ...]]) -> Table:
     known = [(line, line[-1]) for line in lines if isinstance(line[-1], tuple)]
     below = [line for line, (_, high) in known if high < 0]
-    said = f"The interval holds zero in {len(known) - len(below)} of {len(lines)} rows"
+    said = f"The interval holds zero in {len(known) - len(below)} of {len(lines)} lines"
     said += f"; it is not stored of {len(lines) - len(known)}" if len(known) < len(lines) else ""
     said += f", and lies below zero in {len(below)}: " if below else ""
     said += "; ".join(
