@@ -21,15 +21,12 @@ FIRST, SECOND = EXPERIMENT.blocks[:2]
 
 def _both(block: Any, method: str, base: int, item: int, **changed: Any) -> list[Attacked]:
     """The average and min-max of a setting, which fool the first so many of ten images."""
-    changed = {"labels": "true", **changed}
-    labels = changed.pop("labels")
+    labels = changed.pop("labels", "true")
     return [
         replace(
             fake(block, strategy, method, 10.0 * count),
             source=Source(method, labels),
-            images=10,
-            success=(True,) * count + (False,) * (10 - count),
-            **changed,
+            **{"images": 10, "success": (True,) * count + (False,) * (10 - count), **changed},
         )
         for strategy, count in (("avg", base), ("minmax", item))
     ]
@@ -58,6 +55,36 @@ def test_a_method_alone_counts_all_of_its_settings() -> None:
     (line,) = _lines(_both(FIRST, "apgda", 2, 6), _both(SECOND, "apgda", 4, 5))
     assert (line[3], line[7], line[10:]) == ("2", "30.0 -> 55.0", (None, None))
     assert line[8].startswith("+25.0 [")
+
+
+@pytest.mark.parametrize(
+    "attacked",
+    [
+        _both(SECOND, "attack", 3, 9),
+        _both(FIRST, "attack", 3, 9, images=4, success=(True,) * 4),
+        _both(FIRST, "attack", 3, 9, precision="bfloat16"),
+    ],
+    ids=["settings", "images", "precision"],
+)
+def test_methods_with_nothing_in_common_have_lines_of_their_own(attacked: list[Attacked]) -> None:
+    paper, ours = _lines(_both(FIRST, "apgda", 2, 6), attacked)
+    assert (paper[6], paper[9:]) == ("20.0 -> 60.0", (None, None))
+    assert (ours[6:9], ours[9]) == ((None, None, None), "30.0 -> 90.0")
+    (item,) = (each for each in attacked if each.row.strategy.key == "minmax")
+    assert (paper[4], ours[4]) == ("10", str(item.images))
+    assert paper[3] == ours[3] == ("1 of 2" if item.block is SECOND else "1")
+
+
+def test_settings_of_other_images_are_left_out_where_there_are_others() -> None:
+    few = _both(SECOND, "attack", 3, 9, images=4, success=(True,) * 4)
+    both = [_both(FIRST, "apgda", 2, 6), _both(FIRST, "attack", 3, 9)]
+    (line,) = _lines(*both, _both(SECOND, "apgda", 4, 5), few)
+    (alone,) = _lines(*both)
+    assert line == (*alone[:3], "1 of 2", *alone[4:])
+
+
+def test_attack_with_restarts_alone_has_no_line() -> None:
+    assert _lines(_both(FIRST, "attack-5", 3, 9)) == []
 
 
 def test_labels_and_seeds_have_lines_of_their_own() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from statistics import fmean
 
 from saddlepoint.experiments.finished import Results
@@ -32,10 +32,10 @@ _COLUMNS = (
 def glance_table(several: Sequence[Results]) -> Table:
     """ASR_all of average and min-max for every experiment and kind of labels, means over its settings.
 
-    All numbers of a line are over the same settings: those that both methods have run in, where there are two,
-    and that the paper has both numbers of, where it has any. A gain is that on the same rows, with its 95 %
-    interval. The furthest line is the largest distance of a rate of `apgda`, of average or min-max, from the
-    paper's: distances of both signs cancel in means.
+    All numbers of a line are over the same settings and images: those that both methods have run, and that the
+    paper has both numbers of, where it has any. Methods without a setting in common have a line each. A gain is
+    that on the same rows, with its 95 % interval. The furthest line is the largest distance of a rate of
+    `apgda`, of average or min-max, from the paper's: distances of both signs cancel in means.
 
     Args:
         several: Of experiments that attack.
@@ -48,32 +48,39 @@ def _lines(results: Results) -> Iterator[tuple[Cell, ...]]:
     for labels in LABELS:
         for seed in sorted({pair.item.seed for pair in pairs if pair.item.source.labels == labels}):
             of_seed = [p for p in pairs if (p.item.source.labels, p.item.seed) == (labels, seed)]
-            yield _line(results, of_seed)
+            for by_method in _compared(of_seed):
+                yield _line(results, by_method, len({p.item.block.key for p in of_seed}))
 
 
-def _line(results: Results, pairs: Sequence[VerdictPair]) -> tuple[Cell, ...]:
-    by_method = _compared(pairs)
-    first = next(several for several in by_method.values() if several)
-    every = len({pair.item.block.key for pair in pairs})
+def _line(
+    results: Results, by_method: Mapping[str, Sequence[VerdictPair]], every: int
+) -> tuple[Cell, ...]:
+    first = next(iter(by_method.values()))
     of = f" of {every}" if len(first) < every else ""
     sizes = sorted({len(pair.verdicts[0]) for pair in first})
     rows = str(sizes[0]) if len(sizes) == 1 else f"{sizes[0]} to {sizes[-1]}"
     cells: list[Cell] = [results.experiment.source, f"`{results.experiment.name}`"]
     cells += [first[0].item.source.labels, f"{len(first)}{of}", rows, *_papers(first)]
-    for method, several in by_method.items():
+    for method in _METHODS:
+        several = by_method.get(method, [])
         cells += [_rates(several), _gain(several)] if several else [None, None]
         cells += [_furthest(several)] if method == "apgda" else []
     return tuple(cells)
 
 
-def _compared(pairs: Sequence[VerdictPair]) -> dict[str, list[VerdictPair]]:
-    """By method, in the settings that both have, and the paper if it has any."""
+def _compared(pairs: Sequence[VerdictPair]) -> list[dict[str, list[VerdictPair]]]:
+    """What is in a line, by method: settings that both have on the same images; without any, each its own."""
     found = {m: {p.item.block.key: p for p in pairs if p.item.source.method == m} for m in _METHODS}
-    common = set.intersection(*(set(each) for each in found.values() if each))
-    published = {pair.item.block.key for pair in pairs if _both(pair)} & common
-    return {
-        m: [each[key] for key in each if key in (published or common)] for m, each in found.items()
-    }
+    paper, ours = found.values()
+    both = [k for k, pair in paper.items() if k in ours and pair.item.same_images(ours[k].item)]
+    if both:
+        return [{m: _published([of[key] for key in both]) for m, of in found.items()}]
+    return [{m: _published([*of.values()])} for m, of in found.items() if of]
+
+
+def _published(pairs: list[VerdictPair]) -> list[VerdictPair]:
+    """Those that the paper has both numbers of, if there is any."""
+    return [pair for pair in pairs if _both(pair)] or pairs
 
 
 def _both(pair: VerdictPair) -> tuple[float, float] | None:
