@@ -20,7 +20,9 @@ from test_stored_results import QUIET, own_parameters, pair
 from commands import inside
 from saddlepoint import experiments
 from saddlepoint.cli.cluster import together
-from saddlepoint.experiments import pilot
+from saddlepoint.experiments import EXPERIMENTS, pilot
+from saddlepoint.experiments.block_parts import load_images
+from saddlepoint.experiments.group_needs import least_images
 from saddlepoint.experiments.plan import Experiment
 from saddlepoint.runs.signals import stop_on_signals
 
@@ -329,11 +331,48 @@ def test_all_tells_a_total_before_and_after(
     assert "times.json` must be the list of forecasts of a folder" in capsys.readouterr().err
 
 
-def test_too_few_images_for_a_group_are_told_in_the_words_of_the_command(tmp_path, capsys):
-    assert inside("reproduce", "image-robustness", "--limit", "10", "--out", tmp_path / "r") == 2
-    said = capsys.readouterr().err
-    assert "`--limit` must leave 5 images of one class for a group of the paper, got 10" in said
-    assert "leave it out, or take 41 or more." in said
+def test_too_few_images_for_a_group_are_told_before_the_first_row(tmp_path, capsys):
+    """With the number that suffices for all settings which are run."""
+    cases = (
+        ("image-robustness", 10, (), "5 images of one class for a group of l0, eps 30", 21),
+        ("universal-mnist", 4, (), "10 images for a group of A, eps 0.2, K = 10", 10),
+        ("universal-mnist", 4, ("--only", "B, eps 0.2, K = 5"), "5 images for a group of B", 5),
+    )
+    for name, limit, only, told, need in cases:
+        words = ("reproduce", name, "--limit", limit, *only, "--out", tmp_path / "r")
+        assert inside(*words) == 2
+        said = capsys.readouterr().err
+        assert f"`--limit` must leave {told}" in said
+        assert f"got {limit}; take {need} or more, or other settings." in said
+        assert not (tmp_path / "r").exists()
+
+
+def test_groups_of_one_class_need_as_many_images_as_stand_before_the_first_of_them() -> None:
+    block = EXPERIMENTS["image-robustness"].blocks[0]
+    need = least_images(block)
+    counts = [int(load_images("mnist", n).y.bincount().max()) for n in (need - 1, need)]
+    assert counts == [4, 5]
+
+
+def test_all_leaves_out_settings_for_whose_groups_there_are_too_few_images(
+    few: dict[str, Experiment], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    groups = EXPERIMENTS["universal-mnist"]
+    few.clear()
+    small, large = (
+        experiments.settings(groups, [f"A, eps 0.2, K = {size}" for size in sizes])
+        for sizes in ((2, 5, 10), (5, 10))
+    )
+    few |= {"groups": replace(small, name="groups"), "large": replace(large, name="large")}
+    for more in ((), ("--resume",)):
+        assert inside("reproduce", "all", "--limit", 4, "--out", tmp_path, *more) == 0
+        said = capsys.readouterr().err
+        assert "groups: without A, eps 0.2, K = 5: groups of 5 images need 5, got 4\n" in said
+        assert "large is left out: groups of 5 images need 5, got 4\n" in said
+    rows = {path.parent.parent.name for path in tmp_path.glob("*/*/*/*/*/run.json")}
+    assert rows == {"a-k2"}
+    table = (tmp_path / "groups" / "table.md").read_text()
+    assert "groups of 10 images need 10, got 4" in table
 
 
 def test_a_folder_in_the_way_of_the_last_experiment_is_told_before_the_first(tmp_path, capsys):

@@ -4,6 +4,7 @@ import difflib
 import os
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from .errors import UsageError, usage
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
     # What is run in turn: settings of an experiment, each time with all that they are run with.
     Work = list[tuple[Experiment, list[Setup]]]
 
-__all__ = ["can_run", "check_not_only", "chosen", "show", "tell_networks", "work_of"]
+__all__ = ["can_run", "check_not_only", "chosen", "show", "tell_networks", "with_groups", "work_of"]
 
 _NEAR = 0.5  # of the labels of an experiment, which have most letters in common
 
@@ -49,6 +50,22 @@ def chosen(name: str, wanted: "Wanted") -> "Experiment":
             )
     with usage(only="--only"):
         return room.settings(experiment, wanted.only)
+
+
+def with_groups(part: "Experiment", wanted: "Wanted", *, part_of_all: bool) -> "Experiment":
+    """The settings for whose groups there are enough images; without `all`, too few for any are refused."""
+    from saddlepoint import experiments as room
+
+    if not part_of_all:
+        with usage(limit="--limit"):
+            room.check_groups(part, wanted.limit, wanted.parameters)
+        return part
+    few = room.too_few(part, wanted.limit)
+    return replace(
+        part,
+        blocks=tuple(block for block in part.blocks if block.key not in few),
+        measurements=tuple(each for each in part.measurements if each.block.key not in few),
+    )
 
 
 def work_of(experiment: "Experiment", wanted: "Wanted", *, filtered: bool) -> "Work":

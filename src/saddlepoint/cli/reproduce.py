@@ -20,6 +20,7 @@ from .experiments_shown import (
     chosen,
     show,
     tell_networks,
+    with_groups,
     work_of,
 )
 from .flags import Flag
@@ -155,17 +156,19 @@ def reproduce(
     with joined() as rank:
         places = _places(name, wanted)
         _check_places(places, wanted)
-        experiments = [chosen(each, wanted) for each, _ in places]
+        every = (chosen(each, wanted) for each, _ in places)
+        parts = [with_groups(part, wanted, part_of_all=name == "all") for part in every]
         silent, told = wanted.quiet or rank != 0, Told()
-        tell_networks(experiments, wanted, quiet=silent)
+        tell_networks(parts, wanted, quiet=silent)
+        folders = [folder for _, folder in places]
         if name == "all" and not silent:
-            works = [work_of(each, wanted, filtered=True) for each in experiments]
-            tell_at_most([*zip((folder for _, folder in places), works, strict=True)])
+            works = [work_of(part, wanted, filtered=True) for part in parts]
+            tell_at_most([*zip(folders, works, strict=True)])
         one = partial(_one, wanted=wanted, rank=rank, told=told, part_of_all=name == "all")
-        answers = Answers([folder for _, folder in places])
-        for each, folder in places:
+        answers = Answers(folders)
+        for part, folder in zip(parts, folders, strict=True):
             try:
-                one(each, folder, answers)
+                one(part, folder, answers)
             except (KeyboardInterrupt, LibraryError) as stop:
                 if not rank:
                     again = wanted.line(name, resume=True)
@@ -207,7 +210,7 @@ def _check_places(places: list[tuple[str, Path]], wanted: Wanted) -> None:
 
 
 def _one(
-    name: str,
+    part: "Experiment",
     folder: Path,
     answers: "Answers",
     *,
@@ -219,11 +222,10 @@ def _one(
     """Run an experiment with every method and label that is wanted, and publish it."""
     from saddlepoint import experiments as room
 
-    with usage():
-        experiment = room.find(name)
-    part = chosen(name, wanted)
+    name, experiment = part.name, room.find(part.name)
     gone = room.skipped(part, wanted.parameters)
-    reasons = list(dict.fromkeys(gone.values()))
+    few = room.too_few(experiment, wanted.limit) if part_of_all else {}
+    reasons = list(dict.fromkeys([*gone.values(), *few.values()]))
     every = work_of(part, wanted, filtered=part_of_all)
     work = can_run(every, wanted)
     if part_of_all and not work:
@@ -233,6 +235,9 @@ def _one(
                 file=sys.stderr,
             )
         return
+    for reason in dict.fromkeys(few.values()) if not rank else ():
+        without = "; ".join(b.label for b in experiment.blocks if few.get(b.key) == reason)
+        print(f"{name}: without {without}: {reason}", file=sys.stderr)
     used = {n for block in part.every_block if block.key not in gone for n in block.networks}
     _check_store(experiment, folder, used, wanted)
     silent = wanted.quiet or rank != 0

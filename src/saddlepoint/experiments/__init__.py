@@ -11,6 +11,7 @@ from saddlepoint.experiments.costs import Estimate, at_most, estimate
 from saddlepoint.experiments.document import named_tables, write_tables
 from saddlepoint.experiments.drawing import publish
 from saddlepoint.experiments.finished import Results, Source, collect
+from saddlepoint.experiments.group_needs import check_groups, too_few
 from saddlepoint.experiments.pilot import forecast, left
 from saddlepoint.experiments.plan import (
     LABELS,
@@ -56,6 +57,7 @@ __all__ = [
     "Strategy",
     "Table",
     "at_most",
+    "check_groups",
     "check_store",
     "collect",
     "estimate",
@@ -75,6 +77,7 @@ __all__ = [
     "to_csv",
     "to_latex",
     "to_markdown",
+    "too_few",
     "write_summary",
     "write_tables",
 ]

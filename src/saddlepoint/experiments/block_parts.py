@@ -223,24 +223,8 @@ def build_problem(
         >>> build_problem(block, block.settings, images, [network]).labels.shape
         torch.Size([3, 2])
     """
-    if isinstance(settings, UniversalSettings):
-        _check_groups(settings, images)
     named = dict(zip(block.letters, networks, strict=True))
     return build.problem_of(settings, images.x, images.y, named, domain_names(block))
-
-
-def _check_groups(settings: UniversalSettings, images: Images) -> None:
-    """Refuse images too few for one group, in the words of `--limit`: the size of groups is the paper's."""
-    count, size = len(images.y), settings.group_size
-    most = int(images.y.bincount().max()) if settings.by_class else count
-    if most < size:
-        of, enough = ("", size)
-        if settings.by_class:  # so many have a class that is there `size` times
-            of, enough = " of one class", len(images.classes) * (size - 1) + 1
-        raise ValueError(
-            f"`--limit` must leave {size} images{of} for a group of the paper, got {count}, of which {most} are"
-            f"{of or ' there'}; leave it out, or take {enough} or more."
-        )
 
 
 def describe(settings: AttackSettings) -> dict[str, Any]:

@@ -83,7 +83,7 @@ def estimate(
         image = sum(seconds_per_gradient(data, letter, threads) for letter in block.letters)
         image *= gradient_count(block) * passes * sum(RESTARTS[method] for method, _ in sources)
         overhead = _OVERHEAD * len(block.rows) * len(sources)
-        images = limit or block.limit or experiment.limit
+        images = experiment.images(block, limit)
         minutes += (image * images + overhead) / workers / 60
         full += (image * FULL + overhead) / workers / 60
     return Estimate(minutes, full, tuple(dict.fromkeys(absent)))

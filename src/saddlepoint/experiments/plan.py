@@ -290,6 +290,10 @@ class Experiment:
     labels: tuple[Labels, ...] = LABELS
     published: Published = Published(1000)
 
+    def images(self, block: Block, limit: int | None = None) -> int:
+        """How many images a block is run on, with `limit` if one is given."""
+        return limit or block.limit or self.limit
+
     @property
     def every_block(self) -> tuple[Block, ...]:
         """Those that are attacked, and those of measurements."""

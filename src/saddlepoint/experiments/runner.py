@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from saddlepoint import report, runs
 from saddlepoint.experiments import block_parts
+from saddlepoint.experiments.group_needs import check_groups
 from saddlepoint.experiments.measurements import MeasureSettings, measure
 from saddlepoint.experiments.places import check_networks, check_place, complete_in, line_of
 from saddlepoint.experiments.plan import (
@@ -91,7 +92,7 @@ class Setup:
 
     def images(self, experiment: Experiment, block: Block) -> int:
         """How many images a block uses."""
-        return self.limit or block.limit or experiment.limit
+        return experiment.images(block, self.limit)
 
 
 def reproduce(
@@ -118,8 +119,9 @@ def reproduce(
         answers: What networks say about images as they are, in this folder and others; in this one if None.
 
     Raises:
-        ValueError: No block can run, the folder holds results, those to continue are of other settings, or what
-            is there, of another method for example, is of other networks.
+        ValueError: No block can run, there are too few images for a group, the folder holds results, those to
+            continue are of other settings, or what is there, of another method for example, is of other
+            networks.
         saddlepoint.runs.RunInterrupted: Ctrl-C; finished rows, and pages of the one under way, are on disk.
     """
     setup = Setup() if setup is None else setup
@@ -140,6 +142,7 @@ def reproduce(
             f"`{experiment.name}` must have networks to attack, got "
             f"{block_parts.explain_missing(names)}."
         )
+    check_groups(experiment, setup.limit, setup.parameters)
     target = folder / setup.labels / setup.method
     # Before any process writes there.
     World.current().agree(lambda: check_place(experiment, folder, target, resume=resume))
