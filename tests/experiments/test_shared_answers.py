@@ -17,7 +17,7 @@ from commands import inside
 from saddlepoint import experiments
 from saddlepoint.experiments.plan import Block, Experiment
 from saddlepoint.problems import AbstractProblem
-from saddlepoint.runs import TENSORS, Run, rows
+from saddlepoint.runs import RECORD, TENSORS, Run, rows
 from saddlepoint.runs.rows import CLEAN
 
 
@@ -184,3 +184,35 @@ def test_a_network_without_a_hash_is_asked(tmp_path: Path) -> None:
     assert known.keys() == set(CLEAN)
     unknown = replace(run.hashes, models=dict.fromkeys(run.hashes.models, ""))
     assert answers.to(run.but(hashes=unknown)) is None
+
+
+@pytest.mark.parametrize("file", [RECORD, TENSORS])
+def test_damaged_rows_are_no_answers(
+    file: str, two: dict[str, Experiment], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = two.values()
+    folders = [tmp_path / name for name in two]
+    answers = experiments.Answers(folders)
+    experiments.reproduce(first, folders[0], QUIET, answers=answers)
+    for place in folders[0].glob(f"*/*/*/*/{file}"):
+        place.write_bytes(place.read_bytes()[:-8])
+    with asked(monkeypatch) as found:
+        experiments.reproduce(second, folders[1], QUIET, answers=answers)
+    assert found == [2]  # once, for both rows
+
+
+def test_rows_that_were_moved_away_are_not_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    experiment = pair(limit=5, steps=2)
+    experiments.reproduce(experiment, tmp_path, QUIET)
+    (tmp_path / "true").rename(tmp_path / "old")
+    with asked(monkeypatch) as found:
+        experiments.reproduce(experiment, tmp_path, QUIET)
+    assert found == [2]
+    (record, _) = sorted((tmp_path / "old").glob(f"*/*/*/{RECORD}"))
+    record.write_text("{")
+    again = replace(QUIET, method="attack")
+    with asked(monkeypatch) as found:
+        experiments.reproduce(experiment, tmp_path, again)
+    assert found == []

@@ -15,9 +15,10 @@ import torch
 from torch import Tensor
 
 from saddlepoint.experiments.places import complete_in
+from saddlepoint.experiments.plan import LABELS, METHODS
 from saddlepoint.problems import AbstractProblem
 from saddlepoint.rules import AbstractWeightRule
-from saddlepoint.runs import RECORD, Run, read_results, settings_of
+from saddlepoint.runs import RECORD, AttackMetrics, Run, metrics_of, read_results, settings_of
 from saddlepoint.runs.rows import CLEAN, Solve
 from saddlepoint.runs.settings import AttackSettings, EnsembleSettings
 from saddlepoint.solver import AttackResult, History, Progress
@@ -90,20 +91,38 @@ class Answers:
         found = [self._there[each] for each in asked if each in self._there]
         if not asked or len(found) < len(asked):
             return None
-        tables = {place: read_results(place)[1] for place in {place for place, _ in found}}
+        tables = dict[Path, dict[str, Tensor]]()
+        for place in {place for place, _ in found}:
+            try:
+                tables[place] = read_results(place)[1]
+            except (OSError, ValueError):  # damaged: the networks are asked again, by this row
+                self._there = {k: where for k, where in self._there.items() if where[0] != place}
+                return None
         return {
             name: torch.stack([tables[place][name][:, k] for place, k in found], dim=1)
             for name in CLEAN
         }
 
     def _look(self) -> None:
-        """Find out about rows that have been finished since."""
-        records = (r for folder in self._folders for r in folder.glob(f"*/*/*/*/{RECORD}"))
+        """Find out about rows that have been finished since; a damaged one has no answers."""
+        methods = (f / classes / m for f in self._folders for classes in LABELS for m in METHODS)
+        records = (record for place in methods for record in place.glob(f"*/*/{RECORD}"))
         for place in sorted({record.parent for record in records} - self._read):
-            if (run := complete_in(place)) is not None:
+            if (asked := _asked_in(place)) is not None:
                 self._read.add(place)
-                for k, each in enumerate(_asked(run)):
+                for k, each in enumerate(asked):
                     self._there.setdefault(each, (place, k))
+
+
+def _asked_in(place: Path) -> list[str] | None:
+    """What the domains of a finished row were asked; None if it is not finished, or cannot be read."""
+    try:
+        run = complete_in(place)
+        if run is None or not isinstance(metrics_of(run), AttackMetrics):
+            return None
+    except (OSError, ValueError):
+        return None
+    return _asked(run)
 
 
 def _asked(run: Run) -> list[str]:
