@@ -331,6 +331,25 @@ def test_all_tells_a_total_before_and_after(
     assert "times.json` must be the list of forecasts of a folder" in capsys.readouterr().err
 
 
+def test_what_is_not_tried_has_no_forecast_but_a_bound(
+    few: dict[str, Experiment],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    short = {"ensemble-cifar10": 12.0, "deep": 0.0, "literal": 90.0}
+    monkeypatch.setattr(experiments, "at_most", lambda part, *_: short[part.name])
+    monkeypatch.setattr(experiments, "forecast", lambda *_, **__: 70.0)
+    assert inside("reproduce", "all", "--out", tmp_path) == 0
+    said = capsys.readouterr().err
+    assert re.search(r"\nensemble-cifar10: at most 12 s, took \d+ s\n", said)
+    assert re.search(r"\nliteral: forecast 1\.2 min, took \d+ s\n", said)
+    assert re.search(r"\nall: forecast 1\.2 min and at most 12 s, took \d+ s\n$", said)
+    kept = json.loads((tmp_path / "ensemble-cifar10" / "times.json").read_text())
+    assert [(each.get("forecast"), each["at_most"]) for each in kept] == [(None, 12.0)]
+    assert few
+
+
 def test_too_few_images_for_a_group_are_told_before_the_first_row(tmp_path, capsys):
     """With the number that suffices for all settings which are run."""
     cases = (

@@ -54,12 +54,13 @@ class Told:
     """What was told of experiments before they were run, and the time that they took.
 
     Attributes:
-        forecast: Seconds, of all that were run.
-        took: Seconds, of the same.
+        forecast: Seconds, of all that were tried.
+        at_most: Seconds, of all that were too short for that.
+        took: Seconds, of both.
     """
 
     def __init__(self) -> None:
-        self.forecast = self.took = 0.0
+        self.forecast = self.at_most = self.took = 0.0
 
     @contextmanager
     def of(self, name: str, folder: Path, work: "Work", command: str) -> Iterator[None]:
@@ -80,24 +81,26 @@ class Told:
             yield
             return
         print(f"{name}: measuring networks for a moment", file=sys.stderr, flush=True)
-        seconds = _at_most(rest, processes())
+        forecast, at_most = 0.0, _at_most(rest, processes())
         if _at_most(rest, 1) >= _SHORT:
             tried = (room.forecast(part, folder, s, jobs=processes()) for part, s in work)
-            seconds = sum(tried)
-        if seconds >= _SHORT:
-            print(f"{name}: about {minutes_of(seconds / 60)} minutes", file=sys.stderr, flush=True)
+            forecast, at_most = sum(tried), 0.0
+        if forecast >= _SHORT:
+            print(f"{name}: about {minutes_of(forecast / 60)} minutes", file=sys.stderr, flush=True)
         began = time.monotonic()
         yield
         took = time.monotonic() - began
-        self.forecast, self.took = self.forecast + seconds, self.took + took
-        _tell(name, seconds, took)
+        self.forecast, self.at_most = self.forecast + forecast, self.at_most + at_most
+        self.took += took
+        _tell(name, forecast, at_most, took)
         with usage():
-            keep_times(folder, command, forecast=seconds, took=took)
+            told = {"at_most": at_most} if at_most else {"forecast": forecast}
+            keep_times(folder, command, **told, took=took)
 
     def tell(self, name: str) -> None:
         """Say both of all that were run."""
         if self.took:
-            _tell(name, self.forecast, self.took)
+            _tell(name, self.forecast, self.at_most, self.took)
 
 
 def _left(folder: Path, work: "Work") -> "list[tuple[Experiment, Setup]]":
@@ -116,8 +119,10 @@ def _at_most(rest: "list[tuple[Experiment, Setup]]", jobs: int) -> float:
     return sum(room.at_most(part, setup, jobs) for part, setup in rest)
 
 
-def _tell(name: str, forecast: float, took: float) -> None:
-    print(f"{name}: forecast {_time(forecast)}, took {_time(took)}", file=sys.stderr, flush=True)
+def _tell(name: str, forecast: float, at_most: float, took: float) -> None:
+    told = {"forecast": forecast, "at most": at_most}
+    before = " and ".join(f"{what} {_time(seconds)}" for what, seconds in told.items() if seconds)
+    print(f"{name}: {before}, took {_time(took)}", file=sys.stderr, flush=True)
 
 
 def _time(seconds: float) -> str:

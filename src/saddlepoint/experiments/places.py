@@ -176,14 +176,13 @@ def keep_drawn(places: Sequence[tuple[Path, Sequence[str]]]) -> None:
             write_atomically(folder / _DRAWN, (json.dumps(every, indent=2) + "\n").encode())
 
 
-def keep_times(folder: Path, command: str, *, forecast: float, took: float) -> None:
+def keep_times(folder: Path, command: str, **seconds: float) -> None:
     """Add to the list of a folder how long a run was to take, and took.
 
     Args:
         folder: Of an experiment.
         command: The line that ran it.
-        forecast: Seconds.
-        took: Seconds.
+        seconds: What it `took`, and its `forecast`, or what it was to take `at_most` where nothing was tried.
 
     Raises:
         ValueError: The list is damaged.
@@ -192,7 +191,7 @@ def keep_times(folder: Path, command: str, *, forecast: float, took: float) -> N
     must, remedy = f"`{path}` must be the list of forecasts of a folder", "move it away"
     kind = list[dict[str, str | float]]
     there = read_plain(kind, read_json(path, must, remedy), must, remedy) if path.exists() else []
-    there.append({"command": command, "forecast": round(forecast, 1), "took": round(took, 1)})
+    there.append({"command": command} | {name: round(each, 1) for name, each in seconds.items()})
     write_atomically(path, (json.dumps(there, indent=2) + "\n").encode())
 
 
