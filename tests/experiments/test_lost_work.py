@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,7 +17,7 @@ from saddlepoint import experiments
 from saddlepoint.experiments import block_parts
 from saddlepoint.experiments.plan import Experiment, Measurement
 from saddlepoint.models import loading
-from saddlepoint.runs import hash_model
+from saddlepoint.runs import TENSORS, hash_model
 
 # ------------------------------------------------------------------------------- networks
 
@@ -149,3 +150,20 @@ def test_networks_with_and_without_shift_may_stand_for_each_other(tmp_path: Path
     own = kept(tmp_path, "mnist-a", "mnist-paper-a")  # the card says which one it is
     found = hash_model(block_parts.load_network("mnist-a", own))
     assert found == hash_model(block_parts.load_network("mnist-paper-a"))
+
+
+@pytest.mark.parametrize("lost", [True, False])
+def test_a_damaged_row_is_deleted_and_run_again(lost: bool, tmp_path: Path) -> None:
+    experiment = pair(limit=2, steps=1)
+    experiments.reproduce(experiment, tmp_path, QUIET)
+    row = tmp_path / "true" / "apgda" / experiment.blocks[0].key / "avg"
+    if lost:
+        (row / TENSORS).unlink()
+    else:
+        (row / TENSORS).write_bytes(b"")
+    line = f"saddlepoint reproduce {experiment.name} --method apgda --out {tmp_path} --resume"
+    with pytest.raises(ValueError, match=re.escape(f"delete `{row}` and continue with: {line}")):
+        experiments.reproduce(experiment, tmp_path, QUIET, resume=True)
+    shutil.rmtree(row)
+    experiments.reproduce(experiment, tmp_path, QUIET, resume=True)
+    assert len(experiments.collect(experiment, tmp_path).attacks) == 2

@@ -81,11 +81,11 @@ def read_results(folder: Path) -> tuple[Run, dict[str, Tensor]]:
     for name, digest in run.digests.items():
         path = folder / name
         if not path.is_file():
-            raise ValueError(f"`{folder}` must hold {name}, got none; repeat the run.")
+            raise ValueError(f"`{folder}` must hold {name}, got none; {_anew(run, folder)}")
         if digest_of(path) != digest:
             raise ValueError(
                 f"`{path}` must hold what was written, got content of another digest: it is damaged or of "
-                "another run; repeat the run with --overwrite."
+                f"another run; {_anew(run, folder)}"
             )
     if run.kind == "measure":
         return run, {}
@@ -96,6 +96,13 @@ def read_results(folder: Path) -> tuple[Run, dict[str, Tensor]]:
     tensors = read_tensors(folder / TENSORS).tensors if TENSORS in run.results else {}
     check_counts(run, metrics, tensors, folder)
     return run, tensors
+
+
+def _anew(run: Run, folder: Path) -> str:
+    """How to repeat a run whose results are not whole; a row of an experiment has no --overwrite."""
+    if run.command.startswith("saddlepoint reproduce "):
+        return f"delete `{folder}` and continue with: {run.line_to_resume(folder)}"
+    return "repeat the run with --overwrite."
 
 
 def digest_of(path: Path) -> str:
