@@ -36,11 +36,13 @@ def kept(tmp_path: Path, name: str, keep: Callable[[dict[str, Any]], bool]) -> S
 
 
 def without_lines(tmp_path: Path, name: str, label: str) -> Summaries:
-    """The summary of a measurement without our lines of one label."""
+    """The summary of a measurement without our lines of one label, and without what they are of."""
     content = json.loads((STORE / f"{name}.json").read_text())
     lines = content["lines"]
     content["lines"] = [line for line in lines if line[0] != label or line[1] == "paper"]
     assert len(content["lines"]) < len(lines)
+    gone = {each.key for each in find(name).measurements if each.label == label}
+    content["measured"] = [each for each in content["measured"] if each["key"] not in gone]
     (tmp_path / f"{name}.json").write_text(json.dumps(content))
     return Summaries(tmp_path)
 

@@ -130,3 +130,69 @@ def test_no_more_groups_are_fooled_than_images(tmp_path: Path) -> None:
     row = next(row for row in content["rows"] if row["asr_all"] > 1)
     row["asr_avg"] = row["asr_all"] - 1
     assert f"as `asr_avg` of {row['block']}" in refused(tmp_path, "universal-mnist", content)
+
+
+LINES = {  # the first line of ours, by what is wrong with it
+    "cost": [
+        (2, 99999, " among its lines"),
+        (2, None, " among its lines"),
+        (0, "MNIST Z, linf 0.2", " among its lines"),
+        (1, "attack-5", " among its lines"),
+        (3, "fast", "'fast' as 'average, us per evaluation' of MNIST A, linf 0.2, apgda"),
+        (5, -3.0, "-3.0 as 'min-max / average' of MNIST A"),
+        (5, None, "None as 'min-max / average' of MNIST A"),
+        (6, [9, 1], " as 'smallest and largest' of MNIST A"),
+        (6, [2.0, 3.0], "as 'smallest and largest' of MNIST A"),
+    ],
+    "networks": [
+        (2, "theirs", " among its lines"),
+        (4, 250.0, "250.0 as 'Clean' of mnist, A, ours"),
+        (3, 999, " among its lines"),
+    ],
+    "convergence": [
+        (3, -1.0, "-1.0 as 'S(1)' of l2, alpha 1/10"),
+        (8, "steep", "'steep' as 'Slope' of l2"),
+    ],
+    "image-robustness": [
+        (0, "l7", " among its lines"),
+        (2, 195, " among its lines"),
+        (3, 1.5, "1.5 as 'rank correlation with C&W l2 distance' of l0, apgda"),
+        (6, [0.9, 0.95], " as '95 % of that' of l0, apgda"),
+    ],
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "cell", "value", "got"),
+    [(name, *each) for name, several in LINES.items() for each in several],
+)
+def test_lines_that_no_measurement_can_come_to_are_refused(
+    name: str, cell: int, value: Any, got: str, tmp_path: Path
+) -> None:
+    content = json.loads((STORE / f"{name}.json").read_text())
+    line = next(line for line in content["lines"] if "paper" not in line)
+    line[cell] = value
+    assert got in refused(tmp_path, name, content)
+
+
+@pytest.mark.parametrize("name", LINES)
+def test_lines_and_measurements_belong_to_each_other(name: str, tmp_path: Path) -> None:
+    content = json.loads((STORE / f"{name}.json").read_text())
+    (first, *others), lines = content["measured"], content["lines"]
+    assert "among its lines" in refused(tmp_path, name, content | {"measured": []})
+    assert "among its lines" in refused(tmp_path, name, content | {"measured": others})
+    assert "among its lines" in refused(tmp_path, name, content | {"lines": [*lines, lines[-1]]})
+    wrong = content | {"measured": [first | {"key": "other"}, *others]}
+    assert "'other' as `key` of a measurement" in refused(tmp_path, name, wrong)
+    if name != "image-robustness":
+        assert "no line of " in refused(tmp_path, name, content | {"lines": lines[:-1]})
+
+
+@pytest.mark.parametrize("evaluations", [1.0, 50.0, 50.5])
+def test_apgda_takes_all_of_its_steps(evaluations: float, tmp_path: Path) -> None:
+    content = json.loads((STORE / "ensemble-mnist.json").read_text())
+    row = content["rows"][0]
+    assert (row["method"], row["evaluations"]) == ("apgda", 51.0)
+    row["evaluations"] = evaluations
+    message = refused(tmp_path, "ensemble-mnist", content)
+    assert "must hold numbers of the present settings, got others for l0-30, avg" in message

@@ -1,7 +1,8 @@
 """Summaries of experiments: a small file for each, from which the tables of a document are written.
 
-A summary holds what tables show, and hashes of the settings and networks behind it: numbers of other settings
-than those of this code are refused.
+A summary holds what tables show, and hashes of the settings and networks behind it: rows of other settings than
+those of this code are refused. The hash of a measurement is also one of images and networks, which nothing is
+compared with here; its line has to be one of the table, with numbers that can be.
 """
 
 from __future__ import annotations
@@ -193,7 +194,8 @@ def read_summary(experiment: Experiment, store: Path) -> Results:
         store: Folder with summaries.
 
     Raises:
-        ValueError: No summary, or one of other settings than the experiment has now.
+        ValueError: No summary, one with rows of other settings than the experiment has now, or one that
+            contradicts itself.
     """
     content = read_content(experiment, store)
     blocks = {block.key: block for block in experiment.blocks}
@@ -283,6 +285,8 @@ def _path(item: Attacked) -> dict[str, Any]:
 
 def _is_present(block: Block, row: Row, raw: dict[str, Any]) -> bool:
     """Whether a row was run with the present settings, and with the weight rule of its strategy."""
+    if raw["method"] == "apgda" and raw["evaluations"] != block.settings.steps + 1:
+        return False  # it takes all steps
     rule, said = row.strategy.rule, raw["rule"]
     fits = said.startswith("fixed:")
     if isinstance(rule, str):  # of `attack`, whose min-max has numbers of its own, by its settings

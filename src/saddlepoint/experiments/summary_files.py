@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from math import inf, isfinite, isinf
+from math import inf, isinf
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
 from saddlepoint.evaluation.rates import wilson
 from saddlepoint.experiments.block_parts import domain_names
-from saddlepoint.experiments.finished import Results
 from saddlepoint.experiments.plan import LABELS, METHODS, RESTARTS, Block, Experiment
-from saddlepoint.experiments.summary import tables_of
+from saddlepoint.experiments.stored_lines import wrong_lines, wrong_measured
 from saddlepoint.experiments.truths import unpacked
 from saddlepoint.runs.plain import quoted, read_json, read_plain
 from saddlepoint.runs.settings import UniversalSettings
@@ -123,36 +122,10 @@ def _wrong(experiment: Experiment, stored: _Stored) -> str | None:
     for network in (name for key in sorted(attacked) for name in blocks[key].networks):
         if network not in stored.networks:
             return f"no hash of {network} in `networks`"
-    return _wrong_measured(stored) or _wrong_lines(experiment, stored)
-
-
-def _wrong_measured(stored: _Stored) -> str | None:
-    """The first measurement that cannot be."""
-    there = set[tuple[str | int, ...]]()
-    for entry in stored.measured:
-        if {"key", "method"} - set(entry) or entry["method"] not in METHODS:
-            return f"{quoted(entry.get('method'))} as `method` of {quoted(entry.get('key'))}"
-        if not isinstance(entry["key"], str):
-            return f"{entry['key']} as `key` of a measurement"
-        if not isinstance(images := entry.get("images"), int) or images < 1:
-            return f"{quoted(images)} as `images` of {quoted(entry['key'])}"
-        place = (entry["key"], entry["method"])
-        if place in there:
-            return f"a second measurement of {quoted(entry['key'])}, {entry['method']}"
-        there.add(place)
-    return None
-
-
-def _wrong_lines(experiment: Experiment, stored: _Stored) -> str | None:
-    """The first line that is none of the table of a measurement."""
-    if not stored.lines:
-        return None
-    width = len(tables_of(Results(experiment, ()))[0].columns) if experiment.measurements else 0
-    for line in stored.lines:
-        numbers = [n for c in line for n in (c if isinstance(c, tuple) else (c,))]
-        if len(line) != width or any(isinstance(n, float) and not isfinite(n) for n in numbers):
-            return f"{quoted(line)} among its lines"
-    return None
+    counts = {(row.block, row.method): row.rows for row in stored.rows}
+    return wrong_measured(experiment, stored.measured) or wrong_lines(
+        experiment, stored.lines, stored.measured, counts
+    )
 
 
 def _wrong_in(row: _StoredRow, block: Block | None) -> tuple[object, str] | None:
