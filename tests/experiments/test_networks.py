@@ -135,6 +135,26 @@ def test_weights_are_correlated_across_norms_as_scipy_says() -> None:
         assert values[f"with weights in {other}"] == pytest.approx(sum(kept) / len(kept))
 
 
+def test_lines_of_rows_that_are_no_longer_compared_are_not_kept(tmp_path: Path) -> None:
+    experiment, store = quick_robustness(), tmp_path / "store"
+    experiments.reproduce(experiment, tmp_path / "one", QUIET)
+    experiments.write_summary(experiment, tmp_path / "one", store)
+    assert len(ours_in(experiment, store)) == 2
+    for blocks, limit in ((experiment.blocks[:1], 50), (experiment.blocks[1:], 60)):
+        part = replace(
+            experiment, blocks=blocks, measurements=experiment.measurements * (limit > 50)
+        )
+        setup = replace(QUIET, limit=limit)
+        experiments.reproduce(part, tmp_path / "other", setup, resume=limit > 50)
+    experiments.write_summary(experiment, tmp_path / "other", store)
+    assert ours_in(experiment, store) == ["linf"]
+
+
+def ours_in(experiment: Experiment, store: Path) -> list[object]:
+    """The norms of which a summary has a line of ours."""
+    return [line[0] for line in read_summary(experiment, store).lines if line[1] != "paper"]
+
+
 def test_a_summary_of_some_networks_keeps_the_others(tmp_path: Path) -> None:
     parts = {
         name: replace(

@@ -17,11 +17,11 @@ from saddlepoint.experiments.block_parts import describe, load_network
 from saddlepoint.experiments.finished import Attacked, Results, Source, collect
 from saddlepoint.experiments.places import publishing
 from saddlepoint.experiments.plan import LABELS, METHODS, Block, Experiment, Ordered, Row
+from saddlepoint.experiments.stored_lines import in_order, lines_without
 from saddlepoint.experiments.summary import tables_of
 from saddlepoint.experiments.summary_files import SUMMARY_VERSION, check_content, read_content
 from saddlepoint.experiments.truths import packed, unpacked
 from saddlepoint.files import write_atomically
-from saddlepoint.report.tables import Cell
 from saddlepoint.runs import Run, hash_model, hash_settings, rule_words
 from saddlepoint.runs.settings import UniversalSettings
 
@@ -117,14 +117,17 @@ def _keep_others(experiment: Experiment, new: dict[str, Any], old: dict[str, Any
                 f"{experiment.name}; move that file away."
             )
     _check_whole(experiment, new, old)
+    if experiment.measurements:
+        # Lines that compare rows with each other are all in the new summary, for its methods.
+        entries = [*new["rows"], *new["measured"]] if experiment.blocks else []
+        older = lines_without(experiment, old["lines"], {each["method"] for each in entries})
+        new["lines"] = in_order(experiment, [*older, *new["lines"]])
     if _by_key(old).keys() - _by_key(new).keys():
         # Which rows were run with which of them is not stored: all stay as long as one of these rows does.
         new["versions"] = _unique([*old["versions"], *new["versions"]])
     new["rows"] = _with_older(new["rows"], old["rows"], _key, _places(experiment))
     places = [(m.key, method) for m in experiment.measurements for method in METHODS]
     new["measured"] = _with_older(new["measured"], old["measured"], _measured_key, places)
-    if experiment.measurements:
-        new["lines"] = _lines(experiment, [*old["lines"], *new["lines"]])
 
 
 def _by_key(content: dict[str, Any]) -> dict[tuple[str, ...], dict[str, Any]]:
@@ -210,7 +213,7 @@ def read_summary(experiment: Experiment, store: Path) -> Results:
                 f"{raw['strategy']} of {experiment.name}; run `saddlepoint reproduce` again."
             )
         attacks.append(_attacked(block, row, raw))
-    lines = tuple(_lines(experiment, content["lines"])) if experiment.measurements else ()
+    lines = tuple(in_order(experiment, content["lines"])) if experiment.measurements else ()
     versions = sorted({each.get("saddlepoint", "") for each in content["versions"]})
     return Results(
         experiment,
@@ -219,26 +222,6 @@ def read_summary(experiment: Experiment, store: Path) -> Results:
         versions=tuple(versions),
         networks=content["networks"],
     )
-
-
-def _lines(experiment: Experiment, lines: Sequence[Sequence[Any]]) -> list[tuple[Cell, ...]]:
-    """Lines of a measurement in order, later ones in place of earlier ones, and the paper's."""
-    table = tables_of(Results(experiment, ()))[0]
-    source = [column.name for column in table.columns].index("Source")
-    ours = (tuple(tuple(c) if isinstance(c, list) else c for c in line) for line in lines)
-    every = [*table.lines, *(line for line in ours if line[source] != "paper")]
-    found = {line[: source + 1]: line for line in every}
-    settings = list(dict.fromkeys(key[:-1] for key in found))
-    labels = [measurement.label for measurement in experiment.measurements]
-    sources = ["paper", *METHODS]
-
-    def place(key: tuple[Cell, ...]) -> tuple[int, int, int, str]:
-        *setting, said = key
-        number = labels.index(setting[0]) if setting[0] in labels else -1
-        rank = sources.index(said) if said in sources else len(sources)
-        return number, settings.index(tuple(setting)), rank, str(said)
-
-    return [found[key] for key in sorted(found, key=place)]
 
 
 def check_store(experiment: Experiment, store: Path) -> None:

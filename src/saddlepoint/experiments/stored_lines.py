@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from math import inf, isfinite
+from typing import Any
 
 from saddlepoint.experiments.finished import Measured, Results
 from saddlepoint.experiments.measurements import (
@@ -12,12 +13,12 @@ from saddlepoint.experiments.measurements import (
     Residuals,
     Times,
 )
-from saddlepoint.experiments.plan import Experiment
+from saddlepoint.experiments.plan import METHODS, Experiment
 from saddlepoint.experiments.summary import tables_of
 from saddlepoint.report.tables import Cell
 from saddlepoint.runs.plain import quoted
 
-__all__ = ["wrong_lines", "wrong_measured"]
+__all__ = ["in_order", "lines_without", "wrong_lines", "wrong_measured"]
 
 Entry = Mapping[str, str | int]
 
@@ -32,6 +33,43 @@ _WHATEVER = "Slope"  # the column of any numbers
 _INTERVALS = ("95 % of it", "95 % of that", "smallest and largest")  # around the number before
 _WHOLE = ("accuracy", "times")  # without empty cells
 _ROUNDED = 1e-9
+
+
+def in_order(experiment: Experiment, lines: Sequence[Sequence[Any]]) -> list[tuple[Cell, ...]]:
+    """Lines of a measurement in order, later ones in place of earlier ones, and the paper's.
+
+    Args:
+        experiment: Which one.
+        lines: As JSON has them.
+    """
+    table, source = tables_of(Results(experiment, ()))[0], _source(experiment)
+    ours = (tuple(tuple(c) if isinstance(c, list) else c for c in line) for line in lines)
+    every = [*table.lines, *(line for line in ours if line[source] != "paper")]
+    found = {line[: source + 1]: line for line in every}
+    settings = list(dict.fromkeys(key[:-1] for key in found))
+    labels = [measurement.label for measurement in experiment.measurements]
+    sources = ["paper", *METHODS]
+
+    def place(key: tuple[Cell, ...]) -> tuple[int, int, int, str]:
+        *setting, said = key
+        number = labels.index(setting[0]) if setting[0] in labels else -1
+        rank = sources.index(said) if said in sources else len(sources)
+        return number, settings.index(tuple(setting)), rank, str(said)
+
+    return [found[key] for key in sorted(found, key=place)]
+
+
+def lines_without(
+    experiment: Experiment, lines: Sequence[Sequence[Any]], methods: Collection[str]
+) -> list[Sequence[Any]]:
+    """The lines that are of none of these methods."""
+    source = _source(experiment)
+    return [line for line in lines if line[source] not in methods]
+
+
+def _source(experiment: Experiment) -> int:
+    """The position of the column that says whose a line is."""
+    return [column.name for column in tables_of(Results(experiment, ()))[0].columns].index("Source")
 
 
 def wrong_measured(experiment: Experiment, measured: Sequence[Entry]) -> str | None:
@@ -75,7 +113,7 @@ def wrong_lines(
     if not experiment.measurements:
         return f"{quoted(lines[0])} among its lines" if lines else None
     columns = [column.name for column in tables_of(Results(experiment, ()))[0].columns]
-    source, kind = columns.index("Source"), experiment.measurements[0].what
+    source, kind = _source(experiment), experiment.measurements[0].what
     expected = _expected(experiment, measured, rows, source)
     there = set[tuple[Cell, ...]]()
     for line in lines:
