@@ -68,8 +68,8 @@ def test_a_method_alone_counts_all_of_its_settings() -> None:
 )
 def test_methods_with_nothing_in_common_have_lines_of_their_own(attacked: list[Attacked]) -> None:
     paper, ours = _lines(_both(FIRST, "apgda", 2, 6), attacked)
-    assert (paper[6], paper[9:]) == ("20.0 -> 60.0", (None, None))
-    assert (ours[6:9], ours[9]) == ((None, None, None), "30.0 -> 90.0")
+    assert (paper[7], paper[10:]) == ("20.0 -> 60.0", (None, None))
+    assert (ours[7:10], ours[10]) == ((None, None, None), "30.0 -> 90.0")
     (item,) = (each for each in attacked if each.row.strategy.key == "minmax")
     assert (paper[4], ours[4]) == ("10", str(item.images))
     assert paper[3] == ours[3] == ("1 of 2" if item.block is SECOND else "1")
