@@ -23,7 +23,8 @@ from saddlepoint.experiments.pairs import paired
 from saddlepoint.report import charts, compare, page, pictures, sentences, weight_charts
 from saddlepoint.report.epoch_chart import epoch_chart
 from saddlepoint.report.foremost import hard_domains
-from saddlepoint.runs import shown
+from saddlepoint.report.gallery import loss_text
+from saddlepoint.runs import shown, texts
 from saddlepoint.runs.comparable import read_entry
 from saddlepoint.runs.metrics import Evaluations, RateIntervals
 from saddlepoint.runs.ranking import mcnemar
@@ -312,6 +313,37 @@ class TestCharts:
         ys = [float(p.split(",")[1]) for p in points.group(1).split()]
         assert ys[0] - ys[1] == pytest.approx(ys[1] - ys[2], abs=0.2)
         assert ys[2] == pytest.approx(12.0)  # 0.8 is the top of the axis
+
+
+class TestLosses:
+    @pytest.mark.parametrize("loss", ["cw", "soft-margin", "cross-entropy", "dlr", "clipped:-1"])
+    @pytest.mark.parametrize("targeted", [False, True])
+    def test_what_is_said_of_the_sign_is_true(self, loss, targeted):
+        logits = 3 * torch.randn(4000, 5, generator=torch.Generator().manual_seed(1))
+        labels = torch.arange(4000) % 5
+        values = texts.loss(loss)(logits, labels, targeted=targeted)
+        fooled = (logits.argmax(1) == labels) == targeted
+        told = loss_text(loss, targeted=targeted)
+        side, level = re.match(r"(below|above) (\S+) =", told).groups()
+        even = 0.0 if level == "zero" else float(level)
+        here = values < even if side == "below" else values > even
+        assert bool(here.any())
+        assert bool((fooled[here] == (side == "below")).all())
+        both = set(fooled[~here].tolist()) == {False, True}
+        assert both == ("perhaps" in told)
+
+    def test_of_others_nothing_is_said(self):
+        assert {loss_text(loss, targeted=False) for loss in ("clipped:0", "")} == {""}
+
+    def test_pages_say_it_of_their_own_loss(self, ensemble, tmp_path):
+        run, folder = ensemble
+        tensors = runs.read_results(folder)[1]
+        soft = run.but(settings={**run.settings, "loss": "soft-margin", "restarts": 2})
+        for each, told in (
+            (run, "loss of each model over the steps; below zero = no longer"),
+            (soft, "steps of the restart that found the perturbation; above zero = still"),
+        ):
+            assert told in page.render(each, tensors)
 
 
 class TestWords:

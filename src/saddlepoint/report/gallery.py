@@ -11,6 +11,7 @@ from torch import Tensor
 
 from saddlepoint.report.pictures import picture, sign_picture
 from saddlepoint.report.sentences import class_name, spent_noun
+from saddlepoint.runs import texts
 from saddlepoint.runs.record import Run
 
 __all__ = [
@@ -18,6 +19,7 @@ __all__ = [
     "FOOLED",
     "HELD",
     "Scales",
+    "loss_text",
     "picture_row",
     "scales",
 ]
@@ -95,11 +97,40 @@ def picture_row(
         "delta": sign_picture(tensors["delta"][row], scale.strength),
         "adversarial": "" if grouped else picture(adversarial),
         "domains": domains,
+        "told": loss_text(str(run.settings.get("loss", "")), targeted=bool(targets)),
+        "restarts": run.taken.get("restarts", run.settings.get("restarts", 1)),
         "curves": {
             "weights": _curves(tensors["history.weights"][scale.steps, row]),
             "losses": _curves(tensors["history.losses"][scale.steps, row]),
         },
     }
+
+
+def loss_text(loss: str, *, targeted: bool) -> str:
+    """What the sign of a loss says about the answer; nothing of a loss without a name.
+
+    A margin changes its sign with the answer. Other losses know the odds of one class against all others
+    together, and of more than two classes the one that is answered may have less than half.
+
+    Example:
+        >>> print(loss_text("cw", targeted=False))
+        below zero = no longer the class that is attacked
+        >>> print(loss_text("soft-margin", targeted=False))
+        above zero = still the class that is attacked, below it perhaps, too
+    """
+    name, _, least = loss.partition(":")
+    if name in ("cw", "cw_margin", "dlr") or (name == "clipped" and texts.number(least) < 0):
+        goal = "the class aimed at" if targeted else "no longer the class that is attacked"
+        return f"below zero = {goal}"
+    if name in ("soft-margin", "soft_margin"):
+        even = "zero"
+    elif name in ("ce", "cross-entropy", "neg_cross_entropy"):
+        even = "0.69" if targeted else "-0.69"
+    else:
+        return ""
+    if targeted:
+        return f"below {even} = the class aimed at, above it perhaps, too"
+    return f"above {even} = still the class that is attacked, below it perhaps, too"
 
 
 def _states(tensors: Mapping[str, Tensor], row: int) -> list[str]:

@@ -35,6 +35,8 @@ __all__ = [
 class History:
     """Weights and losses at every iterate: step 0 is the start, step t the iterate after t updates.
 
+    Of several restarts it is the one that found `delta`, row by row.
+
     Attributes:
         weights: (steps + 1, B, K).
         losses: (steps + 1, B, K). A row that finished early keeps its last values.
