@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
+import yaml
 
 import saddlepoint as sp
 from saddlepoint.runs import build
@@ -40,12 +41,24 @@ def test_the_settings_of_a_record_are_read_again_with_all_their_defaults(given: 
     assert EnsembleSettings.load(settings.model_dump()) == settings
 
 
-def test_a_printed_file_with_evaluations_is_read_again(tmp_path: Path) -> None:
-    settings = UniversalSettings.load({"models": "A", "eps": 0.1, "evaluations": 50})
+@pytest.mark.parametrize(
+    ("given", "left_out"),
+    [
+        ({"evaluations": 50}, {"steps", "restarts"}),
+        ({"gradient": "searched:queries=70"}, {"steps", "restarts", "precision"}),
+    ],
+)
+@pytest.mark.parametrize("size", [1, 5])
+def test_a_printed_file_shows_no_number_that_is_not_used_and_is_read_again(
+    given: dict, left_out: set[str], size: int, tmp_path: Path
+) -> None:
+    flags = {"models": "A", "eps": 0.1, "group_size": size, **given}
+    settings = UniversalSettings.load(flags)
     file = tmp_path / "c.yaml"
     file.write_text(settings.to_yaml())
+    assert not left_out & set(yaml.safe_load(file.read_text()))
     assert UniversalSettings.load({}, file) == settings
-    with pytest.raises(ValueError, match=r"`--steps` must be left out with --evaluations, got 7"):
+    with pytest.raises(ValueError, match=r"`--steps` must be left out with --\w+, got 7"):
         UniversalSettings.load({"steps": 7}, file)
 
 

@@ -79,6 +79,12 @@ def gradient(text: str) -> Gradient:
         ) from error
 
 
+_FOLLOW = {
+    "evaluations": ("steps", "restarts"),
+    "gradient": ("steps", "restarts", "evaluations", "precision", "keep_going"),
+}
+
+
 def check_alone(settings: Mapping[str, Any], given: Mapping[str, Any]) -> None:
     """Refuse what follows from the number of evaluations, or of queries, beside it.
 
@@ -89,16 +95,23 @@ def check_alone(settings: Mapping[str, Any], given: Mapping[str, Any]) -> None:
     Raises:
         ValueError: One of them has no say any longer.
     """
-    for flag, others in (
-        ("evaluations", ("steps", "restarts")),
-        ("gradient", ("steps", "restarts", "evaluations", "precision", "keep_going")),
-    ):
+    for flag, others in _FOLLOW.items():
         for name in others if settings.get(flag) is not None else ():
             if given.get(name):
                 raise ValueError(
                     f"`--{name.replace('_', '-')}` must be left out with --{flag}, got {given[name]}; it "
                     f"follows from --{flag} {settings[flag]}."
                 )
+
+
+def following(settings: Mapping[str, Any]) -> set[str]:
+    """Settings whose own values are not used, since they follow from evaluations or queries.
+
+    Example:
+        >>> sorted(following({"evaluations": 50, "gradient": None}))
+        ['restarts', 'steps']
+    """
+    return {n for flag, names in _FOLLOW.items() if settings.get(flag) is not None for n in names}
 
 
 _FILES = (".png", ".bmp", ".gif", ".tif", ".tiff")  # what keeps black and white as they are

@@ -19,7 +19,13 @@ from pydantic import (
 from saddlepoint import paper
 from saddlepoint.runs import rule_words, texts
 from saddlepoint.runs.attack_words import HELP as GRADIENTS
-from saddlepoint.runs.attack_words import check_alone, check_unweighted, gradient, weighted
+from saddlepoint.runs.attack_words import (
+    check_alone,
+    check_unweighted,
+    following,
+    gradient,
+    weighted,
+)
 from saddlepoint.runs.model_words import HELP
 from saddlepoint.runs.settings.common import (
     Classes,
@@ -261,6 +267,10 @@ class AttackSettings(Settings):
             own = None if settings.rule == usual else settings.rule
             check_unweighted(settings.gradient, rule=flags.get("rule") or own)
         return settings
+
+    def to_yaml(self, *without: str) -> str:
+        """A file for --config that repeats the run, without what follows from evaluations or queries."""
+        return super().to_yaml(*without, *following(vars(self)))
 
     def _line(self) -> tuple[list[str], dict[str, object]]:
         words, flags = super()._line()

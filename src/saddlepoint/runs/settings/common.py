@@ -218,9 +218,10 @@ class Settings(BaseModel):
                     _check_words(name, _items(getattr(settings, name, [])), file)
         return settings
 
-    def to_yaml(self) -> str:
+    def to_yaml(self, *without: str) -> str:
         """A file for --config that repeats the run."""
-        return yaml.safe_dump(self.model_dump(), sort_keys=False, allow_unicode=True)
+        shown = self.model_dump(exclude={*without})
+        return yaml.safe_dump(shown, sort_keys=False, allow_unicode=True)
 
     def command(self, **more: object) -> str:
         """The line that repeats the run: settings that are not the default, and what is essential.
