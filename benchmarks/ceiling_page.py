@@ -187,6 +187,7 @@ def render(
     alone: Iterable[tuple[str, Made, Mapping[str, Outcome]]],
     store: str,
     ideas: Path,
+    margins: Sequence[str] = (),
 ) -> str:
     """The whole page.
 
@@ -196,6 +197,7 @@ def render(
         alone: Title, origin and outcomes of the lines of one domain.
         store: The name of the file, for the page.
         ideas: The file of what was tried.
+        margins: Where `cw_margin` fools more than the default with one domain, of another page.
     """
     single, content = list(alone), _ideas(ideas)
     origins = [each for table in made.values() for each in table.values()]
@@ -226,7 +228,7 @@ def render(
             lines += [short_of(whole)]
     if single:
         lines += [*_head(_ALONE, _HEADS[4]), *(_single(*each) for each in single), ""]
-        lines += [_parts_of_the_gain([(title, ways) for title, _, ways in single])]
+        lines += [_parts_of_the_gain([(title, ways) for title, _, ways in single], margins)]
         lines += [short_of((t, ways["now"], ways["ceiling"]) for t, _, ways in single)]
     if kept := content.get("kept"):
         lines += [_KEPT, _line(["Idea", *_HEADS[3]])]
@@ -394,22 +396,32 @@ def _counted(outcome: Outcome) -> str:
     return f"{sum(outcome.fooled)} ({outcome.mean:.1f})"
 
 
-def _parts_of_the_gain(found: Sequence[tuple[str, Mapping[str, Outcome]]]) -> str:
+def _parts_of_the_gain(
+    found: Sequence[tuple[str, Mapping[str, Outcome]]], elsewhere: Sequence[str] = ()
+) -> str:
     """What the second restart and what the soft margin brings, and where the latter does beyond chance."""
     now, short, long = (
         sum(sum(ways[way].fooled) for _, ways in found) for way in ("now", "short", "long")
     )
     where: dict[bool, list[str]] = {True: [], False: []}
+    fewer = []
     for title, ways in found:
         won, lost = ways["now"].beside(ways["short"])
         if mcnemar(won, lost) < _CHANCE:
             where[won > lost].append(title)
+        elif lost > won:
+            fewer.append(f"{title} ({lost - won} of {len(ways['now'].fooled)} rows)")
     most = " Most of it comes from the restarts." if 2 * (short - long) > now - long > 0 else ""
+    within = f"\nWithin chance it fools fewer rows on: {'; '.join(fewer)}." if fewer else ""
+    also = ""
+    if elsewhere:
+        also = f"\nIn docs/BENCHMARKS.md, on other images, `cw_margin` fools more on: {'; '.join(elsewhere)}."
     gains, losses = ("; ".join(where[better]) or "no line" for better in (True, False))
     return (
         f"All lines together, the present way fools {now - long:+d} rows beside 1 x 49: {short - long:+d} by "
         f"two restarts in place of one,\n{now - short:+d} by the soft margin in place of `cw_margin`.{most} "
-        f"Beyond chance (p < {_CHANCE}) the soft margin gains on: {gains}; it loses on: {losses}.\n"
+        f"Beyond chance (p < {_CHANCE}) the soft margin gains on: {gains}; it loses on: {losses}."
+        f"{within}{also}\n"
     )
 
 

@@ -82,6 +82,13 @@ def test_the_page_says_what_was_found_and_what_chance_would_do(tmp_path: Path) -
     gain[1][1]["short"] = alone["ceiling"]
     said = _parts_of_the_gain(gain)
     assert "the soft margin gains on: more; it loses on: less." in said
+    assert "Within chance" not in said
+    gain[1][1]["short"] = outcome("1" * 3 + "0" * 6, "9 " * 9)
+    said = _parts_of_the_gain(gain, ["one (5 and not 4 of 6 images, intervals overlap)"])
+    assert (
+        "it loses on: no line.\nWithin chance it fools fewer rows on: less (1 of 9 rows)." in said
+    )
+    assert "on other images, `cw_margin` fools more on: one (5 and not 4 of 6 images, inter" in said
     assert "| more | toy | 9 | 8 | less | 3 | 6, 1 | 0.12 |" in page
     assert (
         "| toy | 10 | 80.0 | 11.8 | 90.0 | 232.6 | 88.9 % | 1 | 0 | 1 | 0ld | 2026-01-01 |" in page

@@ -538,7 +538,7 @@ def test_ratios_come_first() -> None:
     text = page.render(stored(), "peers.json")
     assert "| ASR_all, ours / theirs | Time, theirs / ours | Method |" in text
     assert "| 2 | 4 | theirs | 30.0 [21.9, 39.6] | 6.0 | 8.0 | 3 |" in text
-    assert "| 4 (3 to 5) | +30.0 | 1.2 | nets | ours | theirs | 123 | 2026-01-01 |" in text
+    assert "| 4 (3 to 5) | +30.0 | apart | 1.2 | nets | ours | theirs | 123 | 2026-01-01 |" in text
     assert "Step sizes: theirs: step = 1." in text
     assert "compares nothing" not in text
     assert "| CPU | chip |" in text
@@ -581,8 +581,10 @@ def test_what_is_in_short_is_large_enough_and_says_which_code_it_is_of() -> None
     small = {**one, "settings": {**SETTINGS, "images": 24}}
     content["cases"] |= {"a: earlier": earlier, "a: small": small}
     text = page.render(content, "peers.json").partition("## One perturbation")[0]
-    assert "| 4 (3 to 5) | +30.0 | 1.2 | nets | ours | theirs | 123 | 2026-01-01 |" in text
-    assert "| 4 (3 to 5) | +30.0 | 1.2 | earlier | ours | theirs | 999 | 2025-12-31 |" in text
+    assert "| 4 (3 to 5) | +30.0 | apart | 1.2 | nets | ours | theirs | 123 | 2026-01-01 |" in text
+    assert (
+        "| 4 (3 to 5) | +30.0 | apart | 1.2 | earlier | ours | theirs | 999 | 2025-12-31 |" in text
+    )
     assert "a table need not be of the present code" in text
     assert "| Code (commit, day) | 123 (abc, 2026-01-01); 999 (abc, 2025-12-31) |" in text
     assert "Left out, with fewer than 50 images: small." in text
@@ -614,6 +616,34 @@ def test_where_others_break_more_or_take_less_time_is_collected_with_small_cases
     assert "| nets |" not in text
     assert "unfinished |" not in text
     assert "misses here: missed: beside theirs, `quick` takes 0.25 of the time." in text
+
+
+def test_of_several_that_break_most_the_one_in_the_least_time_is_the_best() -> None:
+    content = stored()
+    one = content["cases"]["a: nets"]
+    slower = {"slower/0": cell(20, 9.0), "slower/1": cell(10, 9.0)}
+    one |= {"cells": slower | one["cells"], "peers": ["slower", "theirs"]}
+    one |= {"methods": ["ours", "slower", "theirs"], "wanted": 6}
+    assert "| nets | ours | theirs | 123 |" in page.render(content, "p")
+
+
+def test_the_page_says_where_ours_is_no_stronger_and_where_another_loss_is() -> None:
+    assert "With equal weights" not in page.render(stored(), "p")
+    assert "C&W margin breaks more" not in page.render(stored("b"), "p")
+    content = stored() | {"cases": stored()["cases"] | stored("b")["cases"]}
+    average, margin = "`attack`, average", "`attack`, margin"
+    for key, method, counts in (("a: nets", average, (12, 20)), ("b: nets", margin, (40, 22))):
+        case = content["cases"][key]
+        case |= {"methods": ["ours", method, "theirs"], "wanted": 6}
+        case["cells"] |= {f"{method}/{k}": cell(n, 1.0) for k, n in enumerate(counts)}
+    text = " ".join(page.render(content, "p").split())
+    assert "not stronger**, as far as intervals tell. Points that `attack`, average, fools" in text
+    assert "fools most: +2.0 on nets (theirs)." in text
+    assert "in 1 of 1 tables: nets (62 and not 60 of 100 images, intervals overlap)." in text
+    content["cases"]["a: nets"]["cells"][f"{average}/0"]["fooled"] = 40
+    text = " ".join(page.render(content, "p").split())
+    assert "not stronger" not in text
+    assert "fools most: +30.0 on nets (theirs)." in text
 
 
 def test_names_of_other_processes_are_explained_where_there_are_some(tmp_path: Path) -> None:
@@ -670,6 +700,18 @@ def test_the_page_says_for_which_networks_norms_and_data_a_step_is_below_one(
     keep(path, "overheads", figures[-1:], 0.5, 1, [])
     assert "No bound of 1 of these rooms is missed." in section(path)
     assert "Steps are measured" not in section(path)
+
+
+def test_min_max_over_average_stands_beside_what_reproduce_found_of_it(tmp_path: Path) -> None:
+    path = tmp_path / "figures.json"
+    keep(path, "overheads", [at_most("one", 1.0, 1.03)], 0.5, 1, [])
+    assert "reproduce cost" not in section(path)
+    rows = [["paper", "paper", None, None, None, 1.31, None]]
+    rows += [[f"M, {how}", how, 64, 1.0, 2.0, 1.2, [1.1, 1.3]] for how in ("apgda", "attack")]
+    (tmp_path / "cost.json").write_text(json.dumps({"lines": rows}), encoding="utf-8")
+    assert "as they are fooled: M, attack 1.200 (1.100 to 1.300)." in " ".join(
+        section(path).split()
+    )
 
 
 def test_the_page_tells_of_loops_that_are_measured_and_of_no_others(tmp_path: Path) -> None:

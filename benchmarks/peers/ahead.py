@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from saddlepoint.evaluation.rates import wilson
-
 from .lines import Line, finished, lines, missed, table
 
 _TEXT = """## Where others are ahead
@@ -34,7 +32,7 @@ def section(cases: Mapping[str, Any]) -> str:
         better = [line for line in found if line.method in case["peers"] and _ahead(line, ours)]
         for line in sorted(better, key=lambda line: (-line.share, line.time_ratio)):
             gain = f"{100 * (line.share - ours.share):+.1f}"
-            names = [key[3:], str(line.images), ours.method, line.method, _intervals(line, ours)]
+            names = [key[3:], str(line.images), ours.method, line.method, line.beside(ours)]
             rows = stronger if line.share > ours.share else faster
             rows.append([gain, line.time, *names])
     if not any_finished:
@@ -69,10 +67,3 @@ def misses(cases: Mapping[str, Any]) -> list[str]:
 
 def _ahead(theirs: Line, ours: Line) -> bool:
     return theirs.share > ours.share or theirs.time_ratio < 1
-
-
-def _intervals(theirs: Line, ours: Line) -> str:
-    (low, high), (other_low, other_high) = (
-        wilson(line.fooled, line.images) for line in (theirs, ours)
-    )
-    return "overlap" if low <= other_high and other_low <= high else "apart"

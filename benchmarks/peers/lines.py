@@ -7,7 +7,12 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
+from saddlepoint.evaluation.rates import wilson
+
 from .measure import Cell
+
+SMALL = 50
+"""Images below which a page says that it compares nothing yet, and a case is not in its summaries."""
 
 FASTER, WEAKER = 5.0, 1.0
 """Of `quick` beside AutoAttack: times as fast at least, and points weaker at most."""
@@ -29,6 +34,17 @@ class Line:
     @property
     def share(self) -> float:
         return self.fooled / self.images
+
+    @property
+    def percent(self) -> str:
+        return f"{100 * self.share:.1f}"
+
+    def beside(self, other: Line) -> str:
+        """Whether the 95 % intervals of both shares, each alone, overlap."""
+        (low, high), (other_low, other_high) = (
+            wilson(line.fooled, line.images) for line in (self, other)
+        )
+        return "overlap" if low <= other_high and other_low <= high else "apart"
 
     @property
     def time(self) -> str:
@@ -63,6 +79,23 @@ def lines(cells: Mapping[str, Cell], first: str) -> list[Line]:
             )
         )
     return found
+
+
+def ours_and_best(case: Mapping[str, Any]) -> tuple[Line, Line] | None:
+    """Our line, and the method of another library that breaks most, of equal ones the one in less time."""
+    found = lines(case["cells"], case["methods"][0])
+    ours = [line for line in found if line.method == case["methods"][0]]
+    others = [line for line in found if line.method in case["peers"]]
+    if not ours or not others:
+        return None
+    return ours[0], max(others, key=lambda line: (line.share, -line.seconds))
+
+
+def large(cases: Mapping[str, Any], room: str = "") -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """Finished tables of attacks, of one room or of all, with images enough to be in a summary."""
+    for key, case in finished(cases):
+        if key.startswith(room) and case["settings"]["images"] >= SMALL:
+            yield key, case
 
 
 def finished(cases: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]]]:
