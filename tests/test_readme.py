@@ -47,16 +47,16 @@ def test_the_table_is_made_of_the_stored_results(tools) -> None:
 
 def test_the_table_has_the_best_peer_of_finished_cases_with_enough_images(tools, tmp_path) -> None:
     table = tools("readme_table")
-    cell = {"images": 50, "evaluations": 4.0}
+    cell = {"images": 50, "evaluations": 4.0, "seconds": 2.0, "outside": 0, "unusable": 0}
     cells = {
         "`attack`, min-max/0": {**cell, "fooled": 45},
         "`attack`, min-max/1": {**cell, "fooled": 40, "evaluations": 8.0},
-        "PGD/0": {**cell, "fooled": 20},
+        "PGD/0": {**cell, "fooled": 30, "seconds": 3.0},
         "APGD/0": {**cell, "fooled": 30},
     }
     peers = ["PGD", "APGD"]
     case = {"methods": ["`attack`, min-max", *peers], "peers": peers, "wanted": 4, "cells": cells}
-    settings = {"versions": {"saddlepoint": "0.2.0"}, "evaluations": 7}
+    settings = {"versions": {"saddlepoint": "0.2.0"}, "evaluations": 7, "images": 50}
     case |= {"begun": "2026-01-01 10:00", "settings": settings}
     few = {name: {**each, "images": 10} for name, each in cells.items()}
     cases = {
@@ -64,12 +64,18 @@ def test_the_table_has_the_best_peer_of_finished_cases_with_enough_images(tools,
         "a: unfinished": {**case, "wanted": 5},
         "a: few": {**case, "cells": few},
         "b: N": case,
+        "b: even": {**case, "cells": {**cells, "APGD/0": {**cell, "fooled": 45, "seconds": 1.0}}},
+        "b: few": {**case, "settings": {**settings, "images": 24}},
     }
     (tmp_path / "peers.json").write_text(json.dumps({"cases": cases}))
-    said, *rows = table.block(tmp_path).split("| ---: |\n")
+    said, *tables = table.block(tmp_path).split("| ---: |\n")
     assert "(100 images, `python -m benchmarks.peers`, version 0.2.0, 2026-01-01, [full" in said
     assert "Each may compute 7 gradients;" in said
-    assert rows == ["| M | 85.0 % with 6.0 | 60.0 % with 4.0 | APGD |\n"]
+    together, alone = (rows.strip().splitlines() for rows in tables)
+    assert together[0] == "| M | 85.0 % with 6.0 | 60.0 % with 4.0 | APGD | apart |"
+    assert alone == [
+        "| `sp.attack` beside the strongest with as many gradients | 2 | 1 (1) | 0 | 1 | 0.5 to 1 |"
+    ]
 
 
 def test_the_picture_shows_what_its_text_says(tools) -> None:

@@ -10,30 +10,35 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parent.parent
+sys.path.insert(0, str(ROOT))
+from benchmarks.peers.lines import finished, large, ours_and_best  # noqa: E402
+
 README = ROOT / "README.md"
 STORES = ROOT / "docs" / "results"
 _BLOCK = re.compile(r"(<!-- peers: [^\n]*-->\n).*?(<!-- end -->)", re.DOTALL)
 FEWEST = 100
 """Images of a case that is shown: fewer tell little."""
+ALONE = {
+    "b": "`sp.attack` beside the strongest with as many gradients",
+    "d": "suite `quick` beside AutoAttack",
+}
+"""Rooms of the comparisons on one model."""
 
 
 def block(stores: Path = STORES) -> str:
     """The text between the markers: ours beside the best of the other libraries, per finished case."""
-    content = json.loads((stores / "peers.json").read_text(encoding="utf-8"))
+    cases = json.loads((stores / "peers.json").read_text(encoding="utf-8"))["cases"]
     rows, counts, made, budgets = [], set(), set(), set()
-    for key, case in content["cases"].items():
-        if not key.startswith("a: ") or len(case["cells"]) < case["wanted"] or not case["peers"]:
+    for key, case in finished(cases):
+        pair = ours_and_best(case) if key.startswith("a: ") else None
+        if pair is None or pair[0].images < FEWEST:
             continue
-        found = {method: _share(case, method) for method in case["methods"]}
-        ours = case["methods"][0]
-        if found[ours][2] < FEWEST:
-            continue
-        best = max(case["peers"], key=lambda method: found[method][0])
-        counts.add(found[ours][2])
+        ours, best = pair
+        counts.add(ours.images)
         budgets.add(case["settings"]["evaluations"])
         made.add((case["settings"]["versions"]["saddlepoint"], case["begun"].partition(" ")[0]))
-        numbers = [f"{found[m][0]:.1f} % with {found[m][1]:.1f}" for m in (ours, best)]
-        rows.append([key[3:], numbers[0], numbers[1], best])
+        numbers = [f"{line.percent} % with {line.evaluations:.1f}" for line in pair]
+        rows.append([key[3:], *numbers, best.method, ours.beside(best)])
     count = " to ".join(str(each) for each in sorted({min(counts), max(counts)}))
     of = "; ".join(f"version {version}, {day}" for version, day in sorted(made))
     said = (
@@ -43,16 +48,26 @@ def block(stores: Path = STORES) -> str:
         "Settings of `attack` were chosen on other images of MNIST, on these of CIFAR-10. "
         "In some cases [others are ahead](docs/BENCHMARKS.md#where-others-are-ahead)."
     )
-    head = ["Models and radius", "`sp.attack`", "best of the others", "which is"]
-    return f"\n{said}\n\n{_table(head, rows)}\n"
+    head = ["Models and radius", "`sp.attack`", "best of the others", "which is", "95 % intervals"]
+    parts = [said, _table(head, rows)]
+    alone = [_alone(cases, room, name) for room, name in ALONE.items()]
+    head = ["One model", "cases", "ours breaks more (intervals apart)", "as many", "fewer"]
+    if any(alone):
+        parts.append(_table([*head, "time, theirs / ours"], [row for row in alone if row]))
+    return "\n" + "\n\n".join(parts) + "\n"
 
 
-def _share(case: Mapping[str, Any], method: str) -> tuple[float, float, int]:
-    """Percent fooled, evaluations per image, images."""
-    cells = [cell for name, cell in case["cells"].items() if name.rpartition("/")[0] == method]
-    images = sum(cell["images"] for cell in cells)
-    asked = sum(cell["evaluations"] * cell["images"] for cell in cells) / images
-    return 100 * sum(cell["fooled"] for cell in cells) / images, asked, images
+def _alone(cases: Mapping[str, Any], room: str, name: str) -> list[str]:
+    """How often ours breaks more, as many and fewer than the best of the others, on one model."""
+    pairs = [pair for _, case in large(cases, f"{room}: ") if (pair := ours_and_best(case))]
+    if not pairs:
+        return []
+    gains = [ours.share - best.share for ours, best in pairs]
+    more = [ours.beside(best) for ours, best in pairs if ours.share > best.share]
+    times = [best.time_ratio for _, best in pairs]
+    counts = [str(len(pairs)), f"{len(more)} ({more.count('apart')})", str(gains.count(0))]
+    fewer = str(sum(gain < 0 for gain in gains))
+    return [name, *counts, fewer, f"{min(times):.2g} to {max(times):.2g}"]
 
 
 def _table(head: list[str], rows: list[list[str]]) -> str:
