@@ -19,6 +19,7 @@ import saddlepoint as sp
 from elements import Elements
 from run_factory import HOSTILE, execute, make_run
 from saddlepoint import report, runs
+from saddlepoint.cli import printing
 from saddlepoint.experiments.pairs import paired
 from saddlepoint.report import charts, compare, page, pictures, sentences, weight_charts
 from saddlepoint.report.epoch_chart import epoch_chart
@@ -547,6 +548,14 @@ class TestRightBefore:
         assert torch.equal(mine["clean_fooled"], theirs["clean_fooled"])
         assert torch.equal(mine["labels"], y[:, None])
         assert run.metrics["rows_correct"] == int((untrained(x).argmax(1) == y).sum())
+
+    def test_one_count_has_one_interval(self, digits, capsys):
+        """With one domain both rates count the same, with intervals of two kinds."""
+        for name, times in (("untrained", 0), ("mixed", 1)):
+            run, folder = digits[name]
+            printing.summary(run)
+            assert capsys.readouterr().out.count("ASR_mean") == times
+            assert (folder / "report.html").read_text().count("ASR<sub>mean</sub>") == times
 
     def test_the_table_has_both_rates(self, digits):
         run, folder = digits["mixed"]

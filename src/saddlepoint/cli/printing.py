@@ -151,7 +151,7 @@ def summary(run: "Run") -> None:
     for label, numbers in (
         ("ASR among correct", [part.asr_all_among_correct for part in shown]),
         ("ASR_all", [part.asr_all for part in shown]),
-        ("ASR_mean", [part.asr_mean for part in shown]),
+        *([("ASR_mean", [part.asr_mean for part in shown])] if len(run.domains) > 1 else []),
         (
             sentences.spent_noun(run),
             [part.evaluations.per_row for part in shown],

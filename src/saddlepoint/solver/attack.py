@@ -69,7 +69,7 @@ def attack(
     Costs at most restarts * (steps + 1) forward and restarts * steps backward passes per row and draw, or
     `evaluations` if that is given; `result.num_forwards` says what each row took. The verdict asks once more at
     the end, without gradient and not counted there: a model that then answers differently is refused. With
-    fewer bits a row that looks fooled is asked in full precision at once, too, which is counted.
+    any precision but float32 a row that looks fooled is asked in full precision at once, too, which is counted.
 
     Args:
         problem: B independent rows, K domains.
@@ -83,8 +83,8 @@ def attack(
             25 steps; not for random transforms, and not with `keep_going`.
         evaluations: The most evaluations of the K domains that the search may spend on a row, in place of
             `steps` and `restarts`, which follow from it: one restart for each 50 of them, with one domain for
-            each 25. The look at a few rows before it and the verdict at the end are not among them; with fewer
-            bits some are left for asking again in full precision.
+            each 25. The look at a few rows before it and the verdict at the end are not among them; with any
+            precision but float32 some are left for asking again in full precision.
         batch_size: Rows at a time; chosen from the memory a row needs by default. It changes no result, beyond
             rounding.
         seed: Decides the random starts. Each row has its own stream: its result does not depend on the others.
