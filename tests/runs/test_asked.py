@@ -35,16 +35,20 @@ def test_a_record_has_what_was_asked_and_what_was_taken(tmp_path: Path) -> None:
     run = runs.Run.read(tmp_path)
     assert run.settings["precision"] == ["bfloat16"]
     assert run.asked == {"precision": ["auto"]}
-    assert run.taken == {"steps": 5, "restarts": 1}  # two evaluations are left for verdicts
+    # Two evaluations are left for verdicts.
+    assert run.taken == {"steps": 5, "restarts": 1, "channels_last": "C"}
     page = (tmp_path / "report.html").read_text()
     assert '<th scope="row">steps</th><td>5, follows from evaluations</td>' in page
-    assert '<th scope="row">precision</th><td>bfloat16 (asked for: auto)</td>' in page
+    told = "bfloat16 (asked for: auto) in the search, verdicts in full precision; "
+    told += "filters with channels last: C"
+    assert f'<th scope="row">precision</th><td>{told}</td>' in page
 
 
 def test_a_record_says_nothing_where_nothing_changed(tmp_path: Path) -> None:
     assert inside("demo", "--limit", 1, "--out", tmp_path, "--json") == 0
-    assert not {"asked", "taken"} & set(_content(tmp_path))
-    assert (runs.Run.read(tmp_path).asked, runs.Run.read(tmp_path).taken) == ({}, {})
+    assert "asked" not in _content(tmp_path)
+    run = runs.Run.read(tmp_path)
+    assert (run.asked, run.taken) == ({}, {"channels_last": "B, C, D"})
 
 
 def test_a_training_says_so_too(tmp_path: Path) -> None:
@@ -85,7 +89,7 @@ def test_an_older_run_is_read_and_continued(
     assert inside(*WORDS, "--out", tmp_path, "--resume") == 0
     run = runs.Run.read(tmp_path)
     assert (run.status, run.hashes) == ("complete", old.hashes)
-    assert run.taken == ({} if complete else {"steps": 5, "restarts": 1})
+    assert run.taken == ({} if complete else {"steps": 5, "restarts": 1, "channels_last": "C"})
     assert inside("report", tmp_path) == 0
     page = (tmp_path / "report.html").read_text()
     assert "follows from evaluations</td>" in page

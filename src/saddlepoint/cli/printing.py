@@ -148,15 +148,15 @@ def summary(run: "Run") -> None:
         means = (sum(cells.values()) / len(cells) for cells in tables)
         table.add_row("images right", *(f"{mean:.1f}" for mean in means))
     table.add_section()
-    for label, numbers in (
+    rates: list[tuple[str, Sequence[float | None]]] = [
         ("ASR among correct", [part.asr_all_among_correct for part in shown]),
         ("ASR_all", [part.asr_all for part in shown]),
-        *([("ASR_mean", [part.asr_mean for part in shown])] if len(run.domains) > 1 else []),
-        (
-            sentences.spent_noun(run),
-            [part.evaluations.per_row for part in shown],
-        ),
-    ):
+        ("ASR_mean", [part.asr_mean for part in shown]),
+        (sentences.spent_noun(run), [part.evaluations.per_row for part in shown]),
+    ]
+    if len(run.domains) == 1:  # ASR_mean is ASR_all
+        del rates[2]
+    for label, numbers in rates:
         texts = ("-" if number is None else f"{number:.1f}" for number in numbers)
         table.add_row(label, "", *texts, *("" for _ in ends))
     console.print(

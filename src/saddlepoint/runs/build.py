@@ -269,7 +269,25 @@ def record_of(
     kind = settings.kind if isinstance(settings, AttackSettings) else EVALUATE
     about: Any = {"domains": problem.names, "rows": len(problem), "classes": images.classes}
     taken = taken_of(settings, problem) if isinstance(settings, AttackSettings) else {}
-    return begun(kind, command, values, hashes, **about).but(taken=taken)
+    return begun(kind, command, values, hashes, **about).but(taken={**taken, **layout_of(models)})
+
+
+def layout_of(models: Mapping[str, Model]) -> dict[str, str]:
+    """Which models have their filters laid out with channels last, as shipped ones have on the command line.
+
+    Example:
+        >>> from saddlepoint import models
+        >>> layout_of({"C": models.channels_last(models.load("mnist-c")), "plain": models.load("mnist-c")})
+        {'channels_last': 'C'}
+    """
+    found = []
+    for name, model in models.items():
+        known = model.parameters() if isinstance(model, torch.nn.Module) else ()
+        filters = [each for each in known if each.dim() == 4]
+        last = (each.is_contiguous(memory_format=torch.channels_last) for each in filters)
+        if all(last) and not all(each.is_contiguous() for each in filters):
+            found.append(name)
+    return {"channels_last": ", ".join(found)} if found else {}
 
 
 def begun(

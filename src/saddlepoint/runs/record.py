@@ -151,7 +151,7 @@ class Run:
         command: The line that repeats the run.
         settings: All settings, defaults included; brought to what JSON can say, as they are read back.
         asked: Settings as they were given, where they have become others, such as precision "auto".
-        taken: Settings that follow from others, such as steps from evaluations, as the attack took them.
+        taken: What follows: steps from evaluations, and which models have filters with their channels last.
         seed: Of everything random.
         domains: Names, in the order of every axis K: models, images, views or threats.
         classes: Names of the classes.
@@ -191,7 +191,7 @@ class Run:
     warnings: tuple[str, ...] = ()
     digests: Mapping[str, str] = field(default_factory=dict)
     asked: Mapping[str, Any] = field(default_factory=dict)
-    taken: Mapping[str, int] = field(default_factory=dict)
+    taken: Mapping[str, int | str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         for name in ("settings", "asked"):
