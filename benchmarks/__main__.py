@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import json
 import os
 import sys
 from pathlib import Path
@@ -41,8 +42,8 @@ def main(words: list[str]) -> int:
         type=Path,
         nargs="?",
         const=FILE,
-        help=f"keep the figures in this file, {FILE} if none is named, which the page shows and is written "
-        "anew for",
+        help=f"keep the figures in this file, by default {FILE}; of that one docs/BENCHMARKS.md is written "
+        "anew",
     )
     parser.add_argument(
         "--codes",
@@ -51,9 +52,9 @@ def main(words: list[str]) -> int:
     )
     options = parser.parse_args(words)
     if options.codes:
-        print("digests of the present code, as stores and pages name it, by what was measured:")
+        print("digests of the present code, as stores and pages name it, and what is stored of it:")
         for name, code in machine.codes((*ROOMS, "ceiling", "one_domain", "quick")).items():
-            print(f"{name:<12} {code}")
+            print(f"{name:<15} {code}  {_stored(name, code)}")
         return 0
     rooms: list[str] = options.rooms
     known = (*ROOMS, *LONG)
@@ -83,6 +84,19 @@ def main(words: list[str]) -> int:
     if options.store == FILE:
         importlib.import_module("benchmarks.peers.__main__").main(["--render"])
     return 1 if failures else 0
+
+
+def _stored(name: str, code: str) -> str:
+    """How many tables of a store, or whether the figures of a room, are of a code."""
+    if name in ROOMS:
+        content = json.loads(FILE.read_text(encoding="utf-8")) if FILE.exists() else {}
+        if name not in content:
+            return "nothing stored"
+        return "stored" if content[name]["code"] == code else "stored of another code"
+    path = FILE.with_name(f"{name.replace('_', '-')}.json")
+    cases = json.loads(path.read_text(encoding="utf-8"))["cases"] if path.exists() else {}
+    made = [case["settings"]["code"] == code for case in cases.values()]
+    return f"{sum(made)} of {len(made)} stored tables"
 
 
 if __name__ == "__main__":

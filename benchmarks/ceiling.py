@@ -27,7 +27,6 @@ from . import one_domain
 from .ceiling_page import WANTED, Lines, Made, Outcome, render
 from .peers import machine, sound
 from .peers.cells import Store
-from .peers.said import margins
 from .stores import StoreError, exit_with
 from .timing import Figure, at_least
 
@@ -216,9 +215,9 @@ def page(store: Path = STORE, alone: Path = one_domain.STORE, ideas: Path = IDEA
     content = Store(store, read_only=True, kind=KIND).content
     found = {table: outcomes(content, table) for table in TABLES}
     origins = {table: made(content, table) for table in TABLES}
-    lone = single(Store(alone, kind=one_domain.KIND).content)
-    others = Store(store.with_name("peers.json"), kind=sound.COMPARED).content["cases"]
-    return render(found, origins, lone, store.name, ideas, margins(others))
+    return render(
+        found, origins, single(Store(alone, kind=one_domain.KIND).content), store.name, ideas
+    )
 
 
 def single(content: Mapping[str, Any]) -> Iterator[tuple[str, Made, dict[str, Outcome]]]:

@@ -13,6 +13,9 @@ import saddlepoint as sp
 from saddlepoint.runs.ranking import mcnemar
 
 from .ceiling_left import section
+from .peers import sound
+from .peers.cells import Store
+from .peers.said import margins
 from .stores import StoreError
 
 _INTRODUCTION = """# `attack` beside its own ceiling
@@ -187,7 +190,6 @@ def render(
     alone: Iterable[tuple[str, Made, Mapping[str, Outcome]]],
     store: str,
     ideas: Path,
-    margins: Sequence[str] = (),
 ) -> str:
     """The whole page.
 
@@ -196,8 +198,7 @@ def render(
         made: Code and day of their lines.
         alone: Title, origin and outcomes of the lines of one domain.
         store: The name of the file, for the page.
-        ideas: The file of what was tried.
-        margins: Where `cw_margin` fools more than the default with one domain, of another page.
+        ideas: The file of what was tried; the comparisons with other libraries are beside it.
     """
     single, content = list(alone), _ideas(ideas)
     origins = [each for table in made.values() for each in table.values()]
@@ -228,7 +229,9 @@ def render(
             lines += [short_of(whole)]
     if single:
         lines += [*_head(_ALONE, _HEADS[4]), *(_single(*each) for each in single), ""]
-        lines += [_parts_of_the_gain([(title, ways) for title, _, ways in single], margins)]
+        lines += [
+            _parts_of_the_gain([(title, ways) for title, _, ways in single], _elsewhere(ideas))
+        ]
         lines += [short_of((t, ways["now"], ways["ceiling"]) for t, _, ways in single)]
     if kept := content.get("kept"):
         lines += [_KEPT, _line(["Idea", *_HEADS[3]])]
@@ -258,6 +261,12 @@ def _ideas(path: Path) -> dict[str, Any]:
             f"the ideas of the page must be a whole file, got {path}; check it out again."
         )
     return dict(content)
+
+
+def _elsewhere(ideas: Path) -> list[str]:
+    """Where `cw_margin` fools more than the default with one domain, of the comparisons on other images."""
+    store = Store(ideas.with_name("peers.json"), kind=sound.COMPARED)
+    return margins(store.content["cases"])
 
 
 def _head(text: str, names: Sequence[str]) -> list[str]:

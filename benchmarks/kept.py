@@ -24,7 +24,8 @@ they are kept. The load is the number of processes that wanted one of
 
 Rooms are measured one by one. The code is a digest of the programs that the figures of a room depend on, its
 own among them, when they were measured, so that it is to be compared with a digest of the same room only.
-**A room need not be of the present code**, whose digests `python -m benchmarks --codes` prints by room.{shared}
+**A room need not be of the present code**, whose digests `python -m benchmarks --codes` prints by room,
+with what is stored of them.{shared}
 
 Bare forward + backward is what torch does alone: in `overheads` the models, the sum of their logits and its
 gradient, with `sp.keep_memory()` for both sides, as on the command line; in `training` with cross-entropy, of

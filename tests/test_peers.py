@@ -851,7 +851,23 @@ def test_every_digest_of_the_present_code_is_printed(capsys: pytest.CaptureFixtu
     assert benchmarks_command.main(["--codes"]) == 0
     heading, *printed = capsys.readouterr().out.splitlines()
     assert heading.startswith("digests of the present code")
-    found = dict(line.split() for line in printed)
+    found = dict(line.split()[:2] for line in printed)
     assert found["peers"] == machine.code()
     assert found["ceiling"] == machine.code_of("ceiling")
     assert {"one_domain", "quick", *benchmarks_command.ROOMS} <= set(found)
+
+
+def test_beside_a_digest_stands_what_is_stored_of_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(benchmarks_command, "FILE", tmp_path / "figures.json")
+    told = benchmarks_command._stored
+    assert [told("peers", "123"), told("solver", "1")] == ["0 of 0 stored tables", "nothing stored"]
+    keep(tmp_path / "figures.json", "solver", [at_most("one", 1.0, 1.03)], 0.5, 1, [])
+    (tmp_path / "peers.json").write_text(json.dumps(stored()), encoding="utf-8")
+    assert [told("peers", "123"), told("peers", "4")] == [
+        "1 of 1 stored tables",
+        "0 of 1 stored tables",
+    ]
+    assert told("solver", machine.code_of("solver")) == "stored"
+    assert told("solver", "1") == "stored of another code"

@@ -51,9 +51,10 @@ A stored table is not replaced where a library of its lines is missing.
 
 Every table says by which code and on which day (UTC) it was begun. The code is a digest of the library's
 programs and of these comparisons when it was measured: **a table need not be of the present code**, whose
-digest `python -m benchmarks --codes` prints as that of `peers`, for the tables of projections too; what it
-prints as `projections` is of a room of `python -m benchmarks`. A "+" behind a commit means that files of the
-checkout differed from it, be it a page only; the digest is of the programs as they ran.
+digest `python -m benchmarks --codes` prints as that of `peers`, for the tables of projections too, with how
+many tables are of it; what it prints as `projections` is of a room of `python -m benchmarks`. A "+" behind a
+commit means that files of the checkout differed from it, be it a page only; the digest is of the programs as
+they ran.
 """
 _SHORT = """## In short
 
