@@ -11,8 +11,9 @@ from torch import Tensor
 
 from saddlepoint.report.pictures import picture, sign_picture
 from saddlepoint.report.sentences import class_name, spent_noun
-from saddlepoint.runs import texts
+from saddlepoint.runs import settings_of, texts
 from saddlepoint.runs.record import Run
+from saddlepoint.runs.settings import AttackSettings
 
 __all__ = [
     "BEFORE",
@@ -64,6 +65,9 @@ def picture_row(
     states = _states(tensors, row)
     # Records of older releases do not have them.
     targets = tensors["targets"][row].tolist() if "targets" in tensors else []
+    settings = settings_of(run, AttackSettings)
+    # An attack from Python may have had any.
+    loss = settings.loss if "loss" in settings.model_fields_set else ""
     grouped = run.kind == "universal"
     domains = [
         {
@@ -97,8 +101,8 @@ def picture_row(
         "delta": sign_picture(tensors["delta"][row], scale.strength),
         "adversarial": "" if grouped else picture(adversarial),
         "domains": domains,
-        "told": loss_text(str(run.settings.get("loss", "")), targeted=bool(targets)),
-        "restarts": run.taken.get("restarts", run.settings.get("restarts", 1)),
+        "told": loss_text(loss, targeted=bool(targets)),
+        "restarts": run.taken.get("restarts", settings.restarts),
         "curves": {
             "weights": _curves(tensors["history.weights"][scale.steps, row]),
             "losses": _curves(tensors["history.losses"][scale.steps, row]),

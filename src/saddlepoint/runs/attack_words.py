@@ -104,7 +104,7 @@ def check_alone(settings: Mapping[str, Any], given: Mapping[str, Any]) -> None:
                 )
 
 
-def following(settings: Mapping[str, Any]) -> set[str]:
+def following(settings: Mapping[str, object]) -> set[str]:
     """Settings whose own values are not used, since they follow from evaluations or queries.
 
     Example:

@@ -76,7 +76,7 @@ def as_run(
             "only; build the problem with true classes and attack `problem.aim_at(targets)`."
         )
     settings: dict[str, Any] = {"kind": kind, "data": data, "models": _model_names(problem)}
-    settings |= {**_ball(asked.ball.ball), "steps": asked.steps}
+    settings |= {**_ball(asked.ball.ball), "steps": asked.steps, "restarts": asked.restarts}
     settings |= {"rule": rule_of(asked.rule), "baseline": None}
     settings |= {"quantize": problem.levels, "targeted": "given" if asked.targeted else None}
     tensors = judged_rows(problem, result)
