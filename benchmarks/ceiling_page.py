@@ -54,7 +54,7 @@ _USUAL = 200
 _BUDGETS = """## A budget of evaluations
 
 `attack(problem, ball, evaluations=...)`: the most that a row may take. ASR_all, and in parentheses the mean
-that rows took.
+that rows took. The ceiling is what ten restarts found, not a bound: a budget may fool a row more.
 """
 _IDEAS = """## What was tried and not kept
 

@@ -30,6 +30,14 @@ with what is stored of them.{shared}
 Bare forward + backward is what torch does alone: in `overheads` the models, the sum of their logits and its
 gradient, with `sp.keep_memory()` for both sides, as on the command line; in `training` with cross-entropy, of
 `mnist_cnn` on MNIST under linf, l2 and l1 at once.{steps}
+Steps of `overheads` are of 128 images in one batch, with loss `cw_margin`, one restart and a radius of 1e-4, so
+that no row leaves; with one model `attack` itself takes `soft_margin` and two restarts, whose steps were not
+measured. `precision` has 128 images in the attack on B, so that its bound of one point allows one image and no
+more, 16 and R = 3 in the step of VGG16, 64 in gradients and 256 in what "auto" takes; `training` 32 and R = 5.
+In `solver` `attack` and `apgda` have the first 500 test images, among them the 300 on which step lengths and
+the numbers of `MinMax()` were chosen, and for l1 all are of the thousand of that choice: strength and
+evaluations there flatter `attack`.
+
 In `solver` networks are A, C, D of MNIST, and D where time grows; in `processes` A, C, D and `mnist-ampgd`; in
 `image_gradients` those of MNIST. In `precision`, gradients of networks are those of torch alone, and attacks
 are on networks in the plain layout, as users bring them; the command line lays shipped networks out as

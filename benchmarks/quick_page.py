@@ -16,6 +16,12 @@ _MARK = "<!-- quick beside autoattack -->"
 _CODE = """The code is a digest of programs when the lines were measured, which need not be the present ones:
 `python -m benchmarks --codes` prints the digest of these as that of `quick`.
 """
+_EARLIER = {
+    "cac2b6d479a3": "This digest is of the library and equals none that is printed; its lines are of "
+    "2026-11-17 or 2026-11-18, before an aimed restart counted whatever wrong class it met, and not only the "
+    "one that it was aimed at"
+}
+"""What is known of code that had no digest of its own."""
 
 
 @dataclass(frozen=True)
@@ -123,7 +129,8 @@ def _origins(cases: Mapping[str, Any]) -> str:
     for code, those in made.items():
         days = ", ".join(sorted({day for day, _ in those}))
         names = f": {'; '.join(key for _, key in those)}" if len(made) > 1 else ""
-        said.append(f"Run with {code} ({days}){names}.\n")
+        about = "".join(f" {text}." for digest, text in _EARLIER.items() if digest in code)
+        said.append(f"Run with {code} ({days}){names}.{about}\n")
     return "\n".join([*said, _CODE])
 
 
