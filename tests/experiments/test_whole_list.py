@@ -24,6 +24,7 @@ from saddlepoint.experiments import EXPERIMENTS, pilot
 from saddlepoint.experiments.block_parts import load_images
 from saddlepoint.experiments.group_needs import least_images
 from saddlepoint.experiments.plan import Experiment
+from saddlepoint.runs import Run
 from saddlepoint.runs.signals import stop_on_signals
 
 
@@ -247,6 +248,23 @@ def test_rows_with_true_labels_that_are_there_are_taken_over_in_the_forecast(
     others.append({"parameters": own_parameters(tmp_path / "own", "cifar10-c")})
     for changed in others:  # those rows are not taken over
         assert told(**changed) == told(folder=tmp_path / "empty", **changed)  # type: ignore[arg-type]
+
+
+def test_images_of_a_stopped_row_take_no_more_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    experiment = pair(limit=60, steps=1)
+    monkeypatch.setattr(pilot, "_seconds", lambda *_: 1.0)  # for 13 images
+    monkeypatch.setattr(pilot, "seconds_per_gradient", lambda *_: 0.01)
+    before = experiments.forecast(experiment, tmp_path, [QUIET])
+    experiments.reproduce(experiment, tmp_path, QUIET)
+    for file in tmp_path.rglob("run.json"):
+        run = Run.read(file.parent)
+        assert (run.done, run.rows) == (60, 60)
+        run.but(status="interrupted", done=15).write(file.parent)
+    overhead = 2 * 0.2
+    after = experiments.forecast(experiment, tmp_path, [QUIET])
+    assert after - overhead == pytest.approx((before - overhead) * 45 / 60)
 
 
 def test_what_is_finished_takes_no_more_time(tmp_path: Path) -> None:

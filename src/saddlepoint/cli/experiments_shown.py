@@ -205,7 +205,7 @@ def _counted(wanted: "Wanted", threads: int) -> str:
     lower = wanted.precision or "float32"
     bits = "" if lower == "float32" else f", in float32 (--precision {lower} is not counted)"
     images = "default number of images" if wanted.limit is None else f"--limit {wanted.limit}"
-    timed = "by the processor's clock, with one thread"
+    timed = "by the processor's clock, with one thread: longer where others use it"
     if threads > 1:
         timed = f"by the clock, with {threads} threads, beside what else is running"
     if wanted.published:

@@ -18,7 +18,7 @@ from saddlepoint.experiments.plan import Block, Experiment, Row
 from saddlepoint.experiments.runner import Setup
 from saddlepoint.losses import fooled
 from saddlepoint.problems import AbstractProblem
-from saddlepoint.runs import build, rule_words, settings_of
+from saddlepoint.runs import RECORD, Run, build, rule_words, settings_of
 from saddlepoint.runs.settings import AttackSettings
 from saddlepoint.solver.inspection import look
 
@@ -120,7 +120,15 @@ def _block(
         if twins:  # of their images only those are attacked on which some domain is wrong
             wrong = _wrong(whole.take(torch.arange(min(len(whole), max(count, _IMAGES)))))
             full -= twins * (1 - wrong)
+    target = folder / setup.labels / setup.method / block.key
+    full = max(0.0, full - sum(_begun(target / row.strategy.key) for row in rows))
     return sum(tried) / len(tried) * share * full + len(rows) * overhead(setup)
+
+
+def _begun(place: Path) -> float:
+    """The share of a row that is on disk, where it was stopped."""
+    run = Run.read(place) if (place / RECORD).is_file() else None
+    return run.done / run.rows if run is not None and run.rows else 0.0
 
 
 def _twins(
