@@ -36,6 +36,7 @@ LEAST_ACCURACY = {
     "cifar10-h": 86.0,
     "cifar10-paper-a": 53.0,
     "cifar10-paper-c": 60.0,
+    "cifar10-paper-d": 73.0,
     "mnist-paper-a": 97.6,
     "mnist-paper-b": 99.2,
     "mnist-paper-c": 98.9,

@@ -69,9 +69,9 @@ class Wanted:
     precision: (
         Literal["float32", "bfloat16", "float32+channels_last", "bfloat16+channels_last"] | None
     ) = None
-    """What networks compute in while they are attacked; verdicts are in float32. bfloat16 takes about two
-    thirds of the time for networks B and E, where the processor has it; with channels last, another layout of
-    parameters and images, H takes half of that. [default: float32]"""
+    """What networks compute in while they are attacked; verdicts are in float32. bfloat16 takes less
+    time for large networks, such as B and E, where the processor has it; channels last is another layout of
+    parameters and images, from which H gains most. [default: float32]"""
     store: Path | None = None
     """Folder for a summary of the results, NAME.json, from which --summary writes tables."""
     seed: int = 0

@@ -41,7 +41,7 @@ NETWORKS = Experiment(
     measurements=(
         *(_measurement(data, letter) for data, letter in REPORTED_NETWORKS),
         *(_measurement("mnist", letter, PAPER_RECIPE) for letter in "ABCD"),
-        *(_measurement("cifar10", letter, "cifar10-paper") for letter in "AC"),
+        *(_measurement("cifar10", letter, "cifar10-paper") for letter in "ACD"),
     ),
     note="FGSM moves every pixel along the sign of the gradient of the cross-entropy of a class: the true one, "
     "or the one that the network predicts, as in the authors' code. Accuracy is counted against the true class "

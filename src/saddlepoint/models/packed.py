@@ -18,7 +18,7 @@ __all__ = ["IN_A_CHECKOUT", "how_to_get", "pack", "packed_files", "unpack"]
 
 VARIABLE = "SADDLEPOINT_WEIGHTS"
 IN_A_CHECKOUT = frozenset(
-    {"cifar10-e", "cifar10-f", "cifar10-h", "cifar10-paper-a", "cifar10-paper-c"}
+    {"cifar10-e", "cifar10-f", "cifar10-h", "cifar10-paper-a", "cifar10-paper-c", "cifar10-paper-d"}
 )
 """Names of the networks in `weights` of the repository, which a package without it cannot look up."""
 
