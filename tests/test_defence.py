@@ -257,6 +257,26 @@ class TestWork:
         assert "such as tiny/AMPGD/0, got 'tiny/MAX'" in capsys.readouterr().err
 
 
+def test_what_pages_say_of_the_radius_of_l1_is_what_is_stored() -> None:
+    stored = work.Store(ROOT / STORE).networks
+    plain, larger = (
+        {each.row: each for each in page.lines(plan.TABLES[name], "quick", stored)}
+        for name in ("race", "race-l1-12")
+    )
+    assert {r for r in plan.METHODS if larger[r].share("union") > plain[r].share("union")} == (
+        plan.METHODS.keys() - {"MSD"}
+    )
+    every = {(n, r): t[r] for n, t in enumerate((plain, larger)) for r in plan.METHODS}
+    assert max(every, key=lambda key: every[key].share("union")) == (1, "AMPGD")
+    for name, ahead in (("union", "MSD"), ("l1", "MSD")):
+        assert max(plan.METHODS, key=lambda row: plain[row].share(name)) == ahead
+    _, low, high = larger["AMPGD"].minus(larger["MAX"]) or pytest.fail("no seed in common")
+    assert low < 0 < high
+    for row in ("AMPGD", "MAX"):
+        assert larger[row].share("union") > plain["MSD"].share("union")
+        assert larger[row].share("union") > larger["MSD"].share("union")
+
+
 class TestNetworks:
     """Networks that come with a checkout: of the shipped one, as if it were a row of the tiny table."""
 
