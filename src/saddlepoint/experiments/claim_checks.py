@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from statistics import fmean
 from string import ascii_lowercase
@@ -23,6 +24,7 @@ from saddlepoint.experiments.claim_verdicts import (
     judged,
     nothing,
 )
+from saddlepoint.experiments.defences import Trained, read_defences
 from saddlepoint.experiments.finished import Attacked, Results, Source
 from saddlepoint.experiments.pairs import mean_gain, paired_rows, verdict_pairs
 from saddlepoint.experiments.plan import Block
@@ -84,6 +86,11 @@ class Summaries:
             there = (self.store / f"{name}.json").is_file()
             self._read[name] = read_summary(find(name), self.store) if there else None
         return self._read[name]
+
+    @cached_property
+    def trainings(self) -> list[Trained]:
+        """The stored trainings of defences; empty where there are none."""
+        return read_defences(self.store / "defence.json")
 
     @property
     def predicted(self) -> Source:

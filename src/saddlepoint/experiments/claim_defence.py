@@ -8,7 +8,7 @@ from statistics import fmean
 from typing import NamedTuple
 
 from saddlepoint.experiments.claim_checks import Finding, Summaries, capped, judged, nothing
-from saddlepoint.experiments.defences import PUBLISHED, Suite, Trained, read_defences
+from saddlepoint.experiments.defences import PUBLISHED, Suite, Trained
 from saddlepoint.experiments.pairs import mean_of
 
 __all__ = [
@@ -83,7 +83,7 @@ class _Judged(NamedTuple):
 
 def _trained(summaries: Summaries, table: str, row: str) -> dict[int, Trained]:
     """The trainings of a row by seed."""
-    every = read_defences(summaries.store / "defence.json")
+    every = summaries.trainings
     return {each.seed: each for each in every if (each.table, each.row) == (table, row)}
 
 
@@ -186,7 +186,7 @@ def _elsewhere(
     methods: tuple[str, str] = _METHODS,
 ) -> str:
     """What other tables of the same data say of both methods."""
-    tables = dict.fromkeys(each.table for each in read_defences(summaries.store / "defence.json"))
+    tables = dict.fromkeys(each.table for each in summaries.trainings)
     data = _data(summaries, table)
     texts = [
         f"{other}, {_basis(one)}: {asked(one)}"
@@ -199,8 +199,7 @@ def _elsewhere(
 
 def _data(summaries: Summaries, table: str) -> set[str]:
     """What the networks of a table are trained on."""
-    every = read_defences(summaries.store / "defence.json")
-    commands = (each.command for each in every if each.table == table)
+    commands = (each.command for each in summaries.trainings if each.table == table)
     return {command.partition("--data ")[2].partition(" ")[0] for command in commands}
 
 
