@@ -33,8 +33,9 @@ def in_checkout(training: Training, stored: Mapping[str, Any], kept: Path) -> Pa
     file, command = _place(training, kept), training.settings.command()
     if not file.is_file():
         return None
-    about = stored.get(training.key, from_card(file))
-    same = about["command"] == command and about["sha256"] == card_of(file).sha256
+    card = from_card(file)
+    about = stored.get(training.key, card)
+    same = about["command"] == command and about["sha256"] == card["sha256"]
     return file if same else None
 
 

@@ -182,13 +182,9 @@ def train_once(settings: TrainSettings, folder: Path) -> None:
 def described(training: Training, folder: Path) -> dict[str, Any]:
     """What is kept of a finished training."""
     run, _ = read_results(folder)
-    card = json.loads((folder / "model.json").read_text(encoding="utf-8"))
     epochs = run.metrics["history"]
-    return {
+    return networks.from_card(folder / "model.safetensors") | {
         "command": training.settings.command(),
-        "sha256": card["sha256"],
-        "accuracy": card["accuracy"],
-        "test_images": card["test_images"],
         "validation": [_rounded(each["validation"]) for each in epochs],
         "weights": _rounded(
             {
