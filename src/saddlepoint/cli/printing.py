@@ -151,11 +151,10 @@ def summary(run: "Run") -> None:
     rates: list[tuple[str, Sequence[float | None]]] = [
         ("ASR among correct", [part.asr_all_among_correct for part in shown]),
         ("ASR_all", [part.asr_all for part in shown]),
-        ("ASR_mean", [part.asr_mean for part in shown]),
-        (sentences.spent_noun(run), [part.evaluations.per_row for part in shown]),
     ]
-    if len(run.domains) == 1:  # ASR_mean is ASR_all
-        del rates[2]
+    if len(run.domains) > 1:  # of one domain it is ASR_all
+        rates.append(("ASR_mean", [part.asr_mean for part in shown]))
+    rates.append((sentences.spent_noun(run), [part.evaluations.per_row for part in shown]))
     for label, numbers in rates:
         texts = ("-" if number is None else f"{number:.1f}" for number in numbers)
         table.add_row(label, "", *texts, *("" for _ in ends))

@@ -15,7 +15,7 @@ from saddlepoint.experiments.measurements import (
 )
 from saddlepoint.experiments.plan import METHODS, Experiment
 from saddlepoint.experiments.summary import tables_of
-from saddlepoint.report.tables import Cell
+from saddlepoint.report.tables import Cell, Table
 from saddlepoint.runs.plain import quoted
 
 __all__ = ["in_order", "lines_without", "wrong_lines", "wrong_measured"]
@@ -42,7 +42,8 @@ def in_order(experiment: Experiment, lines: Sequence[Sequence[Any]]) -> list[tup
         experiment: Which one.
         lines: As JSON has them.
     """
-    table, source = tables_of(Results(experiment, ()))[0], _source(experiment)
+    table = tables_of(Results(experiment, ()))[0]
+    source = _source(table)
     ours = (tuple(tuple(c) if isinstance(c, list) else c for c in line) for line in lines)
     every = [*table.lines, *(line for line in ours if line[source] != "paper")]
     found = {line[: source + 1]: line for line in every}
@@ -63,13 +64,13 @@ def lines_without(
     experiment: Experiment, lines: Sequence[Sequence[Any]], methods: Collection[str]
 ) -> list[Sequence[Any]]:
     """The lines that are of none of these methods."""
-    source = _source(experiment)
+    source = _source(tables_of(Results(experiment, ()))[0])
     return [line for line in lines if line[source] not in methods]
 
 
-def _source(experiment: Experiment) -> int:
+def _source(table: Table) -> int:
     """The position of the column that says whose a line is."""
-    return [column.name for column in tables_of(Results(experiment, ()))[0].columns].index("Source")
+    return [column.name for column in table.columns].index("Source")
 
 
 def wrong_measured(experiment: Experiment, measured: Sequence[Entry]) -> str | None:
@@ -112,8 +113,9 @@ def wrong_lines(
     """
     if not experiment.measurements:
         return f"{quoted(lines[0])} among its lines" if lines else None
-    columns = [column.name for column in tables_of(Results(experiment, ()))[0].columns]
-    source, kind = _source(experiment), experiment.measurements[0].what
+    table = tables_of(Results(experiment, ()))[0]
+    columns = [column.name for column in table.columns]
+    source, kind = _source(table), experiment.measurements[0].what
     expected = _expected(experiment, measured, rows, source)
     there = set[tuple[Cell, ...]]()
     for line in lines:
@@ -146,11 +148,10 @@ def _expected(
     if experiment.measurements[0].what == "distances":
         methods = {entry["method"] for entry in measured}
         return {place: count for place, count in rows.items() if place[1] in methods}
-    found = (
-        Measured(by_key[key], str(entry["method"]), int(entry["images"]), 0, _ANY[by_key[key].what])
-        for entry in measured
-        if (key := str(entry["key"]))
-    )
+    found = []
+    for entry in measured:
+        one = by_key[str(entry["key"])]
+        found.append(Measured(one, str(entry["method"]), int(entry["images"]), 0, _ANY[one.what]))
     table = tables_of(Results(experiment, (), tuple(found)))[0]
     ours = (line for line in table.lines if line[source] != "paper")
     return {line[: source + 1]: line[source + 1] for line in ours}
