@@ -50,6 +50,28 @@ def test_sparse_steps_have_unit_l1_length_and_few_entries(count: int) -> None:
         assert bool((step[b] * g[b] >= 0).all())
 
 
+@pytest.mark.parametrize("size", [1, 15, 16, 17, 100, 784, 787])
+@pytest.mark.parametrize("count", [1, 6, 40])
+def test_the_largest_entries_are_those_that_sorting_finds(size: int, count: int) -> None:
+    count = min(count, size)
+    rows = torch.randn(9, size, generator=torch.Generator().manual_seed(2))
+    rows[0] = -rows[0].abs()  # of either sign
+    rows[1, : size // 2] = 0.0  # ties
+    rows[2] = torch.inf
+    place = directions.largest(rows, count)
+    every = rows.sort(dim=1, descending=True).values
+    assert torch.equal(rows.gather(1, place), every[:, :count])
+    assert all(len(set(row.tolist())) == count for row in place)
+    for row in range(9):
+        assert torch.equal(directions.largest(rows[row : row + 1], count)[0], place[row])
+
+
+def test_what_is_not_a_number_is_largest() -> None:
+    rows = torch.arange(64.0).reshape(1, 64)
+    rows[0, 5] = torch.nan
+    assert directions.largest(rows, 2).tolist() == [[5, 63]]
+
+
 def test_zero_gradients_give_zero_steps() -> None:
     zero = torch.zeros(2, 3)
     for direction in (directions.sign, directions.unit_l2, directions.unit_linf, SparseL1(2)):

@@ -12,8 +12,13 @@ from typing import final
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
-__all__ = ["Direction", "SparseL1", "raw", "sign", "unit_l2", "unit_linf"]
+__all__ = ["Direction", "SparseL1", "largest", "raw", "sign", "unit_l2", "unit_linf"]
+
+# Entries of which only the largest is compared with others at first. Measured on a CPU for rows of 784 to
+# 150,528 entries: `topk` alone takes up to five times as long, and other numbers are hardly better.
+_SPAN = 8
 
 Direction = Callable[[Tensor], Tensor]
 """From gradients (B, ...) to directions (B, ...), row by row.
@@ -70,6 +75,28 @@ def unit_linf(gradient: Tensor) -> Tensor:
     return (rows / top.clamp_min(torch.finfo(rows.dtype).tiny)).reshape(gradient.shape)
 
 
+def largest(rows: Tensor, count: int) -> Tensor:
+    """Places of the `count` largest entries of every row (B, D), largest first, (B, count).
+
+    They are in the `count` spans whose own largest entries are largest: few entries need to be ordered.
+
+    Example:
+        >>> largest(torch.tensor([[3.0, 4.0, 1.0]]), 2)
+        tensor([[1, 0]])
+    """
+    size = rows.shape[1]
+    if rows.device.type != "cpu" or size < 2 * _SPAN * count:
+        return rows.topk(count, dim=1).indices
+    lack = -size % _SPAN  # less than any entry: nothing of it is found, as every span has others
+    filled = functional.pad(rows, (0, lack), value=-torch.inf) if lack else rows
+    spans = filled.unflatten(1, (_SPAN, -1))  # (B, _SPAN, D / _SPAN): those of a span are far apart
+    chosen = spans.amax(dim=1).topk(count, dim=1, sorted=False).indices
+    some = spans.gather(2, chosen.unsqueeze(1).expand(-1, _SPAN, -1)).flatten(1)
+    found = some.topk(count, dim=1).indices
+    place = found.div(count, rounding_mode="floor")
+    return chosen.gather(1, found - place * count) + place * spans.shape[2]
+
+
 @final
 @dataclass(frozen=True)
 class SparseL1:
@@ -93,6 +120,6 @@ class SparseL1:
         """Direction, same shape as gradient."""
         rows = gradient.flatten(1)
         count = min(self.count, rows.shape[1])
-        top = rows.abs().topk(count, dim=1).indices
+        top = largest(rows.abs(), count)
         chosen = torch.zeros_like(rows).scatter(1, top, rows.gather(1, top).sign() / count)
         return chosen.reshape(gradient.shape)

@@ -31,6 +31,21 @@ def test_a_linf_step_is_that_of_the_entries_that_can_move() -> None:
         assert torch.equal(step(ball, lower, upper, delta, gradient, 0.7), wanted)
 
 
+def test_only_motion_into_a_bound_is_taken_out() -> None:
+    near = 16 * torch.finfo(torch.float64).eps
+    for seed in range(5):
+        delta, lower, upper, motion = random_box(seed)
+        delta[0] = upper[0] - near / 2  # as good as there
+        kept = movable(motion, delta, lower, upper)
+        stuck = ((delta <= lower + near) & (motion < 0)) | ((delta >= upper - near) & (motion > 0))
+        assert torch.equal(kept, torch.where(stuck, 0.0, motion))
+        assert bool(stuck.any())
+    motion = torch.full((1, 2), torch.nan)
+    assert bool(
+        movable(motion, torch.zeros(1, 2), torch.zeros(1, 2), torch.ones(1, 2)).isnan().all()
+    )
+
+
 @pytest.mark.parametrize("kind", ["plain", "channels last", "one number for all"])
 @pytest.mark.parametrize("eps", [0.1, torch.linspace(0.1, 0.3, 4)], ids=["one", "per row"])
 def test_a_linf_move_has_a_tensor_of_its_own(kind: str, eps: float | torch.Tensor) -> None:

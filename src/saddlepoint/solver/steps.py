@@ -77,9 +77,11 @@ def movable(motion: Tensor, delta: Tensor, lower: Tensor, upper: Tensor) -> Tens
     Rounding may have left an entry a little short of its bound, more in one batch and less in another: that
     must not decide, so that a few units in the last place count as being there.
     """
-    near = 16 * torch.finfo(delta.dtype).eps
-    down, up = (delta - lower <= near) & (motion < 0), (upper - delta <= near) & (motion > 0)
-    return motion.masked_fill(down | up, 0.0)
+    near = torch.full((), 16 * torch.finfo(delta.dtype).eps, dtype=delta.dtype, device=delta.device)
+    room = torch.sub(delta, lower)
+    down = motion.clamp_max(0.0).mul_(torch.gt(room, near, out=room))
+    room = torch.sub(upper, delta, out=room)
+    return motion.clamp_min(0.0).mul_(torch.gt(room, near, out=room)).add_(down)
 
 
 def steepest(
@@ -102,7 +104,7 @@ def steepest(
         most = int(entries) if isinstance(entries, int) else int(entries.max())
     kind = entries.dtype if isinstance(entries, Tensor) else torch.int64
     counts = column(entries, rows, kind)
-    top = rows.abs().topk(most, dim=1).indices  # largest first
+    top = directions.largest(rows.abs(), most)
     moving = torch.arange(top.shape[1], device=rows.device) < counts
     signs = rows.gather(1, top).sign() * moving / counts
     return torch.zeros_like(rows).scatter(1, top, signs).reshape(gradient.shape)
