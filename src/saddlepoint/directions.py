@@ -93,8 +93,9 @@ def largest(rows: Tensor, count: int) -> Tensor:
     chosen = spans.amax(dim=1).topk(count, dim=1, sorted=False).indices
     some = spans.gather(2, chosen.unsqueeze(1).expand(-1, _SPAN, -1)).flatten(1)
     found = some.topk(count, dim=1).indices
-    place = found.div(count, rounding_mode="floor")
-    return chosen.gather(1, found - place * count) + place * spans.shape[2]
+    line = found.div(count, rounding_mode="floor")
+    places: Tensor = chosen.gather(1, found - line * count) + line * spans.shape[2]
+    return places
 
 
 @final
