@@ -22,6 +22,7 @@ from torch import Tensor
 
 import saddlepoint as sp
 
+from . import leaving
 from .timing import Figure, at_most, one_thread, ratios, seconds, unbounded
 
 ROWS = 128
@@ -73,6 +74,7 @@ def figures() -> Iterator[Figure]:
         for case in CASES:
             yield from _overheads(case)
         yield from _loops(CASES[4])
+        yield from leaving.figures()
         for letter in "DCA":
             yield from _memory(letter)
 
