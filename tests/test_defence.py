@@ -356,6 +356,21 @@ class TestNetworks:
         assert found["suites"] == {"quick": right}
         work.Store(tmp_path / "store.json")  # what is stored can be read
 
+    def test_what_was_judged_of_a_network_that_is_trained_anew_is_judged_again(
+        self, training: plan.Training, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        store, anew = self.store(tmp_path, training, "a" * 64), about_of(training)
+        every = {name: torch.ones(4, dtype=torch.bool) for name in ("clean", "linf", "l2")}
+        right = network(training, every)["suites"]["quick"]
+        monkeypatch.setattr(work, "train_once", lambda *_: None)
+        monkeypatch.setattr(work, "described", lambda *_: {**anew, "sha256": "b" * 64})
+        monkeypatch.setattr(work, "_run", lambda line: None)
+        monkeypatch.setattr(work, "verdicts", lambda folder: right)
+        table = replace(self.TABLE, suites={"quick": 4, "autoattack": 4}, kept=False)
+        work.carry_out([table], store, tmp_path / "runs", checkout=tmp_path / "kept")
+        found = store.networks[training.key]
+        assert (found["sha256"], sorted(found["suites"])) == ("b" * 64, ["autoattack", "quick"])
+
     def test_another_network_than_that_of_the_store_is_not_taken(
         self, training: plan.Training, tmp_path: Path
     ) -> None:

@@ -135,6 +135,7 @@ TABLES = {
             "20,000 images, 8 epochs, R = 30 steps for every perturbation of every method",
             _RACE,
             {**_methods(steps=30), **_LITERAL},
+            kept=True,
         ),
         Table(
             "race-l1-12",
@@ -151,6 +152,7 @@ TABLES = {
                 row: {"method": method, "steps": 45 if method in ("msd", "eat") else 15}
                 for row, method in METHODS.items()
             },
+            kept=True,
         ),
         Table(
             "grid",
@@ -189,7 +191,8 @@ TABLES = {
         ),
         Table(
             "cifar10",
-            "CIFAR-10, 20,000 images padded, cropped and mirrored, 15 epochs, R = 10 for every perturbation",
+            "CIFAR-10, 20,000 images padded, cropped and mirrored, 15 epochs in bfloat16, radii that rise over "
+            "the first quarter, R = 10 for every perturbation",
             _COLOUR,
             {**_methods(), **{norm: {"method": norm} for norm in ("linf", "l2", "l1")}},
             seeds=1,

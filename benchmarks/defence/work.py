@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import shlex
 import subprocess
@@ -147,12 +148,14 @@ def carry_out(
 ) -> None:
     """Do all that is missing; verdicts are kept as soon as a suite has judged a network.
 
-    A network that is in `checkout` is not trained again.
+    A network that is in `checkout` is not trained again. One that is loses what had been judged of it, so that
+    all is gone through twice.
 
     Raises:
         subprocess.CalledProcessError: A command has failed or was interrupted.
     """
-    for training, suite, images in missing(tables, store, part):
+    twice = itertools.chain.from_iterable(missing(tables, store, part) for _ in range(2))
+    for training, suite, images in twice:
         folder = training.folder(runs)
         file = networks.in_checkout(training, store.networks, checkout)
         if file is None:

@@ -264,7 +264,7 @@ class TestRecipes:
     @pytest.mark.parametrize("model", ["C", "preact_resnet18", "preact_resnet_small"])
     def test_cifar10_is_padded_cropped_and_mirrored_as_in_the_cited_code(self, recipe, model):
         found = recipe_for(recipe, "cifar10", model, adversarial=True)
-        assert (found.flip, found.shift) == (True, 4)
+        assert (found.flip, found.shift, found.border) == (True, 4, "mirrored")
         digits = recipe_for(recipe, "mnist", "mnist_cnn_small", adversarial=True)
         assert (digits.flip, digits.shift) == (False, 0)
 
@@ -362,6 +362,23 @@ class TestValidation:
         model = network()
         fit(model, epochs=3, validation=held_out())
         assert_equal_bits(bits(model), seen[1])
+
+    @pytest.mark.parametrize(("method", "best"), [("linf", 2), ("l2", 0), ("avg", 1)])
+    def test_the_best_epoch_is_best_at_what_the_method_trains_for(self, monkeypatch, method, best):
+        found = [
+            {"clean": 0.9, "linf": linf, "l2": l2, "union": union}
+            for linf, l2, union in ((0.1, 0.5, 0.0), (0.2, 0.3, 0.2), (0.4, 0.1, 0.1))
+        ]
+        scores, seen = iter(found), []
+
+        def validation(model, *arguments, **options):
+            seen.append(bits(model))
+            return next(scores)
+
+        monkeypatch.setattr(training.session, "validate", validation)
+        model = network()
+        fit(model, method, epochs=3, validation=held_out())
+        assert_equal_bits(bits(model), seen[best])
 
     def test_the_last_call_of_an_epoch_knows_the_accuracy(self):
         calls = []

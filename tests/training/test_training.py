@@ -5,6 +5,7 @@ import shlex
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -211,6 +212,19 @@ class TestBatches:
         assert torch.equal(x, kept)
         with pytest.raises(ValueError, match="`shift` must be 0 with numbered images, got 2"):
             Batches(x, torch.zeros(300), 4, shift=2, numbered=True)
+
+    def test_the_border_may_be_the_mirror_image(self):
+        x = torch.rand(50, 3, 5, 6, generator=torch.Generator().manual_seed(0))
+        torch.manual_seed(0)
+        (batch,) = Batches(x, torch.arange(50), size=50, shift=3, border="mirrored")
+        wide = np.pad(x.numpy(), ((0, 0), (0, 0), (3, 3), (3, 3)), mode="reflect")
+        for image, number in zip(*batch, strict=True):
+            windows = [wide[number, :, i : i + 5, j : j + 6] for i in range(7) for j in range(7)]
+            assert any(np.array_equal(image.numpy(), window) for window in windows)
+        with pytest.raises(ValueError, match="`shift` must be below 5 for images of"):
+            Batches(x, torch.arange(50), 50, shift=5, border="mirrored")
+        with pytest.raises(ValueError, match="`border` must be 'black' or 'mirrored', got 'white'"):
+            Batches(x, torch.arange(50), 50, shift=1, border="white")  # type: ignore[arg-type]
 
     def test_numbers_follow_the_images(self):
         x = torch.arange(10.0).view(10, 1, 1, 1)

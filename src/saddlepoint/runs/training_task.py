@@ -238,6 +238,7 @@ def _fit(
         recipe.batch_size,
         flip=flip,
         shift=shift,
+        border=recipe.border,
         numbered=not (flip or shift),
     )
     return training.train(

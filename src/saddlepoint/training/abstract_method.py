@@ -42,6 +42,9 @@ class Moment:
 class AbstractMethod(ABC):
     """A way to train: a step, and what it has to remember from one step to the next."""
 
+    aim: str = "union"
+    """Which accuracy on held-out images says which epoch is best: "union", or the name of a threat."""
+
     @abstractmethod
     def step(
         self,

@@ -5,13 +5,25 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol, final
+from typing import Any, Literal, NamedTuple, Protocol, final, get_args
 
 import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, IterableDataset
 
-__all__ = ["Batch", "Batches", "Loader", "TrainingProgress", "as_batch", "as_loader"]
+__all__ = [
+    "Batch",
+    "Batches",
+    "Border",
+    "Loader",
+    "TrainingProgress",
+    "as_batch",
+    "as_loader",
+    "check_border",
+]
+
+Border = Literal["black", "mirrored"]
+"""What comes in at the edge of an image that is shifted: black, or the image, mirrored at its last pixel."""
 
 
 class Loader(Protocol):
@@ -132,8 +144,8 @@ class Batches:
         y: Labels, (N,).
         size: Images per batch.
         flip: Mirror each image left to right with probability one half.
-        shift: Shift each image by up to so many pixels along both axes, every distance as likely; what comes
-            in is black.
+        shift: Shift each image by up to so many pixels along both axes, every distance as likely.
+        border: What comes in then: "black", or the image "mirrored" at its edge.
         numbered: Give the numbers of the images too, as methods need that remember something of each image.
 
     Example:
@@ -150,6 +162,7 @@ class Batches:
         *,
         flip: bool = False,
         shift: int = 0,
+        border: Border = "black",
         numbered: bool = False,
     ) -> None:
         if len(x) != len(y) or len(x) == 0:
@@ -158,6 +171,12 @@ class Batches:
             raise ValueError(f"`size` must be at least 1, got {size}.")
         if shift < 0:
             raise ValueError(f"`shift` must be at least 0, got {shift}.")
+        check_border(border)
+        if border == "mirrored" and shift and shift >= min(x.shape[-2:]):
+            raise ValueError(
+                f"`shift` must be below {min(x.shape[-2:])} for images of {tuple(x.shape[-2:])} that are "
+                f"mirrored at the edge, got {shift}."
+            )
         if (flip or shift) and numbered:
             name, value = ("flip", "True") if flip else ("shift", shift)
             raise ValueError(
@@ -165,7 +184,7 @@ class Batches:
                 "for an image is not meant for one that is mirrored or shifted."
             )
         self.x, self.y, self.size = x, y, size
-        self.flip, self.shift, self.numbered = flip, shift, numbered
+        self.flip, self.shift, self.border, self.numbered = flip, shift, border, numbered
 
     def __len__(self) -> int:
         return math.ceil(len(self.x) / self.size)
@@ -179,14 +198,22 @@ class Batches:
                 mirrored = torch.rand(len(x)) < 0.5
                 x[mirrored] = x[mirrored].flip(-1)
             if self.shift:
-                x = _shifted(x, torch.randint(2 * self.shift + 1, (2, len(x))), self.shift)
+                by = torch.randint(2 * self.shift + 1, (2, len(x)))
+                x = _shifted(x, by, self.shift, self.border)
             yield (x, self.y[index], index) if self.numbered else (x, self.y[index])
 
 
-def _shifted(x: Tensor, by: Tensor, most: int) -> Tensor:
-    """Windows of images (B, C, H, W) with a black margin, `by` (2, B) entries from its top and left edge."""
+def check_border(border: str) -> None:
+    """Refuse what is no border."""
+    if border not in get_args(Border):
+        raise ValueError(f"`border` must be 'black' or 'mirrored', got {border!r}.")
+
+
+def _shifted(x: Tensor, by: Tensor, most: int, border: Border) -> Tensor:
+    """Windows of images (B, C, H, W) with a border, `by` (2, B) entries from its top and left edge."""
     count, channels, height, width = x.shape
-    wide = torch.nn.functional.pad(x, (most,) * 4)
+    mode = "reflect" if border == "mirrored" else "constant"
+    wide = torch.nn.functional.pad(x, (most,) * 4, mode)
     rows = (by[0][:, None] + torch.arange(height))[:, None, :, None]
     columns = (by[1][:, None] + torch.arange(width))[:, None, None, :]
     image, channel = torch.arange(count)[:, None, None, None], torch.arange(channels)[:, None, None]

@@ -287,7 +287,7 @@ def _baseline(function: _StepFunction) -> Factory:
 
 
 def _alone(p: float) -> Factory:
-    """Trains against the only threat of norm p, out of those that are validated."""
+    """Trains against the only threat of norm p, of those that are validated, and aims at it."""
 
     def factory(threats: dict[str, Threat], options: _Options) -> AbstractMethod:
         fitting = {name: each for name, each in threats.items() if each.ball.p == p}
@@ -296,7 +296,9 @@ def _alone(p: float) -> Factory:
             raise ValueError(
                 f"`threats` must have exactly one threat of norm p = {p} for this method, got {got}."
             )
-        return _Adversarial(avg_step, fitting, options)
+        method = _Adversarial(avg_step, fitting, options)
+        (method.aim,) = fitting
+        return method
 
     return factory
 

@@ -223,9 +223,9 @@ class Session:
         self.world.wait()
 
     def _scores(self) -> list[tuple[float, float]]:
-        """Union accuracy of validated epochs, and clean accuracy, which decides between equals."""
+        """Accuracy of validated epochs that the method aims at, and clean, which decides between equals."""
         found = (each.validation for each in self.history)
-        return [(each["union"], each["clean"]) for each in found if each is not None]
+        return [(each[self.method.aim], each["clean"]) for each in found if each is not None]
 
 
 def _at_side(batch: Batch, side: int | None) -> Batch:
