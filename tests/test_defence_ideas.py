@@ -43,6 +43,29 @@ def test_the_attack_as_it_is_is_that_of_a_training_step(batch: Any) -> None:
     assert torch.allclose(found, whole, atol=1e-6)
 
 
+def test_the_attack_of_msd_is_that_of_its_training_step(batch: Any) -> None:
+    model, x, y = batch
+    found = ideas.attacked_as_one(model, x, y, THREATS, ideas.Idea(), 4, 1)
+    loss = nn.functional.cross_entropy(model(x + found[0]), y).item()
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    stats = sp.msd_step(model, optimizer, x, y, THREATS, steps=4, iteration=1)
+    assert found.shape == (1, *x.shape)
+    assert stats.loss == pytest.approx(loss, rel=1e-5)
+    proposed = stats.perturbations.transpose(0, 1)
+    assert bool((proposed == found).flatten(2).all(dim=2).any(dim=0).all())
+    for idea in (ideas.Idea(margin=True), ideas.Idea(random=True)):
+        other = ideas.attacked_as_one(model, x, y, THREATS, idea, 4, 1)
+        assert not torch.equal(other, found)
+
+
+def test_ideas_are_given_to_every_method_that_can_have_them() -> None:
+    for idea in ideas.IDEAS.values():
+        alone = idea.sizes or bool(idea.shares)  # threats that attack each for itself
+        assert ("MSD" in idea.methods) == (not alone and not idea.early)
+        assert ({"MAX", "AVG"} <= set(idea.methods)) == (not idea.early)
+        assert "AMPGD" in idea.methods
+
+
 def test_an_idea_changes_what_it_says_and_nothing_else(batch: Any) -> None:
     plain = attacked(batch, ideas.Idea())
     for idea, changed in (
@@ -103,8 +126,8 @@ def test_what_an_idea_costs_is_counted_in_gradients(
     monkeypatch.setattr(ideas, "perturb", counting)
     for idea in ideas.IDEAS.values():
         counts.clear()
-        ideas.attacked(*batch, THREATS, idea, 4, 1)
-        assert sum(counts) / (3 * 4) == pytest.approx(idea.cost)
+        ideas.attacked(*batch, THREATS, idea, 6, 1)
+        assert sum(counts) / (3 * 6) == pytest.approx(idea.cost)
 
 
 def test_what_is_measured_is_kept_and_shown(

@@ -1,8 +1,10 @@
 """What might make the inner attack of a training find more: ``python -m benchmarks.defence.ideas``.
 
 Networks trained against linf, l2 and l1 lose most to l1, for which the inner attack finds too little
-(docs/training.md). Every idea changes one thing of that attack and is given to AMPGD, MAX and AVG alike; what
-it costs stands beside it. All else is as in the table `small` of the defences: 5,000 images, 6 epochs, R = 15.
+(docs/training.md). Every idea changes one thing of that attack and is given to AMPGD, MAX, AVG and MSD alike,
+as far as they can have it: MSD makes one perturbation of all threats, and only AMPGD has weights that move.
+What it costs stands beside it. All else is as in the table `small` of the defences: 5,000 images, 6 epochs,
+R = 15.
 The judge is `quick`, on training images that no row has seen, because something is chosen by it. What is
 measured is kept in `docs/results/defence-ideas.json`, from which the table in docs/training.md is written.
 
@@ -31,15 +33,17 @@ from benchmarks.peers.page import table
 from benchmarks.stores import StoreError, exit_with
 from benchmarks.studies import Study
 from saddlepoint.runs import texts
-from saddlepoint.solver.schedule import SIZES
+from saddlepoint.solver.schedule import SIZES, Schedule
 from saddlepoint.training import recipe_for
 from saddlepoint.training.ampgd import RULE, cross_entropy, perturb
+from saddlepoint.training.attack_and_update import steepest_of_all
 
 from . import page, unseen, work
 from .plan import TABLES
 
 LIKE = TABLES["small"]
-METHODS = ("AMPGD", "MAX", "AVG")
+METHODS = ("AMPGD", "MAX", "AVG", "MSD")
+_APART = ("AMPGD", "MAX", "AVG")  # whose threats attack each for itself
 
 
 @dataclass(frozen=True)
@@ -52,6 +56,8 @@ class Idea:
         margin: Whether it climbs the margin, and not the cross-entropy.
         sizes: Whether it starts l1 in balls of all three sizes at once and takes the worst for each image.
         shares: Steps of each threat, as shares of R.
+        early: Whether the weights of AMPGD move from the first step on, and not in the last third.
+        methods: That can have it.
     """
 
     radii: tuple[tuple[str, float], ...] = ()
@@ -59,6 +65,8 @@ class Idea:
     margin: bool = False
     sizes: bool = False
     shares: tuple[tuple[str, float], ...] = ()
+    early: bool = False
+    methods: tuple[str, ...] = METHODS
 
     @property
     def cost(self) -> float:
@@ -73,8 +81,14 @@ IDEAS = {
     "l1 radius 12": Idea(radii=(("l1", 12.0),)),
     "random starts": Idea(random=True),
     "margin in the attack": Idea(margin=True),
-    "l1 from balls of three sizes at once": Idea(sizes=True),
-    "half the steps for linf, half more for l1": Idea(shares=(("linf", 0.5), ("l1", 1.5))),
+    "l1 from balls of three sizes at once": Idea(sizes=True, methods=_APART),
+    "the same, each with a third of the steps": Idea(
+        sizes=True, shares=(("l1", 1 / 3),), methods=_APART
+    ),
+    "half the steps for linf, half more for l1": Idea(
+        shares=(("linf", 0.5), ("l1", 1.5)), methods=_APART
+    ),
+    "weights that move from the first step": Idea(early=True, methods=("AMPGD",)),
 }
 
 
@@ -93,7 +107,7 @@ def attacked(
     iteration: int,
     seed: int = 0,
 ) -> Tensor:
-    """What each threat found for itself, (K, B, ...); `seed` is that of random starts."""
+    """What each threat found for itself, (K, B, ...); MSD has another. `seed` is that of random starts."""
     loss = margin if idea.margin else cross_entropy
     shares, found = dict(idea.shares), []
     for number, (name, threat) in enumerate(threats.items()):
@@ -106,6 +120,24 @@ def attacked(
         )
         found.append(_worst(model, x, y, each))
     return torch.stack(found)
+
+
+def attacked_as_one(
+    model: nn.Module,
+    x: Tensor,
+    y: Tensor,
+    threats: Mapping[str, sp.Threat],
+    idea: Idea,
+    steps: int,
+    iteration: int,
+    seed: int = 0,
+) -> Tensor:
+    """What MSD found, (1, B, ...), with the same arguments."""
+    start = sp.RandomStart(_seed(seed, iteration)) if idea.random else None
+    plan = Schedule(steps, restart=iteration + 1)  # as `msd_step`
+    loss = margin if idea.margin else cross_entropy
+    given = tuple(threats.values())
+    return steepest_of_all(model, x, y, given, plan, start, loss).chosen.unsqueeze(0)
 
 
 def _seed(*numbers: int) -> int:
@@ -129,7 +161,7 @@ def _losses(model: nn.Module, x: Tensor, y: Tensor, delta: Tensor) -> Tensor:
 
 
 def weighed(method: str, losses: Tensor, moves: int) -> Tensor:
-    """Weights, (K, B), of losses (K, B).
+    """Weights, (K, B), of losses (K, B); those of the only loss are one.
 
     Example:
         >>> weighed("MAX", torch.tensor([[1.0, 2.0], [3.0, 0.0]]), 5)
@@ -164,9 +196,11 @@ def trained(method: str, idea: Idea, seed: int) -> nn.Module:
     ) -> Mapping[str, float]:
         factor = min(1.0, (number + 1) / rise)
         now = {name: threat.scaled(factor) for name, threat in threats.items()}
-        delta = attacked(model, x, y, now, idea, first.steps, number, seed)
+        attack = attacked_as_one if method == "MSD" else attacked
+        delta = attack(model, x, y, now, idea, first.steps, number, seed)
         losses = _losses(model, x, y, delta)
-        weights = weighed(method, losses.detach(), first.steps // 3)
+        moves = first.steps if idea.early else first.steps // 3
+        weights = weighed(method, losses.detach(), moves)
         loss = (weights * losses).sum(dim=0).mean()
         optimizer.zero_grad()
         loss.backward()
@@ -204,6 +238,8 @@ def measure(content: dict[str, Any], keep: Callable[[str], None]) -> None:
     for seed in range(given["seeds"]):
         for method in METHODS:
             for name, idea in IDEAS.items():
+                if method not in idea.methods:
+                    continue
                 key = f"{name}/{method}/{seed}"
                 if key in found and found[key]["idea"] != _plain(idea):
                     raise StoreError(
