@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import pytest
 import torch
+from torch import nn
 
 import saddlepoint as sp
 from saddlepoint.solver.best import Best
 from saddlepoint.solver.domain_losses import Evaluation, evaluate
-from saddlepoint.solver.steps import linf_move, movable, step, tightened
+from saddlepoint.solver.steps import linf_move, movable, steepest, step, tightened
 
 
 def random_box(seed: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
@@ -44,6 +45,41 @@ def test_only_motion_into_a_bound_is_taken_out() -> None:
     assert bool(
         movable(motion, torch.zeros(1, 2), torch.zeros(1, 2), torch.ones(1, 2)).isnan().all()
     )
+
+
+@pytest.mark.parametrize("size", [24, 240, 3072])
+def test_of_equal_entries_the_first_move_whatever_other_rows_ask_for(size: int) -> None:
+    draw = torch.Generator().manual_seed(0)
+    gradient = torch.randn(5, size // 3, generator=draw).repeat_interleave(3, dim=1)
+    gradient[0] = 1.0
+    gradient[1, 2:] = 0.0
+    entries = torch.tensor([7, 7, 1, 8, 20])
+    found = [
+        steepest(sp.l1(9.0), gradient, entries, most) for most in (20, 21, 24, size) if most <= size
+    ]
+    assert all(torch.equal(each, found[0]) for each in found)
+    for row, count in enumerate(entries.tolist()):
+        alone = steepest(sp.l1(9.0), gradient[row : row + 1], count)
+        assert torch.equal(alone[0], found[0][row])
+        order = sorted(range(size), key=lambda i: (-abs(gradient[row, i].item()), i))
+        wanted = torch.zeros(size)
+        wanted[order[:count]] = gradient[row, order[:count]].sign() / count
+        assert torch.equal(found[0][row], wanted)
+
+
+def test_an_l1_attack_with_a_radius_per_row_does_not_depend_on_the_batch() -> None:
+    torch.manual_seed(0)
+    layers = nn.Conv2d(1, 4, 3, 2), nn.ReLU(), nn.Flatten(), nn.Linear(196, 10)
+    model = nn.Sequential(nn.AvgPool2d(2), *layers).eval()  # equal gradients in blocks of four
+    x = torch.rand(6, 1, 32, 32)
+    with torch.no_grad():
+        y = model(x).argmax(dim=1)
+    eps = torch.tensor([0.5, 0.7, 0.9, 1.0, 2.0, 400.0])
+    problem = sp.Ensemble([model], x, y)
+    whole = sp.attack(problem, sp.l1(eps), steps=12)
+    alone = sp.attack(problem, sp.l1(eps), steps=12, batch_size=1)
+    torch.testing.assert_close(whole.delta, alone.delta)
+    assert torch.equal(whole.num_forwards, alone.num_forwards)
 
 
 @pytest.mark.parametrize("kind", ["plain", "channels last", "one number for all"])

@@ -185,7 +185,7 @@ class Schedule:
 def _moved(delta: Tensor) -> Tensor:
     """How many entries of a row are not zero, (B,)."""
     rows = delta.flatten(1)  # compared into numbers, which takes a fifth of comparing into truths
-    return torch.ne(rows, 0, out=torch.empty_like(rows)).sum(dim=1)
+    return torch.ne(rows, 0, out=torch.empty_like(rows)).sum(dim=1, dtype=torch.float32)
 
 
 def _fewest(eps: float, size: int) -> int:

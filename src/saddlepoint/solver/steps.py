@@ -75,7 +75,7 @@ def movable(motion: Tensor, delta: Tensor, lower: Tensor, upper: Tensor) -> Tens
     """The motion, (B, ...), without the entries that would leave the box at once.
 
     Rounding may have left an entry a little short of its bound, more in one batch and less in another: that
-    must not decide, so that a few units in the last place count as being there.
+    must not decide, so that a few units in the last place count as being there. The motion is finite.
     """
     near = torch.full((), 16 * torch.finfo(delta.dtype).eps, dtype=delta.dtype, device=delta.device)
     room = torch.sub(delta, lower)
@@ -102,12 +102,8 @@ def steepest(
         entries = _radius(ball, rows).ceil().clamp(1, most)
     elif most is None:
         most = int(entries) if isinstance(entries, int) else int(entries.max())
-    kind = entries.dtype if isinstance(entries, Tensor) else torch.int64
-    counts = column(entries, rows, kind)
-    top = directions.largest(rows.abs(), most)
-    moving = torch.arange(top.shape[1], device=rows.device) < counts
-    signs = rows.gather(1, top).sign() * moving / counts
-    return torch.zeros_like(rows).scatter(1, top, signs).reshape(gradient.shape)
+    counts = column(entries, rows, torch.int64)
+    return directions.sparse(rows, counts, most).reshape(gradient.shape)
 
 
 def random_point(
