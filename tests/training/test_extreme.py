@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import saddlepoint as sp
-from saddlepoint import data
+from saddlepoint import data, streams
 from saddlepoint.training import Batches, Recipe, avg_step, train
 from saddlepoint.training.extreme import Drawn, RunningErrors
 from small_training import assert_equal_bits, bits, network
@@ -27,6 +27,30 @@ def test_threats_are_drawn_in_proportion_to_their_errors() -> None:
         spread = (chance * (1 - chance) / 4000) ** 0.5
         assert drawn.count(name) / 4000 == pytest.approx(chance, abs=4 * spread)
     assert drawn[:50] == [errors.draw(number) for number in range(50)]
+
+
+def test_epochs_and_seeds_have_draws_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    drawn: list[str] = []
+    draw = RunningErrors.draw
+
+    def noted(self: RunningErrors, number: int) -> str:
+        self.errors = dict.fromkeys(THREATS, 1.0)
+        drawn.append(draw(self, number))
+        return drawn[-1]
+
+    monkeypatch.setattr(RunningErrors, "draw", noted)
+    few, slow = Batches(*data.sample("mnist", limit=60), size=3), Recipe("slow", "sgd", 1e-6, 2)
+    for seed in (0, 1):
+        train(network(), few, THREATS, method="eat", recipe=slow, steps=1, seed=seed)
+    parts = [tuple(drawn[start : start + 20]) for start in range(0, 80, 20)]
+    assert len(drawn) == 80
+    assert len(set(parts)) == 4
+
+
+def test_a_threat_that_never_fails_is_not_drawn_beside_one_that_does() -> None:
+    errors = RunningErrors(THREATS)
+    errors.errors = {"linf": 0.0, "l2": 0.4, "l1": 0.0}
+    assert {errors.draw(number) for number in range(200)} == {"l2"}
 
 
 def test_errors_move_by_what_was_seen_of_the_drawn_threat_alone() -> None:
@@ -51,7 +75,7 @@ def test_threats_that_never_fail_are_as_likely_as_each_other() -> None:
 
 
 def test_the_method_is_a_loop_of_single_threats() -> None:
-    """Errors, chances and steps written out; only the draw itself is asked of torch in the same way."""
+    """Errors, chances and steps written out; only the random number itself comes from the same place."""
     model, expected = network(), network()
     for each in (model, expected):
         each[4].p = 0.0  # no dropout, whose numbers a loop of one's own would draw at other times
@@ -66,9 +90,8 @@ def test_the_method_is_a_loop_of_single_threats() -> None:
     recipe = Recipe("test", "sgd", 0.05, epochs=1, weight_decay=0.001)
     for n, (x, y) in enumerate(batches):
         optimizer.param_groups[0]["lr"] = recipe.learning_rate_at(n / len(batches))
-        generator = torch.Generator().manual_seed(3 * 2**20 * 2**32 + n)
-        chances = torch.tensor([e / sum(error) for e in error], dtype=torch.float64)
-        i = int(torch.multinomial(chances, 1, generator=generator))
+        u = streams.uniform(3 * 2**20 * 2**32 + n, torch.zeros(1, dtype=torch.int64), 0, 1).item()
+        i = 0 if u * sum(error) < error[0] else 1 if u * sum(error) < error[0] + error[1] else 2
         alone = {names[i]: THREATS[names[i]]}
         stats = avg_step(expected.train(), optimizer, x, y, alone, steps=3, iteration=n)
         error[i] = 0.9 * error[i] + 0.1 * (1 - stats.accuracy)

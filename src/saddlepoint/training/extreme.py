@@ -7,11 +7,15 @@ threats that are given.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Mapping
+from itertools import accumulate
 from typing import NamedTuple, final
 
 import torch
 from torch import Tensor
+
+from saddlepoint import streams
 
 from .ampgd import StepStats
 
@@ -74,9 +78,10 @@ class RunningErrors:
 
     def draw(self, number: int) -> str:
         """The threat of a training step: the same for the same number and errors, in every process."""
-        generator = torch.Generator().manual_seed(number % 2**63)
-        chances = torch.tensor(list(self.chances().values()), dtype=torch.float64)
-        return list(self.errors)[int(torch.multinomial(chances, 1, generator=generator))]
+        # A generator of torch would take 32 bits of the number, which are the same in every epoch.
+        drawn = streams.uniform(number, torch.zeros(1, dtype=torch.int64), 0, 1).item()
+        below = list(accumulate(self.chances().values()))
+        return list(self.errors)[bisect_right(below, drawn * below[-1])]
 
     @staticmethod
     def seen(stats: StepStats, rows: int) -> Drawn:
