@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 import torch
 from benchmarks import __main__ as benchmarks_command
-from benchmarks import ceiling, overheads, quick
+from benchmarks import ceiling, leaving, overheads, quick
 from benchmarks.kept import FILE, keep, section
 from benchmarks.peers import __main__ as command
 from benchmarks.peers import machine, page, projections
@@ -755,6 +755,30 @@ def test_steps_are_measured_in_several_norms_and_on_several_data() -> None:
         "a short",
         "the least",
     ]
+
+
+def test_where_rows_leave_the_passes_of_the_attack_are_made_again() -> None:
+    side = leaving.Side(sp.MinMax())
+    models = side.problem.models
+    of_first = [rows for model, rows, _ in side.passes if model is models[0]]
+    assert len(side.passes) == 3 * len(of_first)
+    assert max(of_first) == leaving.IMAGES > min(of_first[len(of_first) // 2 :])
+    assert side.evaluations <= sum(of_first)
+    again, hooks = (
+        [],
+        [
+            model.register_forward_hook(lambda m, i, _: again.append((m, len(i[0]))))
+            for model in models
+        ],
+    )
+    side.replay()
+    assert again == [(model, rows) for model, rows, _ in side.passes]
+    for hook in hooks:
+        hook.remove()
+    evaluations, time, per, bare = leaving.figures(rounds=1)
+    assert 0.5 < evaluations.value < 1.0
+    assert per.value == pytest.approx(time.value / evaluations.value)
+    assert bare.value > 0
 
 
 def test_the_versions_of_tables_that_have_others_are_named_with_them() -> None:
