@@ -224,7 +224,8 @@ def msd_step(
     From delta_{r-1} every threat proposes a projected step of its own kind; each row keeps the proposal
     with the largest loss. The default steps propose in larger l1 and l2 balls at first, see `Threat`; plain
     ones stay in the true balls, as in the paper of the method. Per inner step that is a forward and backward
-    pass over B rows and a forward pass over K * B; then theta moves once on f(theta, delta_R).
+    pass over B rows and a forward pass over K * B; then theta moves once on f(theta, delta_R). The code of that
+    paper takes the iterate with the largest loss of all R.
 
     Arguments as in `ampgd_step`; of K starting points the one with the largest loss is taken.
 

@@ -2,7 +2,8 @@
 
 A step costs what training against one threat costs, a K-th of AVG, MAX and AMPGD with the same inner steps. The
 paper draws between l1 and linf, whose balls together almost contain that of l2; here the draw is among the
-threats that are given.
+threats that are given. The paper's code draws by the errors of the whole training so far, and an image is wrong
+if any iterate of the attack was; here they are a moving average, and the last iterate counts.
 """
 
 from __future__ import annotations
