@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
+import re
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -537,6 +539,10 @@ class TestPage:
         assert "seed 0)" in text  # of the difference
         assert "Highest union over seed 0, which all of these rows have: AMPGD, 40.0." in text
         assert "Judged so far" not in text  # all of them have
+        assert "| AMPGD | 2 | 90.0 | 48.3 [30.0, 66.7] | 55.0 [40.0, 70.0] |" in text
+        assert "| E-AT | 1 | 90.0 | 20.0 | 100.0 |" in text
+        _, by_threat = text.split("AMPGD minus each row, threat by threat:")
+        assert "| E-AT | +46.7 (+24.5 to +63.0, seed 0) | -60.0 (" in by_threat
 
     def test_rows_are_compared_over_the_seeds_that_they_share(self) -> None:
         table = replace(TINY, seeds=2, more={})
@@ -551,7 +557,7 @@ class TestPage:
         del networks["tiny/E-AT/1"]  # whose mean would then be above AMPGD's
         text = page.rendered(table, "quick", networks)
         assert "Highest union over seed 0, which all of these rows have: AMPGD, 66.7." in text
-        assert "Judged so far: 3 of the 4 networks of this table." in text
+        assert "Judged so far: 3 of the 4 networks of this table; missing: E-AT, seed 1." in text
         del networks["tiny/AMPGD/0"]
         assert "Highest" not in page.rendered(table, "quick", networks)  # no seed is shared
 
@@ -566,7 +572,8 @@ class TestPage:
         head, _, *rows = page.rendered(table, "autoattack", networks).splitlines()[2:]
         assert "the paper's network: linf / l2 / l1 / union" in head
         cells = {
-            row.split("|")[1].strip(): row.split("|")[-2].strip() for row in rows if "|" in row
+            row.split("|")[1].strip(): row.split("|")[-2].strip()
+            for row in itertools.takewhile(lambda row: row, rows)
         }
         assert cells["AMPGD"] == "46.9 / 64.4 / 52.3 / 46.2"
         assert cells["E-AT"] == ""
@@ -591,7 +598,43 @@ class TestPage:
 
     def test_nothing_is_said_of_tables_without_networks(self) -> None:
         assert page.rendered(TINY, "quick", {}) == ""
-        assert list(page.sections({})) == []
+        (section,) = page.sections({})
+        assert section.startswith("### Tables of which nothing has been run yet\n")
+        assert re.findall(r"^\* `([^`]+)`: ", section, re.MULTILINE) == list(plan.TABLES)
+
+    def test_suites_of_a_table_that_has_rows_are_named_where_they_have_none(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        table = replace(TINY, suites={"quick": 30, "autoattack": 30}, note="A note.")
+        monkeypatch.setattr(page, "TABLES", {"tiny": table})
+        first = next(table.trainings())
+        every = {name: torch.ones(30, dtype=torch.bool) for name in ("clean", "linf", "l2")}
+        (section,) = page.sections({first.key: network(first, every)})
+        assert "`python -m benchmarks.defence tiny`. A note.\n" in section
+        assert section.endswith("AutoAttack: not run yet.\n")
+
+    def test_each_method_in_its_better_table_minus_the_best_of_the_other(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        other = replace(TINY, name="other", seeds=2, more={})
+        table = replace(other, name="tiny", beside="other")
+        monkeypatch.setattr(page, "TABLES", {"other": other, "tiny": table})
+        left = {
+            **{("other", "AMPGD"): (10, 12), ("other", "E-AT"): (16, 18)},
+            **{("tiny", "AMPGD"): (15, 25), ("tiny", "E-AT"): (9, 9)},
+        }
+        networks = {}
+        for each in (*other.trainings(), *table.trainings()):
+            union = torch.arange(30) < left[each.table, each.row][each.seed]
+            networks[each.key] = network(each, {"clean": union, "linf": union, "l2": union})
+        text = page.rendered(table, "quick", networks)
+        _, better = text.split("Each method as it is better, here or in `other`")
+        ampgd, eat = better.strip().splitlines()[-2:]
+        assert ampgd.startswith("| AMPGD | `tiny` | **66.7** [50.0, 83.3] | +10.0 (")
+        assert ampgd.endswith(" | -3.3, +23.3 |")
+        assert eat == "| E-AT | `other` | **56.7** [53.3, 60.0] |  |  |"
+        del networks["tiny/E-AT/1"]  # another seed might be the better one
+        assert "as it is better" not in page.rendered(table, "quick", networks)
 
     def test_cards_of_shipped_networks_say_what_the_summaries_say(self) -> None:
         stored = work.Store(ROOT / STORE).networks
@@ -605,6 +648,18 @@ class TestPage:
                 line = page.line_of(row, [(0, network)], suite, verdict["images"])
                 said = {name: round(line.share(name), 2) for name in line.right}
                 assert card.robust[suite] == {"images": verdict["images"], **said}, table
+
+    def test_the_guide_says_what_cards_of_shipped_networks_lack(self) -> None:
+        guide = (ROOT / "docs" / "training.md").read_text(encoding="utf-8")
+        _, said = guide.split("## Networks to load")
+        cards = {name: models.card(name).robust for name in models.shipped()}
+        robust = {name: card for name, card in cards.items() if card is not None}
+        assert all(card.keys() == {"threats", "quick"} for card in robust.values())
+        assert all(name.startswith("mnist") for name in robust)
+        assert "AutoAttack has not\njudged them, and there is none for CIFAR-10 yet" in said
+        images = {name: card["quick"]["images"] for name, card in robust.items()}
+        assert images.pop("mnist-ampgd") == 1000
+        assert set(images.values()) == {500}
 
     def test_docs_are_what_the_summaries_give(self) -> None:
         content = work.Store(ROOT / STORE).content

@@ -34,11 +34,12 @@ Written by `python -m benchmarks.defence` from `docs/results/defence.json`; the 
 with radii (0.3, 2, 10), for CIFAR-10 `preact_resnet_small` with (0.03, 0.5, 12). Accuracy in percent on the
 first test images, or where something is chosen by it on training images that no row has seen, under every
 attack of a suite; clean accuracy is that of all test images. With several seeds numbers are means over
-them, and the smallest and largest union follow in brackets; **one seed has no spread, and says little about
+them, and the smallest and largest follow in brackets; **one seed has no spread, and says little about
 a method**. "Minus it" is the union of the first row minus that of this row, image by image on the same
 images and averaged over the seeds that both have, which are named where they are fewer than either has,
-with a 95 % interval over images; what another seed would change is not in it. Where the paper publishes a
-number under the same suite, that of its own, larger network follows.
+with a 95 % interval over images; what another seed would change is not in it. The same by threat follows.
+Where the paper publishes a number under the same suite, that of its own, larger network follows. E-AT
+draws among all three threats, the original between linf and l1, so that these rows are no verdict on it.
 """
 
 
@@ -60,23 +61,31 @@ class Line:
     clean: tuple[float, ...]
     weights: tuple[Mapping[str, float], ...] = ()
 
+    @property
+    def threats(self) -> list[str]:
+        return [name for name in self.right if name not in ("clean", "union")]
+
     def share(self, name: str) -> float:
         """Mean accuracy in percent over the seeds."""
         return 100 * self.right[name].double().mean().item()
 
-    def unions(self, seeds: Collection[int]) -> list[list[bool]]:
-        """Who was right under all threats, for some of its seeds."""
+    def by_seed(self, name: str = "union") -> list[float]:
+        """Accuracy in percent, seed by seed."""
+        return [100 * each.double().mean().item() for each in self.right[name]]
+
+    def truths(self, seeds: Collection[int], name: str = "union") -> list[list[bool]]:
+        """Who was right under a threat, or under all, for some of its seeds."""
         found: list[list[bool]] = [
-            self.right["union"][self.seeds.index(seed)].tolist() for seed in seeds
+            self.right[name][self.seeds.index(seed)].tolist() for seed in seeds
         ]
         return found
 
-    def minus(self, other: Line) -> tuple[float, float, float] | None:
-        """The union of this row minus that of another in points, and its interval over images."""
+    def minus(self, other: Line, name: str = "union") -> tuple[float, float, float] | None:
+        """The accuracy of this row minus that of another in points, and its interval over images."""
         common = shared_seeds([self, other])
         if not common:
             return None
-        pairs = list(zip(other.unions(common), self.unions(common), strict=True))
+        pairs = list(zip(other.truths(common, name), self.truths(common, name), strict=True))
         middle, (low, high) = mean_of(pairs, same_rows=True)
         return middle, low, high
 
@@ -130,11 +139,11 @@ def rendered(table: Table, suite: str, networks: Mapping[str, Any]) -> str:
         return ""
     if table.weights:
         return _weights(table, rows)
-    names = [name for name in rows[0].right if name not in ("clean", "union")]
+    names = rows[0].threats
     head = ["Method", "seeds", "clean", *names, "**union**", f"{rows[0].row} minus it"]
     cells = [
         [row.row, str(len(row.seeds)), f"{mean(row.clean):.1f}"]
-        + [f"{row.share(name):.1f}" for name in names]
+        + [spread_of(row, name) for name in names]
         + [union_of(row), difference(rows[0], row)]
         for row in rows
     ]
@@ -144,7 +153,47 @@ def rendered(table: Table, suite: str, networks: Mapping[str, Any]) -> str:
         for row, cell in zip(rows, cells, strict=True):
             cell.append(" / ".join(f"{each:.1f}" for each in published.get(row.row, ())))
     images = table.suites[suite]
-    return f"{SUITES[suite]}, {images:,} images:\n\n{markdown(head, cells)}\n{_said(table, rows)}\n"
+    parts = [f"{SUITES[suite]}, {images:,} images:\n", markdown(head, cells), _said(table, rows)]
+    parts += [*_by_threat(rows), *_better(table, suite, rows, networks)]
+    return "\n".join(parts) + "\n"
+
+
+def _by_threat(rows: list[Line]) -> Iterator[str]:
+    """The first row minus each of the others, threat by threat."""
+    first, *others = rows
+    cells = [
+        [row.row, *(difference(first, row, name) for name in first.threats)]
+        for row in others
+        if shared_seeds([first, row])
+    ]
+    if cells:
+        yield f"{first.row} minus each row, threat by threat:\n"
+        yield markdown(["Method", *first.threats], cells)
+
+
+def _better(
+    table: Table, suite: str, rows: list[Line], networks: Mapping[str, Any]
+) -> Iterator[str]:
+    """Every row of the table, or of the one beside it if it has more there, minus the best of that one.
+
+    Only where all of them have the same seeds, and several.
+    """
+    beside = lines(TABLES[table.beside], suite, networks) if table.beside else []
+    every = {row.seeds for row in (*beside, *rows)}
+    if not beside or len(every) > 1 or len(rows[0].seeds) < 2:
+        return
+    places = [(f"`{table.beside}`", beside), (f"`{table.name}`", rows)]
+    best = max(beside, key=lambda row: row.share("union"))
+    cells = []
+    for name in (row.row for row in rows):
+        found = [(row, place) for place, each in places for row in each if row.row == name]
+        row, place = max(found, key=lambda pair: pair[0].share("union"))
+        pairs = zip(row.by_seed(), best.by_seed(), strict=True)
+        seeds = "" if row is best else ", ".join(f"{one - other:+.1f}" for one, other in pairs)
+        cells.append([name, place, union_of(row), difference(row, best), seeds])
+    head = ["Method", "table", "**union**", f"minus {best.row} of `{table.beside}`", "seed by seed"]
+    yield f"Each method as it is better, here or in `{table.beside}`, chosen on these images:\n"
+    yield markdown(head, cells)
 
 
 def _weights(table: Table, rows: list[Line]) -> str:
@@ -166,13 +215,20 @@ def union_of(row: Line) -> str:
     if len(unions) == 1:
         low, high = wilson(int(unions.sum()), unions.numel())
         return f"**{row.share('union'):.1f}** (interval over images {100 * low:.1f} to {100 * high:.1f})"
-    each = [100 * one.double().mean().item() for one in unions]
-    return f"**{row.share('union'):.1f}** [{min(each):.1f}, {max(each):.1f}]"
+    share, _, spread = spread_of(row, "union").partition(" ")
+    return f"**{share}** {spread}"
 
 
-def difference(first: Line, row: Line) -> str:
-    """The union of the first minus that of a row, with its interval; empty for one and the same."""
-    found = None if row is first else first.minus(row)
+def spread_of(row: Line, name: str) -> str:
+    """The accuracy under a threat, with the smallest and the largest over the seeds where there are several."""
+    each = row.by_seed(name)
+    spread = f" [{min(each):.1f}, {max(each):.1f}]" if len(each) > 1 else ""
+    return f"{row.share(name):.1f}{spread}"
+
+
+def difference(first: Line, row: Line, name: str = "union") -> str:
+    """The accuracy of the first minus that of a row, with its interval; empty for one and the same."""
+    found = None if row is first else first.minus(row, name)
     if found is None:
         return ""
     common = shared_seeds([first, row])
@@ -190,29 +246,50 @@ def _said(table: Table, rows: list[Line]) -> str:
     done, wanted = sum(len(row.seeds) for row in rows), sum(1 for _ in table.trainings())
     said = []
     if len(rows) > 1 and common:
-        means = {row.row: mean(map(mean, row.unions(common))) for row in rows}
+        means = {row.row: mean(map(mean, row.truths(common))) for row in rows}
         best = max(means, key=means.__getitem__)
         number = f"{best}, {100 * means[best]:.1f}"
-        which = f"seed{'s' if len(common) > 1 else ''} {', '.join(map(str, common))}"
         whole = all(list(row.seeds) == common for row in rows)
         said.append(
             f"Highest mean union: {number}."
             if whole and len(common) > 1
-            else f"Highest union over {which}, which all of these rows have: {number}."
+            else f"Highest union over {_named(common)}, which all of these rows have: {number}."
         )
     if done < wanted:
-        said.append(f"Judged so far: {done} of the {wanted} networks of this table.")
+        said.append(
+            f"Judged so far: {done} of the {wanted} networks of this table; missing: {_missing(table, rows)}."
+        )
     return " ".join(said) + "\n"
 
 
+def _missing(table: Table, rows: list[Line]) -> str:
+    """The networks that a suite has not judged, by row and seed."""
+    there = {(row.row, seed) for row in rows for seed in row.seeds}
+    seeds: dict[str, list[int]] = {row: [] for row in table.rows}
+    for each in table.trainings():
+        if (each.row, each.seed) not in there:
+            seeds[each.row].append(each.seed)
+    return "; ".join(f"{row}, {_named(each)}" for row, each in seeds.items() if each)
+
+
+def _named(seeds: Collection[int]) -> str:
+    return f"seed{'s' if len(seeds) > 1 else ''} {', '.join(map(str, seeds))}"
+
+
 def sections(networks: Mapping[str, Any]) -> Iterator[str]:
-    """A section for every table that has rows."""
+    """A section for every table that has rows, and one that names the others."""
+    none = []
     for table in TABLES.values():
-        parts = [rendered(table, suite, networks) for suite in table.suites]
-        if any(parts):
-            title = table.title[0].upper() + table.title[1:]
-            line = f"`python -m benchmarks.defence {table.name}`"
-            yield "\n".join([f"### {title}\n", f"{line}.\n", *filter(None, parts)])
+        parts = {suite: rendered(table, suite, networks) for suite in table.suites}
+        if not any(parts.values()):
+            none.append(f"* `{table.name}`: {table.title}. {table.note}".rstrip())
+            continue
+        title = table.title[0].upper() + table.title[1:]
+        line = f"`python -m benchmarks.defence {table.name}`. {table.note}".rstrip()
+        texts = [text or f"{SUITES[suite]}: not run yet.\n" for suite, text in parts.items()]
+        yield "\n".join([f"### {title}\n", f"{line}\n", *texts])
+    if none:
+        yield "\n".join(["### Tables of which nothing has been run yet\n", *none]) + "\n"
 
 
 def document(content: Mapping[str, Any]) -> str:
