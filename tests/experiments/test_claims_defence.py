@@ -68,6 +68,18 @@ def test_ampgd_is_compared_with_msd_on_the_union(
     assert ("one seed" in found.why) == (seeds == 1)
 
 
+def test_it_is_told_with_how_many_seeds_a_method_is_ahead(tmp_path: Path) -> None:
+    trainings = race(AHEAD, MSD, 3)
+    trainings["race/AMPGD/1"] = training("AMPGD", 1, MSD | {"linf": 50})
+    trainings["race/AMPGD/2"] = training("AMPGD", 2, MSD)  # level, which is not ahead
+    found = defence.ahead_of(stored(tmp_path, trainings), table="race", reported=4.0)
+    assert found.ours.endswith("], ahead with 1 of 3 seeds")
+    linf = defence.emphasis_on_linf(stored(tmp_path, trainings), table="race")
+    assert linf.ours.endswith("], ahead with 1 of 3 seeds")
+    alone = defence.ahead_of(stored(tmp_path, race(AHEAD, MSD, 1)), table="race", reported=4.0)
+    assert "ahead with" not in alone.ours
+
+
 def test_one_suite_with_one_seed_is_enough_to_hold_in_part_only(tmp_path: Path) -> None:
     trainings = race(AHEAD, MSD, 2)
     for method in ("AMPGD", "MSD"):

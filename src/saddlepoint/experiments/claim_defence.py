@@ -30,20 +30,27 @@ _BY_HAND = ("race", "weights")
 
 
 class _Ahead(NamedTuple):
-    """Points that a method is ahead of another one, mean over seeds, with the interval over images."""
+    """Points that a method is ahead of another one, mean over seeds, with the interval over images.
+
+    The interval knows nothing of other seeds; in how many of them the method is ahead says a little.
+    """
 
     mean: float
     low: float
     high: float
+    seeds_ahead: int
+    seeds: int
 
     @classmethod
     def of(cls, theirs: Sequence[Sequence[bool]], ours: Sequence[Sequence[bool]]) -> _Ahead:
         """From who stays right, seed by seed."""
         mean, (low, high) = mean_of(list(zip(theirs, ours, strict=True)), same_rows=True)
-        return cls(mean, low, high)
+        gains = [sum(one) - sum(other) for other, one in zip(theirs, ours, strict=True)]
+        return cls(mean, low, high, sum(gain > 0 for gain in gains), len(gains))
 
     def __str__(self) -> str:
-        return f"{self.mean:+.1f} points [{self.low:+.1f}, {self.high:+.1f}]"
+        said = f"{self.mean:+.1f} points [{self.low:+.1f}, {self.high:+.1f}]"
+        return said + f", ahead with {self.seeds_ahead} of {self.seeds} seeds" * (self.seeds > 1)
 
 
 class _Judged(NamedTuple):
