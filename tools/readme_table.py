@@ -11,6 +11,7 @@ from typing import Any
 
 ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT))
+from benchmarks.defence import page, plan  # noqa: E402
 from benchmarks.peers.lines import finished, large, ours_and_best  # noqa: E402
 
 README = ROOT / "README.md"
@@ -23,6 +24,8 @@ ALONE = {
     "d": "suite `quick` beside AutoAttack",
 }
 """Rooms of the comparisons on one model."""
+TRAINED = {"race": "trained against the same", "race-l1-12": "trained with l1 12"}
+"""Tables of trainings that differ in a radius, and what is said of it."""
 
 
 def block(stores: Path = STORES) -> str:
@@ -54,7 +57,24 @@ def block(stores: Path = STORES) -> str:
     head = ["One model", "cases", "ours breaks more (intervals apart)", "as many", "fewer"]
     if any(alone):
         parts.append(_table([*head, "time, theirs / ours"], [row for row in alone if row]))
+    parts += _trained(stores / "defence.json")
     return "\n" + "\n\n".join(parts) + "\n"
+
+
+def _trained(store: Path) -> list[str]:
+    """Accuracy under all threats, by method and the l1 radius of training; the highest of a row is bold."""
+    if not store.is_file():
+        return []
+    networks = json.loads(store.read_text(encoding="utf-8"))["trainings"]
+    rows = []
+    for name, radius in TRAINED.items():
+        found = {each.row: each for each in page.lines(plan.TABLES[name], "quick", networks)}
+        shares = [found[method].share("union") for method in plan.METHODS]
+        shown = [f"**{each:.1f} %**" if each == max(shares) else f"{each:.1f} %" for each in shares]
+        rows.append([radius, *shown])
+    page_of = "docs/RESULTS.md#training-against-linf-03-l2-2-and-l1-10-on-mnist"
+    head = f"MNIST, right under linf 0.3, l2 2 and l1 10 ([mean of seeds]({page_of}))"
+    return [_table([head, *plan.METHODS], rows)]
 
 
 def _alone(cases: Mapping[str, Any], room: str, name: str) -> list[str]:
