@@ -20,9 +20,11 @@ def check_count(name: str, value: object, least: int) -> None:
     Example:
         >>> check_count("steps", 50, 0)
     """
-    if not isinstance(value, Integral):  # also NumPy's
+    truth = isinstance(value, bool)  # a flag in the wrong place
+    if truth or not isinstance(value, Integral):  # also NumPy's
+        remedy = "write the number" if truth else f"write int({name})"
         raise TypeError(
-            f"`{name}` must be a whole number, got {type(value).__name__} {value!r}; write int({name})."
+            f"`{name}` must be a whole number, got {type(value).__name__} {value!r}; {remedy}."
         )
     if int(value) < least:
         raise ValueError(f"`{name}` must be >= {least}, got {value}.")

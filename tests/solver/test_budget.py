@@ -8,6 +8,7 @@ import pytest
 import torch
 
 import saddlepoint as sp
+from saddlepoint.precision import Precisions
 from saddlepoint.solver.schedule import divided
 from saddlepoint.transforms import random_rotate
 
@@ -29,11 +30,12 @@ def test_a_division_takes_what_there_is_and_no_more(
     evaluations: int, draws: int, confirmed: bool
 ) -> None:
     reserve = min(2, evaluations // draws - 1) if confirmed else 0
+    precisions = Precisions((torch.nn.Identity(),), ("bfloat16" if confirmed else "float32",))
     if evaluations < draws * (1 + confirmed):
         with pytest.raises(ValueError, match="`evaluations` must be >= "):
-            divided(evaluations, draws, confirmed=confirmed)
+            divided(evaluations, draws, precisions=precisions)
         return
-    steps, restarts = divided(evaluations, draws, confirmed=confirmed)
+    steps, restarts = divided(evaluations, draws, precisions=precisions)
     spent = restarts * (steps + 1 + reserve) * draws
     assert evaluations - restarts * draws < spent <= evaluations
 
@@ -151,7 +153,21 @@ def test_a_budget_is_a_whole_number_from_one_on(problem: sp.Ensemble) -> None:
         sp.attack(problem, sp.linf(0.1), evaluations=0)
     with pytest.raises(TypeError, match="`evaluations` must be a whole number, got float"):
         sp.attack(problem, sp.linf(0.1), evaluations=50.0)  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="`evaluations` must be >= 2, what one iterate takes here"):
+    with pytest.raises(
+        TypeError, match="`evaluations` must be a whole number, got bool True; write"
+    ):
+        sp.attack(problem, sp.linf(0.1), evaluations=True)
+    with pytest.raises(
+        ValueError, match=r"must be >= 2, .* in bfloat16 with a second look in full"
+    ):
         sp.attack(problem, sp.linf(0.1), evaluations=1, precision="bfloat16")
+    assert int(sp.attack(problem, sp.linf(0.1), evaluations=1).num_forwards.max()) == 1
     least = sp.attack(problem, sp.linf(0.1), evaluations=2, precision="bfloat16")
     assert int(least.num_forwards.max()) <= 2
+
+
+@pytest.mark.parametrize("many", [{"evaluations": 10**10}, {"restarts": 10**9}])
+def test_restarts_that_nobody_needs_take_no_memory(many: dict[str, int]) -> None:
+    model, x, options = torch.nn.Linear(4, 3).eval(), torch.rand(3, 4), dict[str, Any](many)
+    wrong = sp.Ensemble([model], x, model(x).argmin(dim=1))  # fooled without attack
+    assert sp.attack(wrong, sp.linf(0.1), **options).num_forwards.tolist() == [1, 1, 1]

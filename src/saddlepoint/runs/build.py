@@ -162,9 +162,9 @@ def taken_of(settings: AttackSettings, problem: AbstractProblem) -> dict[str, in
     """
     if settings.evaluations is None:
         return {}
-    low = choose_precisions(problem, for_models(settings.precision)).low
-    length = restart_length(problem)
-    steps, restarts = divided(settings.evaluations, problem.samples, length=length, confirmed=low)
+    precisions = choose_precisions(problem, for_models(settings.precision))
+    length, draws = restart_length(problem), problem.samples
+    steps, restarts = divided(settings.evaluations, draws, length=length, precisions=precisions)
     return {"steps": steps, "restarts": restarts}
 
 

@@ -147,8 +147,8 @@ def attack(
         batch_size, accumulate = inspect(problem, loss, targeted, batch_size, accumulate)
         precisions = choose_precisions(problem, precision)
         if evaluations is not None:
-            length, low = restart_length(problem), precisions.low
-            steps, restarts = divided(evaluations, problem.samples, length=length, confirmed=low)
+            length, draws = restart_length(problem), problem.samples
+            steps, restarts = divided(evaluations, draws, length=length, precisions=precisions)
         return attack_unchecked(
             problem,
             ball,
@@ -207,9 +207,9 @@ def attack_unchecked(
     rule = MinMax() if rule is None else rule
     grid = None if quantize is None else Grid(quantize)
     precisions = precisions or Precisions.full(problem.models)
-    phases = phases_of(gradient, problem, ball) if gradient else exact_phases(steps, restarts)
-    longest = max(phase.steps for phase in phases)
-    budget = (len(phases), evaluations, gradient is None and not keep_going)
+    queried = phases_of(gradient, problem, ball) if gradient else []
+    longest = max((phase.steps for phase in queried), default=steps)
+    budget = (len(queried) or restarts, evaluations, gradient is None and not keep_going)
     setup = Plan(len(problem), longest, targeted, batch_size, accumulate, rule, precisions, *budget)
 
     def solve(part: AbstractProblem, ball: LpBall, delta: Tensor, report: Report) -> AttackResult:
@@ -217,7 +217,7 @@ def attack_unchecked(
         rows = torch.arange(len(part), device=delta.device)
         watch = Watch(loss, targeted=targeted, precisions=precisions)
         try:
-            for phase in phases:
+            for phase in queried or exact_phases(steps, restarts):
                 some = len(rows) < len(part)
                 few, few_ball = (part.take(rows), ball.take(rows)) if some else (part, ball)
                 this = Restart(

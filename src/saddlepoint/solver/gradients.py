@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from copy import copy
 from dataclasses import dataclass
 from typing import Literal, final
@@ -175,12 +175,13 @@ class Phase:
     number: int = 0
 
 
-def exact_phases(steps: int, restarts: int) -> list[Phase]:
-    """The restarts of an attack that differentiates: the first from the start, others from random points."""
-    return [
-        Phase(steps, begin="random" if number else "start", number=number)
-        for number in range(restarts)
-    ]
+def exact_phases(steps: int, restarts: int) -> Iterator[Phase]:
+    """The restarts of an attack that differentiates: the first from the start, others from random points.
+
+    One after the other: of many most are not needed, and all of them would not fit into memory.
+    """
+    for number in range(restarts):
+        yield Phase(steps, begin="random" if number else "start", number=number)
 
 
 def phases_of(gradient: Gradient, problem: AbstractProblem, region: AbstractSet) -> list[Phase]:

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from saddlepoint.losses import Loss, cw_margin, soft_margin
+from saddlepoint.precision import FULL, Precisions
 from saddlepoint.problems import AbstractProblem
 from saddlepoint.projections import LpBall
 
@@ -68,7 +69,7 @@ def restart_length(problem: AbstractProblem) -> int:
 
 
 def divided(
-    evaluations: int, draws: int = 1, *, length: int = _RESTART, confirmed: bool = False
+    evaluations: int, draws: int = 1, *, length: int = _RESTART, precisions: Precisions = FULL
 ) -> tuple[int, int]:
     """Steps and restarts that take at most so many evaluations: restarts of one length.
 
@@ -76,8 +77,8 @@ def divided(
         evaluations: Of all domains, that a row may take.
         draws: Evaluations that an iterate takes: `samples` of the problem.
         length: Evaluations of a restart, at least, see `restart_length`.
-        confirmed: Whether two evaluations of a restart are to be left, with which successes are confirmed in
-            full precision; one, if there is no more.
+        precisions: What models compute in. Unless they compute as they are, two evaluations of a restart are
+            left, with which successes are confirmed in full precision; one, if there is no more.
 
     Returns:
         Steps of a restart, and the number of restarts.
@@ -91,13 +92,17 @@ def divided(
         >>> [divided(number, length=25) for number in (25, 50, 100, 1000)]
         [(24, 1), (24, 2), (24, 4), (24, 40)]
     """
+    confirmed = precisions.low
     restarts = max(1, evaluations // (length * draws))
     there = evaluations // (restarts * draws)
     iterates = max(1, there - 2) if confirmed else there
     if there < 1 + confirmed:
-        least = draws * (2 if confirmed else 1)
+        least, why = draws, ""
+        if confirmed:
+            least, taken = 2 * draws, " and ".join(dict.fromkeys(precisions.names))
+            why = f" in {taken} with a second look in full precision"
         raise ValueError(
-            f"`evaluations` must be >= {least}, what one iterate takes here, got {evaluations}."
+            f"`evaluations` must be >= {least}, what one iterate takes here{why}, got {evaluations}."
         )
     return iterates - 1, restarts
 
