@@ -10,10 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from saddlepoint.files import write_atomically
-from saddlepoint.runs import locked
 
 from . import marks
-from .stores import StoreError, not_whole, nothing_in
+from .stores import StoreError, not_whole, nothing_in, writing
 
 Content = dict[str, Any]
 
@@ -68,7 +67,7 @@ class Study:
                 return 2
 
             def keep(said: str) -> None:
-                with locked(options.store.parent, wait=60):
+                with writing(options.store):
                     there = self._read(options.store)
                     if there.get("settings", given) != given:
                         raise StoreError(

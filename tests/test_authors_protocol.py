@@ -44,7 +44,7 @@ BALL = '{"l0-50": {"avg": %s, "minmax": 2.0}}'
 def test_a_store_that_is_not_whole_is_one_sentence(text: str, tmp_path: Path) -> None:
     store = tmp_path / "store.json"
     store.write_text(text)
-    with pytest.raises(ValueError, match="must be a whole file of this command"):
+    with pytest.raises(ValueError, match="must be a whole file of measurements"):
         authors_protocol.STUDY.main(["--store", str(store), "--render"])
 
 

@@ -128,7 +128,7 @@ def test_a_damaged_store_is_refused_in_a_sentence(stores: Path, name: str, chang
     path.write_text(json.dumps(content))
     main: Callable[[list[str]], object] = command.main if name == "peers.json" else ceiling.main
     said = _refused(main, stores / ("peers.json" if name == "peers.json" else "ceiling.json"))
-    assert f"`--store` must be a whole file of this command (schema 1), got {path}" in said
+    assert f"`{path}` must be a whole file of measurements (schema 1), got one that is not" in said
 
 
 @pytest.mark.parametrize("main", [ceiling.main, command.main])
@@ -141,7 +141,7 @@ def test_what_is_no_json_at_all_is_refused_in_a_sentence(
         path.mkdir()
     else:
         path.write_bytes(content if isinstance(content, bytes) else content.encode())
-    assert "must be a whole file of this command" in _refused(main, path)
+    assert "must be a whole file of measurements" in _refused(main, path)
 
 
 def test_a_store_of_another_command_is_refused_in_a_sentence(stores: Path) -> None:

@@ -416,7 +416,7 @@ def test_networks_that_cannot_be_had_are_said_to_be_missing(
 )
 def test_a_store_of_something_else_or_half_of_one_is_refused(tmp_path: Path, content: str) -> None:
     (tmp_path / "s.json").write_text(content)
-    with pytest.raises(ValueError, match="`--store` must be a whole file of this command"):
+    with pytest.raises(ValueError, match=r"s\.json` must be a whole file of measurements"):
         Store(tmp_path / "s.json")
 
 
@@ -428,7 +428,7 @@ def test_no_page_is_written_from_nothing(tmp_path: Path, content: str | None) ->
     page.write_text("<!-- quick beside autoattack -->\nnumbers\n<!-- end -->\n")
     words = ["--render", "--store", str(tmp_path / "s.json")]
     for run, flag in ((command.main, "--out"), (quick.main, "--page"), (ceiling.main, "--out")):
-        with pytest.raises(ValueError, match="must have something to write a page from"):
+        with pytest.raises(ValueError, match="must have something to go by"):
             run([*words, flag, str(page)])
     assert "numbers" in page.read_text()
 
@@ -456,8 +456,8 @@ def test_commands_say_in_one_sentence_that_there_is_nothing_to_write_from(
     with pytest.raises(SystemExit) as stop:
         runpy.run_module(f"benchmarks.{name}", run_name="__main__")
     assert stop.value.code == 2
-    (line,) = (each for each in capsys.readouterr().err.splitlines() if "`--store`" in each)
-    assert f"must have something to write a page from, got {store} without; measure first" in line
+    said = capsys.readouterr().err.splitlines()
+    assert f"`{store}` must have something to go by, got nothing; measure first." in said
     assert page.read_text() == "as it is"
 
 

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from benchmarks.stores import StoreError, exit_with, not_whole, nothing_in
+from benchmarks.stores import StoreError, exit_with, not_whole, nothing_in, writing
 from saddlepoint.files import write_atomically
-from saddlepoint.runs import locked
 
 from .measure import Cell
 from .sound import ANY, Kind
@@ -22,7 +21,6 @@ __all__ = ["SCHEMA", "Store", "exit_with"]
 SCHEMA = 1
 _BESIDE = ("networks", "skipped")
 """What a command changes in the content itself."""
-_PATIENCE = 60.0  # seconds that another process may take to write
 
 
 class Store:
@@ -112,7 +110,7 @@ class Store:
     @contextmanager
     def _alone(self) -> Iterator[dict[str, Any]]:
         """What is in the file now, with what this process changed beside the cells; written at the end."""
-        with self._locked():
+        with writing(self.path):
             content = _checked(self.path, self.kind) if self.path.exists() else self.content
             for name, now in _beside(self.content).items():
                 there, before = content.setdefault(name, {}), self._before.get(name, {})
@@ -122,15 +120,6 @@ class Store:
             yield content
             write_atomically(self.path, (json.dumps(content, indent=1) + "\n").encode())
             self.content, self._before = content, _beside(content)
-
-    @contextmanager
-    def _locked(self) -> Iterator[None]:
-        with ExitStack() as stack:
-            try:
-                stack.enter_context(locked(self.path.parent, wait=_PATIENCE))
-            except ValueError as error:
-                raise StoreError(str(error)) from error
-            yield
 
     def _placed(self, content: dict[str, Any], key: str) -> dict[str, Any]:
         """The case under the settings it was opened with, begun if there is none."""
