@@ -5,12 +5,17 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from textwrap import fill
 from typing import Any
 
+from pydantic import TypeAdapter
+
+from saddlepoint.files import write_atomically
+
 from .peers import machine
+from .stores import not_whole, writing
 from .timing import Figure
 
 FILE = Path("docs/results/figures.json")
@@ -67,6 +72,40 @@ A digest that several rooms share here ({shared}) is from before rooms had diges
 library and of the comparisons above, and equals none that is printed for a room."""
 
 
+@dataclass(frozen=True)
+class _Room:
+    """What is kept of a room."""
+
+    begun_and_ended_with_load: tuple[float, float]
+    ended: str
+    cpu: str
+    cores: int
+    code: str
+    torch: str
+    figures: tuple[Figure, ...]
+    others: tuple[str, ...] | None = None  # which was not kept at first
+
+
+_ROOMS = TypeAdapter(dict[str, _Room])
+
+
+def read(path: Path) -> dict[str, Any]:
+    """The rooms of a file that `keep` has written; none if there is no file.
+
+    Raises:
+        StoreError: It holds something else.
+    """
+    if not path.exists():
+        return {}
+    try:
+        text = path.read_text(encoding="utf-8")
+        _ROOMS.validate_json(text, strict=True)
+    except (OSError, ValueError) as error:
+        raise not_whole(path) from error
+    content: dict[str, Any] = json.loads(text)
+    return content
+
+
 def keep(
     path: Path,
     room: str,
@@ -84,12 +123,12 @@ def keep(
         load: Processes that wanted a core when it began.
         threads: Of torch.
         others: What else ran then, see `machine.others`.
+
+    Raises:
+        StoreError: The file holds something else, or another process does not end writing.
     """
-    content: dict[str, Any] = {}
-    if path.exists():
-        content = json.loads(path.read_text(encoding="utf-8"))
     here = machine.machine(threads)
-    content[room] = {
+    found = {
         "begun_and_ended_with_load": [load, here["load"]],
         "others": list(others),
         "ended": machine.now(),
@@ -99,8 +138,9 @@ def keep(
         "torch": machine.versions()["torch"],
         "figures": [asdict(figure) for figure in figures],
     }
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+    with writing(path):
+        content = {**read(path), room: found}
+        write_atomically(path, (json.dumps(content, indent=1) + "\n").encode())
 
 
 def section(path: Path, elsewhere: Sequence[str] = ()) -> str:
@@ -110,9 +150,9 @@ def section(path: Path, elsewhere: Sequence[str] = ()) -> str:
         path: Of the file.
         elsewhere: What `quick` misses beside AutoAttack in the tables above, which are no rooms.
     """
-    if not path.exists():
+    content = read(path)
+    if not content:
         return ""
-    content = json.loads(path.read_text(encoding="utf-8"))
     cores = max(room["cores"] for room in content.values())
     names = _NAMES if any(room.get("others") for room in content.values()) else ""
     codes = [room["code"] for room in content.values()]

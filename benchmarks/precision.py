@@ -18,7 +18,7 @@ from torch import nn
 import saddlepoint as sp
 from saddlepoint.precision import is_native
 
-from .timing import Figure, at_least, at_most, one_thread, ratios
+from .timing import Figure, SkippedError, at_least, at_most, one_thread, ratios
 
 IMAGES = 64
 MANY = 128  # of which one image is less than a point
@@ -28,8 +28,7 @@ _plain = torch.contiguous_format
 
 def figures() -> Iterator[Figure]:
     if not is_native(torch.device("cpu")):
-        print("skipped: this CPU does not compute in bfloat16 by itself")
-        return
+        raise SkippedError("this CPU does not compute in bfloat16 by itself")
     with one_thread():
         yield from _attack()
         yield at_least("AMPGD step of VGG16 (E), float32 over bfloat16, time", _training(), 1.6)

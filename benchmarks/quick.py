@@ -62,7 +62,7 @@ def measure(
 
 
 def figures() -> Iterator[Figure]:
-    for line in filter(decided, lines(Store(STORE).content["cases"])):
+    for line in filter(decided, lines(Store(STORE, read_only=True).content["cases"])):
         yield at_most(f"{line.key}: quick is weaker by, points", line.behind, POINTS)
         yield at_most(f"{line.key}: time over AutoAttack's", line.time_ratio, TIME)
 

@@ -11,6 +11,10 @@ from statistics import median
 import torch
 
 
+class SkippedError(Exception):
+    """A room has nothing to measure on this machine; says why."""
+
+
 @dataclass(frozen=True)
 class Figure:
     """One line of the result: what was measured, the value, what it has to be, and how far rounds differed."""

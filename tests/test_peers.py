@@ -9,16 +9,19 @@ import runpy
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from benchmarks import __main__ as benchmarks_command
-from benchmarks import ceiling, leaving, overheads, quick
-from benchmarks.kept import FILE, keep, section
+from benchmarks import ceiling, leaving, overheads, precision, quick
+from benchmarks.kept import FILE, keep, read, section
 from benchmarks.peers import __main__ as command
 from benchmarks.peers import machine, page, projections
 from benchmarks.peers.cases import CASES, Case
@@ -27,7 +30,7 @@ from benchmarks.peers.lines import lines
 from benchmarks.peers.measure import in_turn, measure, parts
 from benchmarks.peers.methods import METHODS, MeanLogits, Method, Work
 from benchmarks.stores import StoreError
-from benchmarks.timing import at_least, at_most, unbounded
+from benchmarks.timing import Figure, SkippedError, at_least, at_most, unbounded
 from torch import Tensor, nn
 
 import oracles
@@ -54,6 +57,8 @@ SETTINGS = {
     "code": "123",
     "versions": {"torch": "2"},
 }
+
+ONE = at_most("one", 1.0, 1.03)
 
 
 def cell(fooled: int, seconds: float, **others: float) -> dict[str, Any]:
@@ -895,3 +900,80 @@ def test_beside_a_digest_stands_what_is_stored_of_it(
     ]
     assert told("solver", machine.code_of("solver")) == "stored"
     assert told("solver", "1") == "stored of another code"
+
+
+def _room(*figures: Figure, why: str = "") -> Any:
+    def found() -> Iterator[Figure]:
+        if why:
+            raise SkippedError(why)
+        yield from figures
+
+    return SimpleNamespace(figures=found)
+
+
+def test_a_room_without_a_figure_is_no_success_unless_it_says_why(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rooms = {"empty": _room(), "skipped": _room(why="no such CPU"), "full": _room(ONE)}
+    monkeypatch.setattr(benchmarks_command, "ROOMS", tuple(rooms))
+    for name, room in rooms.items():
+        monkeypatch.setitem(sys.modules, f"benchmarks.{name}", room)
+    codes = {name: benchmarks_command.main([name]) for name in rooms}
+    assert codes == {"empty": 1, "skipped": 0, "full": 0}
+    said = capsys.readouterr().out
+    assert "empty: nothing was measured or stored" in said
+    assert "skipped: no such CPU" in said
+
+
+def test_the_figures_of_quick_are_those_of_a_store(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(StoreError, match=r"quick\.json` must have something to go by"):
+        benchmarks_command.main(["quick"])
+
+
+def test_precision_says_that_this_cpu_has_no_bfloat16(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(precision, "is_native", lambda device: False)
+    with pytest.raises(SkippedError, match="bfloat16"):
+        next(precision.figures())
+
+
+@pytest.mark.filterwarnings("ignore:.*found in sys.modules:RuntimeWarning")
+@pytest.mark.parametrize(
+    "content",
+    ["", '{"a": {"x"', "[1]", "[" * 100_000, '{"solver": 3}', '{"solver": {"code": "3"}}'],
+)
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [("__main__", ["solver", "--store"]), ("__main__", ["--codes"]), ("peers", ["--render"])],
+)
+def test_damaged_figures_are_one_sentence_before_anything_is_measured(
+    name: str,
+    words: list[str],
+    content: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    file = tmp_path / FILE
+    file.parent.mkdir(parents=True)
+    file.write_text(content)
+    file.with_name("peers.json").write_text(json.dumps(stored()))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setitem(sys.modules, "benchmarks.solver", SimpleNamespace(figures=pytest.fail))
+    monkeypatch.setattr(sys, "argv", [name, *words])
+    with pytest.raises(SystemExit) as stop:
+        runpy.run_module(f"benchmarks.{name}", run_name="__main__")
+    assert stop.value.code == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert f"`{FILE}` must be a whole file of measurements" in line
+    assert file.read_text() == content
+
+
+def test_rooms_that_are_stored_at_once_are_all_kept(tmp_path: Path) -> None:
+    path, rooms = tmp_path / "figures.json", ("solver", "training", "overheads", "precision")
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(lambda room: keep(path, room, [ONE], 0.5, 1, []), rooms))
+    assert set(read(path)) == set(rooms)
+    assert [each.name for each in tmp_path.iterdir()] == [path.name]
