@@ -12,7 +12,8 @@ from run_factory import make_training
 from saddlepoint.evaluation import wilson
 from saddlepoint.report.epoch_chart import epoch_chart
 from saddlepoint.report.training_page import _tests
-from saddlepoint.runs import TrainingMetrics
+from saddlepoint.runs import TrainingMetrics, settings_of
+from saddlepoint.runs.settings import TrainSettings
 
 
 def plain(html: str) -> str:
@@ -53,11 +54,18 @@ class TestNumbers:
         few = TrainingMetrics.of(run)
         every = replace(few, rows=40, accuracy=85.0, fgsm_accuracy=60.0)
         threats = ["linf", "l2", "union"]
-        assert [each["name"] for each in _tests(few)] == [
+        settings = settings_of(run, TrainSettings)
+        assert [each["name"] for each in _tests(few, settings)] == [
             *("clean", "FGSM", "clean, of these 40"),
             *threats,
         ]
-        assert [each["name"] for each in _tests(every)] == ["clean", "FGSM", *threats]
+        assert [each["name"] for each in _tests(every, settings)] == ["clean", "FGSM", *threats]
+
+    def test_attacks_are_told_as_they_ran(self, tmp_path):
+        make_training(tmp_path, test_steps=10, test_restarts=1)
+        text = plain(drawn(tmp_path))
+        assert text.count("the first 40, 1 attack of 10 steps per threat") == 3
+        assert "held-out images, under three attacks of 20 steps per threat." in text
 
     def test_epochs_are_counted_and_the_kept_one_is_marked(self, tmp_path):
         make_training(
@@ -91,6 +99,12 @@ class TestNumbers:
             "--threat linf:0.1",
         ):
             assert part in line
+        assert "--limit" not in line
+
+    def test_the_line_takes_few_of_many_test_images(self, tmp_path):
+        make_training(tmp_path, data="mnist")
+        section = drawn(tmp_path).partition('<section id="network">')[2]
+        assert " --limit 1000 " in plain(section)
 
 
 class TestLines:

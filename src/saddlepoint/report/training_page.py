@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from markupsafe import Markup
 
-from saddlepoint.display import radius_text
+from saddlepoint.display import counted, radius_text
 from saddlepoint.report.epoch_chart import epoch_chart
 from saddlepoint.report.svg import ceiling, coloured
 from saddlepoint.report.template import render_template
@@ -46,7 +46,7 @@ def render_training(run: Run, folder: Path) -> str:
         threats=", ".join(settings.threat) or "without threats",
         metrics=metrics,
         figure=_figure(metrics),
-        tests=_tests(metrics),
+        tests=_tests(metrics, settings),
         names=shown,
         styles=dict(zip(shown, styles, strict=True)),
         accuracy_chart=_accuracy(metrics, shown, styles, best),
@@ -89,7 +89,7 @@ def _figure(metrics: TrainingMetrics) -> dict[str, Any]:
     return {"robust": robust, **_counted("union" if robust else "clean", metrics.score)}
 
 
-def _tests(metrics: TrainingMetrics) -> list[dict[str, Any]]:
+def _tests(metrics: TrainingMetrics, settings: TrainSettings) -> list[dict[str, Any]]:
     """The tests of the network that was kept, one line each."""
     every = f"all {metrics.rows} test images"
     eps = metrics.fgsm_eps
@@ -99,9 +99,13 @@ def _tests(metrics: TrainingMetrics) -> list[dict[str, Any]]:
         {"what": every, **_counted(fgsm, metrics.fgsm)},
     ]
     few = metrics.rows_attacked
+    attacks = (
+        f"{counted(settings.test_restarts, 'attack')} of {counted(settings.test_steps, 'step')}"
+    )
     for name, share in metrics.attacked.items():
         if name != "clean":
-            lines.append({"what": f"the first {few}, longer attacks", **_counted(name, share)})
+            what = f"the first {few}, {attacks} per threat"
+            lines.append({"what": what, **_counted(name, share)})
         elif few < metrics.rows:  # else it stands above
             lines.append({"what": f"the first {few}", **_counted(f"clean, of these {few}", share)})
     return lines

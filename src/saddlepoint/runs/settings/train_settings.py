@@ -133,7 +133,9 @@ class TrainSettings(Settings):
     )
 
     test_images: int = Field(
-        default=1000, ge=1, description="Attack the first so many test images in the end."
+        default=1000,
+        ge=1,
+        description="Attack the first so many test images in the end. Clean accuracy and FGSM are of all.",
     )
     test_steps: int = Field(default=50, ge=1, description="Steps of these attacks.")
     test_restarts: int = Field(
