@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import subprocess
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -19,6 +20,10 @@ from .ship import ship
 from .work import Part, Store, carry_out, lines
 
 STORE, PAGE = Path("docs/results/defence.json"), Path("docs/RESULTS.md")
+_NOTHING_MISSING = (
+    "nothing of this is missing; another --store judges it again, and --networks with a folder that is empty "
+    "trains it again, too"
+)
 
 
 def main(words: Sequence[str] | None = None) -> int:
@@ -73,7 +78,11 @@ def main(words: Sequence[str] | None = None) -> int:
             print(f"{name}: {card.robust}")
         return 0
     if options.list:
-        print(*lines(tables, store, options.runs, part, options.networks), sep="\n")
+        found = list(lines(tables, store, options.runs, part, options.networks))
+        if found:
+            print(*found, sep="\n")
+        else:
+            print(_NOTHING_MISSING, file=sys.stderr)
         return 0
     if not options.render:
         if not options.tables:
