@@ -40,6 +40,8 @@ images and averaged over the seeds that both have, which are named where they ar
 with a 95 % interval over images; what another seed would change is not in it. The same by threat follows.
 Where the paper publishes a number under the same suite, that of its own, larger network follows. E-AT
 draws among all three threats, the original between linf and l1, so that these rows are no verdict on it.
+All of E-AT here drew by the same random numbers in every epoch and with every seed, which is mended since:
+the spread over its seeds may be too small, and it has to be trained again.
 """
 
 
