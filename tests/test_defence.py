@@ -227,6 +227,19 @@ class TestWork:
         assert [line.split()[1] for line in lines] == ["train", "evaluate"] * 3
         assert all("--resume" in line for line in lines)
 
+    def test_where_nothing_is_missing_it_is_told_how_it_is_done_again(
+        self, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        words = ["race-l1-12", "--only", "race-l1-12/AMPGD/0", "--list", "--store"]
+        assert main([*words, str(ROOT / STORE)]) == 0
+        out, err = capsys.readouterr()
+        assert (out, err.startswith("nothing of this is missing; another --store")) == ("", True)
+        words += [str(tmp_path / "again.json"), "--networks"]
+        for folder, programs in ((networks.KEPT, []), (tmp_path, ["train"])):
+            assert main([*words, str(ROOT / folder)]) == 0
+            lines = capsys.readouterr().out.splitlines()
+            assert [each.split()[1] for each in lines] == [*programs, "evaluate", "evaluate"]
+
     @pytest.mark.parametrize(
         ("words", "expected"),
         [
@@ -277,6 +290,66 @@ def test_what_pages_say_of_the_radius_of_l1_is_what_is_stored() -> None:
     for row in ("AMPGD", "MAX"):
         assert larger[row].share("union") > plain["MSD"].share("union")
         assert larger[row].share("union") > larger["MSD"].share("union")
+
+
+class TestWhatPagesSay:
+    """Of methods and radii, by hand beside the tables."""
+
+    @pytest.fixture
+    def rows(self) -> dict[str, dict[str, page.Line]]:
+        stored = work.Store(ROOT / STORE).networks
+        names = ("small", "small-l1-12", "race", "race-l1-12")
+        return {
+            name: {each.row: each for each in page.lines(plan.TABLES[name], "quick", stored)}
+            for name in names
+        }
+
+    def test_which_methods_gain_on_few_images(self, rows: dict[str, dict[str, page.Line]]) -> None:
+        plain, larger = rows["small"], rows["small-l1-12"]
+        found = {row: larger[row].minus(plain[row]) or pytest.fail(row) for row in plan.METHODS}
+        gained = {row: f"{middle:+.1f}" for row, (middle, low, _) in found.items() if low > 0}
+        assert gained == {"AMPGD": "+4.8", "MSD": "+4.0"}
+        assert all(high > 0 for _, _, high in found.values())
+        for table, row in itertools.product((plain, larger), ("AMPGD", "MAX")):
+            _, low, _ = table[row].minus(table["MSD"]) or pytest.fail(row)
+            assert low > 0
+        assert {each.seeds for each in larger.values()} == {(0,)}
+        said = "AMPGD and MSD gain (+4.8 and +4.0 points), E-AT, AVG and MAX stay within chance"
+        assert said in (ROOT / PAGE).read_text(encoding="utf-8")
+
+    def test_the_numbers_of_the_advice(self, rows: dict[str, dict[str, page.Line]]) -> None:
+        text = (ROOT / "docs" / "training.md").read_text(encoding="utf-8")
+        said = " ".join(text.partition("## Which method?")[2].partition("\n## ")[0].split())
+
+        def unions(table: str, *names: str) -> list[str]:
+            return [f"{rows[table][name].share('union'):.1f}" for name in names]
+
+        assert (
+            "AMPGD has the highest, {} %, and MAX is level with it ({})".format(
+                *unions("race-l1-12", "AMPGD", "MAX")
+            )
+            in said
+        )
+        assert f"({', '.join(unions('race-l1-12', 'AVG', 'E-AT', 'MSD'))})" in said
+        assert "({}; MAX {}, AMPGD {})".format(*unions("race", "MSD", "MAX", "AMPGD")) in said
+        race = [rows[name][row] for name in ("race", "race-l1-12") for row in plan.METHODS]
+        assert {len(each.seeds) for each in race} == {3}
+        spread = max(max(each.by_seed()) - min(each.by_seed()) for each in race)
+        assert f"differ by up to {spread:.1f} points" in said
+        stored = work.Store(ROOT / STORE).networks
+        judged = [
+            len(line.seeds)
+            for name in ("race", "race-l1-12")
+            for line in page.lines(plan.TABLES[name], "autoattack", stored)
+        ]
+        assert sum(judged) == 6
+        assert "AutoAttack has judged six of these 30 networks" in said
+
+    def test_tables_of_which_nothing_has_been_run(self) -> None:
+        begun = {key.partition("/")[0] for key in work.Store(ROOT / STORE).networks}
+        assert plan.TABLES.keys() - begun == {"cifar10", "budget", "full"}, (
+            "docs/training.md says that nothing of these three has been run, in *The results tables*"
+        )
 
 
 class TestNetworks:
