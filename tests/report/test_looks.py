@@ -164,9 +164,9 @@ class TestTies:
         wider = {"linf": (30.0, 60.0), "l2": (15.0, 35.0)}
         close = replace(apart, intervals=replace(apart.intervals, robust=wider))
         none = (
-            f"None of the threats {ball_text('l2', 0.2)} (25.0 %) and {ball_text('linf', 0.05)} (50.0 %) is "
-            f"called the one that breaks most by what it leaves right of {metrics.rows} images: the 95 % "
-            "intervals overlap."
+            f"Which of the threats breaks most cannot be told by what they leave right of {metrics.rows} "
+            f"images: the 95 % intervals of {ball_text('l2', 0.2)} (25.0 %) and {ball_text('linf', 0.05)} "
+            "(50.0 %) overlap."
         )
         for each in (bound, close):
             said = " ".join(evaluation_headline(evaluation, each))

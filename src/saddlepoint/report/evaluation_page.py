@@ -136,7 +136,7 @@ def evaluation_headline(run: Run, metrics: EvaluationMetrics) -> list[str]:
 
 
 def _breaks_most(metrics: EvaluationMetrics) -> list[str]:
-    """Which threat leaves the fewest images right, or why none is called so; nothing where all are even."""
+    """Which threat leaves the fewest images right, or that it cannot be told; nothing where all are even."""
     # An upper bound might be lower: what it breaks may be everything.
     ends = {
         name: (100 - high, 100.0 if _bound(metrics, "robust", name) else 100 - low)
@@ -149,8 +149,8 @@ def _breaks_most(metrics: EvaluationMetrics) -> list[str]:
             f"{ball} ({metrics.robust[name]:.1f} %)"
             for name, ball in zip(names, balls, strict=True)
         ]
-        on = f"by what it leaves right of {metrics.rows} images"
-        return [overlapping("threats ", told, "the one that breaks most", on)]
+        by = f"by what they leave right of {metrics.rows} images"
+        return [overlapping("threats", told, "breaks most", by)]
     return [f"The one that breaks most is {ball}." for ball in balls]
 
 

@@ -43,14 +43,16 @@ def hard_domains(run: Run, metrics: AttackMetrics) -> list[str]:
     return foremost(ends, kept)
 
 
-def overlapping(which: str, told: Sequence[str], called: str, on: str) -> str:
-    """The sentence that says of several, the first ones, why none of them is called so.
+def overlapping(which: str, told: Sequence[str], does: str, by: str) -> str:
+    """The sentence that says of several, the first ones, why none of them stands out.
 
     Example:
-        >>> overlapping("models ", ["A (90.0 %)", "B (88.0 %)"], "the hardest", "here")
-        'None of the models A (90.0 %) and B (88.0 %) is called the hardest here: the 95 % intervals \
-overlap.'
+        >>> overlapping("models", ["A (90.0 %)", "B (88.0 %)"], "is the hardest", "from 9 rows")
+        'Which of the models is the hardest cannot be told from 9 rows: the 95 % intervals of A (90.0 %) and \
+B (88.0 %) overlap.'
     """
     *most, last = told
-    names = f"{which}{', '.join(most)} and {last}"
-    return f"None of the {names} is called {called} {on}: the 95 % intervals overlap."
+    names = f"{', '.join(most)} and {last}"
+    return (
+        f"Which of the {which} {does} cannot be told {by}: the 95 % intervals of {names} overlap."
+    )

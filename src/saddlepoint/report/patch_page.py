@@ -101,8 +101,8 @@ def patch_headline(run: Run, metrics: AttackMetrics) -> list[str]:
     ]
     if len(hard) > 1:
         told = [f"{name} ({held_out.views[name].success:.1f} %)" for name in hard]
-        on = f"by the success of the patch in {held_out.trials} trials"
-        lines.append(overlapping("views ", told, "the hardest", on))
+        by = f"by the success of the patch in {held_out.trials} trials"
+        lines.append(overlapping("views", told, "is the hardest", by))
     if metrics.baseline is not None:
         other = _held_out(metrics.baseline)
         name = rule_name(settings.baseline)

@@ -214,8 +214,8 @@ def _not_told_apart(nouns: Nouns, metrics: AttackMetrics, names: Sequence[str]) 
     shares = metrics.reached or metrics.accuracy
     what = "answers of the class to reach" if metrics.reached else "accuracy under attack"
     told = [f"{name} ({shares[name]:.1f} %)" for name in names]
-    on = f"by its {what} on {_count(metrics.rows, nouns)}"
-    return overlapping(f"{nouns.domains} ", told, "the hardest", on)
+    by = f"by their {what} on {_count(metrics.rows, nouns)}"
+    return overlapping(nouns.domains, told, "is the hardest", by)
 
 
 def transfer_lines(run: Run, metrics: AttackMetrics) -> list[str]:
