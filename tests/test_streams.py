@@ -81,3 +81,12 @@ def test_numbers_are_on_the_device_of_the_rows() -> None:
         streams.normal(0, rows, 1, 4),
     )
     assert [each.device for each in found] == [rows.device] * 3
+
+
+def test_a_seed_of_torch_is_as_it_is_or_has_the_upper_bits_mixed_in() -> None:
+    for number in (0, 1, 4095 * 2**20 + 9, 2**32 - 1):
+        assert streams.seed_of_torch(number) == number
+    large = {streams.seed_of_torch(upper * 2**32 + 5) for upper in range(1000)}
+    assert len(large) == 1000
+    assert all(0 <= each < 2**32 for each in large)
+    assert 0 <= streams.seed_of_torch(-1) < 2**32

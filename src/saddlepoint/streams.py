@@ -12,7 +12,17 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-__all__ = ["CORNER", "JUDGE", "PROBE", "SEARCH", "START", "normal", "uniform", "uniforms"]
+__all__ = [
+    "CORNER",
+    "JUDGE",
+    "PROBE",
+    "SEARCH",
+    "START",
+    "normal",
+    "seed_of_torch",
+    "uniform",
+    "uniforms",
+]
 
 # Streams are numbered by step. These are out of reach of any step:
 JUDGE = 1 << 40  # verdicts, on draws that no attack has seen
@@ -67,6 +77,18 @@ def normal(seed: int, rows: Tensor, stream: int, size: int) -> Tensor:
     u = uniform(seed, rows, stream, 2 * size)
     radius = (-2.0 * torch.log1p(-u[:, :size])).sqrt()
     return radius * torch.cos(2.0 * torch.pi * u[:, size:])
+
+
+def seed_of_torch(number: int) -> int:
+    """A seed for a generator of torch, whose CPU takes no notice of all but the lowest 32 bits.
+
+    Numbers that fit into them are as they are; into others the upper bits are mixed.
+
+    Example:
+        >>> seed_of_torch(7), seed_of_torch(2**32 + 7) == seed_of_torch(7)
+        (7, False)
+    """
+    return (number ^ _mix_int(number >> 32) ^ _mix_int(0)) & 0xFFFFFFFF
 
 
 def _key(seed: int, stream: int) -> int:

@@ -254,6 +254,20 @@ class TestTrain:
         train(other, loader(), recipe=recipe, seed=4)
         assert not torch.equal(other[0].weight, again[0].weight)
 
+    @pytest.mark.parametrize("seed", [4096, 2**31])
+    def test_a_large_seed_has_shuffles_of_its_own(self, seed):
+        orders = []
+        for each in (0, seed):
+            seen = []
+
+            def look(model, optimizer, x, y, _, seen=seen):
+                seen.append(x)
+                return {"loss": 1.0}
+
+            train(network(), loader(), method=look, epochs=1, seed=each)
+            orders.append(torch.cat(seen))
+        assert not torch.equal(*orders)
+
     def test_the_callers_state_is_left_alone(self):
         model = network()
         model[1].eval()

@@ -18,6 +18,7 @@ from saddlepoint.behind import keeping_random
 from saddlepoint.files import write_atomically
 from saddlepoint.loaders import sent
 from saddlepoint.solver.schedule import SIZES
+from saddlepoint.streams import seed_of_torch
 
 from .abstract_method import AbstractMethod, Moment
 from .batches import Batch, Loader, TrainingProgress, as_batch
@@ -133,7 +134,7 @@ class Session:
             self.model.load_state_dict(self.best)
 
     def _epoch(self, epoch: int) -> TrainingProgress:
-        torch.manual_seed(self.seed * 2**20 + epoch)
+        torch.manual_seed(seed_of_torch(self.seed * 2**20 + epoch))
         self.model.train()
         steps, progress = (
             len(self.loader),
