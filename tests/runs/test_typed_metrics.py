@@ -34,7 +34,7 @@ JSON = {
     ("evaluation", "write_page"),  # what a template shows
     ("training", "write_checkpoint"),
     ("training", "read_checkpoint"),
-    ("training", "read_config"),
+    *(("training", name) for name in ("read_config", "check_config", "history_in")),
     ("runs", "check_alone"),
     ("runs", "load"),
     ("runs", "with_data"),

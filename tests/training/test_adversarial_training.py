@@ -345,7 +345,7 @@ class TestValidation:
         history = fit(model, epochs=4, validation=held_out(), out=tmp_path)
         assert [each.validation["union"] for each in history] == [0.2, 0.5, 0.5, 0.3]
         assert_equal_bits(bits(model), seen[1])  # the first of equals
-        best = training.checkpoints.read_model(tmp_path / BEST)
+        best = training.checkpoints.read_model(tmp_path / BEST).tensors
         assert_equal_bits(best, seen[1])
         lines = [json.loads(line) for line in (tmp_path / HISTORY).read_text().splitlines()]
         assert [line["validation"]["union"] for line in lines] == [0.2, 0.5, 0.5, 0.3]

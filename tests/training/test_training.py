@@ -2,7 +2,9 @@
 
 import json
 import shlex
+import shutil
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -12,10 +14,11 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from saddlepoint import LpBall, cli, data, models, training
-from saddlepoint.files import read_tensors
+from saddlepoint.files import read_tensors, write_tensors
 from saddlepoint.runs import Run
 from saddlepoint.training import Batches, Recipe, clean_step, recipe_for, train, validate
 from saddlepoint.training.loop import CHECKPOINT
+from saddlepoint.training.session import BEST
 from small_training import assert_equal_bits, bits, network
 
 SGD = Recipe("test", "sgd", 0.05, epochs=4, weight_decay=0.001)
@@ -647,6 +650,126 @@ class TestRunFolder:
         assert self.run(*self.WORDS.split(), tmp_path) == 0
         assert self.run(*self.WORDS.split(), tmp_path) == 2
         assert "must not hold a run yet" in capsys.readouterr().err
+
+
+THREATS = {"linf": LpBall(torch.inf, 0.1), "l2": LpBall(2, 0.5)}
+
+
+def fit(folder, **options):
+    model = options.pop("model", None) or network()
+    given = {"epochs": 2, "steps": 1, "out": folder, "resume": True}
+    held_out = data.sample("mnist", limit=20)
+    train(
+        model,
+        Batches(*data.sample("mnist", limit=40), size=20),
+        options.pop("threats", THREATS),
+        validation=held_out,
+        validation_steps=1,
+        **(given | options),
+    )
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("trained")
+    fit(folder)
+    return folder
+
+
+class TestDamage:
+    """Of the right format, with another content."""
+
+    @pytest.mark.parametrize(
+        "damage",
+        [
+            lambda record, tensors: [],
+            lambda record, tensors: record.pop("history") and None,
+            lambda record, tensors: record.update(history=[1]),
+            lambda record, tensors: record.update(history={}),
+            lambda record, tensors: record["history"][0]["validation"].pop("union") and None,
+            lambda record, tensors: record.update(tally={"steps": 99, "images": 1, "sums": {}}),
+            lambda record, tensors: tensors.update({"optimizer.x": torch.zeros(())}),
+            lambda record, tensors: tensors.update({"optimizer.0.exp_avg": torch.zeros(2)}),
+        ],
+    )
+    def test_is_told_with_the_way_on(self, damage, trained, tmp_path):
+        folder = shutil.copytree(trained, tmp_path / "run")
+        found = read_tensors(folder / CHECKPOINT)
+        record, tensors = json.loads(found.about["saddlepoint"]), dict(found.tensors)
+        changed = damage(record, tensors)
+        record = record if changed is None else changed
+        if isinstance(record, dict) and "tally" in record:
+            tensors["extra.random.cpu"] = torch.get_rng_state()
+        write_tensors(folder / CHECKPOINT, tensors, {"saddlepoint": json.dumps(record)})
+        with pytest.raises(ValueError, match=r"checkpoint\.safetensors. must .*; .* train anew"):
+            fit(folder)
+
+    def test_the_best_epoch_of_another_training_is_refused(self, trained, tmp_path):
+        folder = shutil.copytree(trained, tmp_path / "run")
+        fit(folder)  # which is this training
+        best = read_tensors(folder / BEST)
+        record = json.loads(best.about["saddlepoint"])
+        for other in (
+            record | {"config": record["config"] | {"seed": 7}},
+            record | {"validation": record["validation"] | {"clean": 0.123}},
+        ):
+            write_tensors(folder / BEST, best.tensors, {"saddlepoint": json.dumps(other)})
+            with pytest.raises(ValueError, match=r"best\.safetensors"):
+                fit(folder)
+        tensors = {**best.tensors, "model.5.bias": torch.zeros(3)}
+        write_tensors(folder / BEST, tensors, best.about)
+        with pytest.raises(ValueError, match="must fit the model"):
+            fit(folder)
+
+    def test_threats_in_another_order_are_another_training(self, trained):
+        with pytest.raises(ValueError, match="`threats` must be as in"):
+            fit(trained, threats=dict(reversed(THREATS.items())))
+
+    def test_a_state_that_is_no_tensor_is_refused_before_the_first_step(self, tmp_path):
+        class Counting(nn.Linear):
+            def get_extra_state(self):
+                return {"seen": 1}
+
+            def set_extra_state(self, state):
+                pass
+
+        model = nn.Sequential(nn.Flatten(), Counting(784, 10))
+        with pytest.raises(ValueError, match=r"got dict as 1\._extra_state"):
+            fit(tmp_path, model=model)
+
+
+@pytest.mark.parametrize(
+    "step",
+    [clean_step, partial(training.avg_step, threats=THREATS, steps=1, iteration=0)],
+    ids=["clean", "avg"],
+)
+def test_batch_norm_forgets_what_was_not_finite(step):
+    class Exploding(nn.Module):
+        def forward(self, logits):
+            return logits * torch.inf if self.training else logits
+
+    model = nn.Sequential(network(), Exploding()).train()
+    before = bits(model)
+    optimizer, (x, y) = torch.optim.SGD(model.parameters(), 0.1), data.sample("mnist", limit=8)
+    with pytest.raises(FloatingPointError):
+        step(model, optimizer, x, y)
+    assert_equal_bits(bits(model), before)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("--threat linf:0", "must have a positive radius, got linf:0"),
+        ("--threat linf:0.1 --epochs 2 --ramp 50", "`--ramp` must be at most the 2 epochs"),
+    ],
+)
+def test_what_would_be_in_vain_is_refused_before_the_training(words, said, tmp_path, capsys):
+    line = f"train --data mnist-sample --model C --limit 40 --out {tmp_path / 'run'} {words}"
+    with pytest.raises(SystemExit) as caught:
+        cli.main(line.split())
+    assert caught.value.code == 2
+    assert said in capsys.readouterr().err
+    assert not (tmp_path / "run").exists()
 
 
 def test_a_refused_checkpoint_leaves_the_model_as_it_was(tmp_path):

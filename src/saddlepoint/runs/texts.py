@@ -278,6 +278,19 @@ def threats(texts: Sequence[str], flag: str = "--threat") -> dict[str, Threat]:
     return found
 
 
+def check_positive(threats: Mapping[str, Threat]) -> None:
+    """Refuse a threat that can do nothing.
+
+    Example:
+        >>> check_positive(threats(["linf:0.3"]))
+    """
+    for name, threat in threats.items():
+        if not float(threat.ball.eps) > 0:
+            raise ValueError(
+                f"`--threat` must have a positive radius, got {name}:{threat.ball.eps}."
+            )
+
+
 def radii(texts: Sequence[str], known: Mapping[str, Threat]) -> dict[str, float]:
     """Radii to train with, norm:radius, for some of the known threats.
 

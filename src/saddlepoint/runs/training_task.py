@@ -62,6 +62,11 @@ def _recipe_of(settings: TrainSettings) -> Recipe:
     )
     given = {name: getattr(settings, name) for name in ("epochs", "learning_rate", "batch_size")}
     recipe = replace(recipe, **{name: value for name, value in given.items() if value is not None})
+    if (settings.ramp or 0) > recipe.epochs:
+        raise ValueError(
+            f"`--ramp` must be at most the {recipe.epochs} epochs of the training, got {settings.ramp}: the "
+            "radii of --threat would never be reached."
+        )
     if settings.plain_images:
         recipe = replace(recipe, flip=False, shift=0)
     literal = settings.method == "ampgd-paper"

@@ -116,7 +116,7 @@ def ampgd_step(
     Raises:
         ValueError: An argument is wrong.
         TypeError: An argument is of the wrong kind, or the model has float16 parameters.
-        FloatingPointError: The loss or a gradient is not finite. The parameters are as before.
+        FloatingPointError: The loss or a gradient is not finite. Parameters and buffers are as before.
 
     Warns:
         UserWarning: No perturbation changes the loss, or a radius bounds nothing.

@@ -21,7 +21,7 @@ from saddlepoint.problems.inputs import as_images, as_labels, plain
 from saddlepoint.rules import AbstractWeightRule
 from saddlepoint.solver.schedule import Schedule
 
-from .stepping import FLOAT16_ENDS, is_float16, step_on
+from .stepping import FLOAT16_ENDS, buffers_back, is_float16, step_on
 from .threats import AbstractStart, Threat, ZeroStart
 
 __all__ = [
@@ -155,13 +155,14 @@ def descend(
     images = x + delta
     if mix < 1:
         images = torch.cat([images, x.unsqueeze(0)])
-    losses, correct, logits = _losses(model, images, y, loss)
     count = len(delta)
-    weights = weigh(losses[:, :count].detach())
-    total = (weights * losses[:, :count]).sum(dim=1).mean()
-    if mix < 1:
-        total = mix * total + (1 - mix) * losses[:, count].mean()
-    step_on(total, optimizer, model, logits)
+    with buffers_back(model):
+        losses, correct, logits = _losses(model, images, y, loss)
+        weights = weigh(losses[:, :count].detach())
+        total = (weights * losses[:, :count]).sum(dim=1).mean()
+        if mix < 1:
+            total = mix * total + (1 - mix) * losses[:, count].mean()
+        step_on(total, optimizer, model, logits)
     return Update(total.item(), losses[:, :count].detach(), weights, correct[:, :count])
 
 

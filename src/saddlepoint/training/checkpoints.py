@@ -16,6 +16,10 @@ from saddlepoint.files import DamagedFileError, read_tensors, write_tensors
 
 __all__ = [
     "Checkpoint",
+    "check_config",
+    "check_state",
+    "history_in",
+    "not_whole",
     "read_checkpoint",
     "read_config",
     "read_epochs",
@@ -24,6 +28,7 @@ __all__ = [
 ]
 
 KEY = "saddlepoint"
+_ANEW = "it cannot be continued: train anew, with --overwrite or into another --out"
 
 
 class Checkpoint(NamedTuple):
@@ -85,21 +90,57 @@ def read_checkpoint(
         ValueError: The file is damaged, or belongs to another architecture or another run.
     """
     record, tensors = _read(path)
-    before = record.get("config", {})
-    for key, value in (config or {}).items():
-        if before.get(key) != value:
-            raise ValueError(f"`{key}` must be as in {path}, {before.get(key)}, got {value}.")
+    check_config(path, record, config or {})
     try:
         model.load_state_dict(_under("model.", tensors))
     except RuntimeError as error:
         raise ValueError(f"`{path}` must fit the model being trained: {error}") from error
-    state: dict[int, dict[str, Tensor]] = {}
-    for name, value in _under("optimizer.", tensors).items():
-        parameter, key = name.split(".", 1)
-        state.setdefault(int(parameter), {})[key] = value
+    states = _states(path, tensors, optimizer)
     groups = optimizer.state_dict()["param_groups"]
-    optimizer.load_state_dict({"state": state, "param_groups": groups})
+    optimizer.load_state_dict({"state": states, "param_groups": groups})
     return Checkpoint(record, _under("extra.", tensors))
+
+
+def check_config(path: Path, record: Mapping[str, Any], config: Mapping[str, Any]) -> None:
+    """Refuse what was written under another configuration; the order of threats is a part of it.
+
+    Raises:
+        ValueError: An entry is another one.
+    """
+    before = record.get("config", {})
+    for key, value in config.items():
+        found = before.get(key)
+        if found != value or (isinstance(value, dict) and list(found) != list(value)):
+            raise ValueError(f"`{key}` must be as in {path}, {found}, got {value}.")
+
+
+def check_state(model: nn.Module) -> None:
+    """Refuse a model whose state a checkpoint cannot hold.
+
+    Raises:
+        ValueError: It has something else than tensors.
+    """
+    for key, value in model.state_dict().items():
+        if not isinstance(value, Tensor):
+            raise ValueError(
+                f"`model` must have tensors only in its state_dict to be kept, got {type(value).__name__} as "
+                f"{key}; make buffers of them, or train with neither `out` nor `validation`."
+            )
+
+
+def _states(
+    path: Path, tensors: Mapping[str, Tensor], optimizer: torch.optim.Optimizer
+) -> dict[int, dict[str, Tensor]]:
+    """What the optimiser is to go on with, by the number of the parameter."""
+    moved = [each for group in optimizer.param_groups for each in group["params"]]
+    found: dict[int, dict[str, Tensor]] = {}
+    for name, value in _under("optimizer.", tensors).items():
+        number, _, key = name.partition(".")
+        known = number.isdecimal() and int(number) < len(moved)
+        if not known or value.shape not in ((), moved[int(number)].shape):
+            raise not_whole(path, f"{name} of shape {list(value.shape)} for another optimiser")
+        found.setdefault(int(number), {})[key] = value
+    return found
 
 
 def read_config(path: Path) -> dict[str, Any]:
@@ -118,31 +159,48 @@ def read_epochs(path: Path) -> int:
     Raises:
         ValueError: The file is damaged.
     """
-    return len(_read(path)[0]["history"]) if path.is_file() else 0
+    return len(history_in(path, _read(path)[0])) if path.is_file() else 0
 
 
-def read_model(path: Path) -> dict[str, Tensor]:
-    """The state of the model in a checkpoint.
+def history_in(path: Path, record: Mapping[str, Any]) -> list[Any]:
+    """What a record says of the epochs that were finished.
+
+    Raises:
+        ValueError: Nothing.
+    """
+    history = record.get("history")
+    if not isinstance(history, list):
+        raise not_whole(path, "no history of epochs")
+    return history
+
+
+def read_model(path: Path) -> Checkpoint:
+    """The record of a checkpoint, and the state of the model.
 
     Raises:
         ValueError: The file is missing or damaged.
     """
     if not path.is_file():
         raise ValueError(f"`{path}` must be there to resume a validated run, got no such file.")
-    return _under("model.", _read(path)[1])
+    record, tensors = _read(path)
+    return Checkpoint(record, _under("model.", tensors))
+
+
+def not_whole(path: Path, got: object) -> ValueError:
+    """What is said of a file that is no checkpoint as it was written."""
+    return ValueError(f"`{path}` must be a checkpoint of this library, got {got}; {_ANEW}.")
 
 
 def _read(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    anew = "it cannot be continued: train anew, with --overwrite or into another --out"
     try:
         found = read_tensors(path)
         record: dict[str, Any] = json.loads(found.about[KEY])
     except DamagedFileError as error:
-        raise ValueError(f"{str(error).removesuffix('.')}; {anew}.") from error
+        raise ValueError(f"{str(error).removesuffix('.')}; {_ANEW}.") from error
     except (KeyError, json.JSONDecodeError, RecursionError) as error:
-        raise ValueError(
-            f"`{path}` must be a checkpoint of this library, got {error}; {anew}."
-        ) from error
+        raise not_whole(path, error) from error
+    if not (isinstance(record, dict) and isinstance(record.get("config", {}), dict)):
+        raise not_whole(path, "a record of another form")
     return record, found.tensors
 
 

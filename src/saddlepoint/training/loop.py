@@ -27,12 +27,12 @@ from saddlepoint.solver.domain_losses import gradients_enabled
 from .abstract_method import AbstractMethod, Plain, Step
 from .attack_and_update import ask, check_batch, check_model, evaluating
 from .batches import Batches, Loader, TrainingProgress, as_batch, as_loader
-from .checkpoints import read_config
+from .checkpoints import check_state, read_config
 from .methods import ADVERSARIAL, MethodOptions, make_method
 from .recipes import Recipe
 from .session import CHECKPOINT, Session, Validation
 from .step_precision import check_training_precision, faster_precision, precisions_of_step
-from .stepping import step_on
+from .stepping import buffers_back, step_on
 from .threats import Threat, ThreatLike, check_threats
 from .training_bar import training_bar
 
@@ -66,7 +66,7 @@ def clean_step(
 
     Raises:
         ValueError: An argument is wrong.
-        FloatingPointError: The loss or a gradient is not finite. The parameters are as before.
+        FloatingPointError: The loss or a gradient is not finite. Parameters and buffers are as before.
 
     Example:
         >>> model = nn.Linear(2, 3)
@@ -77,7 +77,7 @@ def clean_step(
     check_model(model)
     x, y = check_batch(x, y)
     lowered = precisions_of_step(model, x, y, precision)
-    with without_autocast(), gradients_enabled(), lowered.applied():
+    with without_autocast(), gradients_enabled(), lowered.applied(), buffers_back(model):
         logits = ask(model, x, y, fresh=True)
         loss = F.cross_entropy(logits, y)
         step_on(loss, optimizer, model, logits)
@@ -191,6 +191,8 @@ def train(
         validation=held_out and Validation(*held_out, _judges(named), validation_steps),
         checkpoint_every=checkpoint_every,
     )
+    if folder is not None or held_out is not None:
+        check_state(model)
     if resume and folder is None:
         raise ValueError("`out` must be given to resume, got None.")
     if path is not None and path.exists():

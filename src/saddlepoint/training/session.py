@@ -22,7 +22,14 @@ from saddlepoint.streams import seed_of_torch
 
 from .abstract_method import AbstractMethod, Moment
 from .batches import Batch, Loader, TrainingProgress, as_batch
-from .checkpoints import read_checkpoint, read_model, write_checkpoint
+from .checkpoints import (
+    check_config,
+    history_in,
+    not_whole,
+    read_checkpoint,
+    read_model,
+    write_checkpoint,
+)
 from .distributed import World
 from .recipes import Recipe
 from .threats import Threat
@@ -108,13 +115,40 @@ class Session:
             ValueError: It is damaged, or belongs to another run.
         """
         found = read_checkpoint(path, self.model, self.optimizer, self.config)
-        self.history = [TrainingProgress(**each) for each in found.record["history"]]
-        self.method.restore(found.extra("method."))
-        if "tally" in found.record:
-            self._tally = _Tally(**found.record["tally"])
-            self._random = found.extra("random.")
-        if self._scores():
-            self.best = read_model(path.with_name(BEST))
+        history = history_in(path, found.record)
+        try:
+            self.history = [TrainingProgress(**each) for each in history]
+            self.method.restore(found.extra("method."))
+            if "tally" in found.record:
+                self._tally = _Tally(**found.record["tally"])
+                self._random = found.extra("random.")
+                torch.Generator().set_state(self._random["cpu"])  # refuses what is none
+            scores = self._scores()
+            inside = 0 <= self._tally.steps < len(self.loader)
+        except (LookupError, AttributeError, TypeError, ValueError, RuntimeError) as error:
+            raise not_whole(path, f"damaged content, {error!r}") from error
+        if not inside:
+            raise not_whole(path, f"{self._tally.steps} steps of an epoch of {len(self.loader)}")
+        if scores:
+            self.best = self._best_in(path.with_name(BEST), scores)
+
+    def _best_in(self, path: Path, scores: list[tuple[float, float]]) -> dict[str, Tensor]:
+        """The parameters of the best epoch, if the file has those of this training."""
+        record, state = read_model(path)
+        if "config" in record:
+            check_config(path, record, self.config)
+        number = scores.index(max(scores)) + 1
+        expected = number, self.history[number - 1].validation
+        found = record.get("epoch"), record.get("validation")
+        # One more than are done: the training was stopped between the two files.
+        if found != expected and found[0] != len(self.history) + 1:
+            raise not_whole(path, f"epoch {found[0]} in place of {number}, or that of another run")
+        ours = {key: value.shape for key, value in self.model.state_dict().items()}
+        if {key: value.shape for key, value in state.items()} != ours:
+            raise ValueError(
+                f"`{path}` must fit the model being trained, got another architecture."
+            )
+        return state
 
     def run(self) -> None:
         """All epochs that are left; afterwards the model has the parameters of the best one, if validated."""
@@ -194,7 +228,7 @@ class Session:
         if not math.isfinite(sums["loss"]):
             raise FloatingPointError(
                 f"`loss` must be finite, got {sums['loss'] / len(x)} in step {index + 1} of epoch "
-                f"{epoch + 1}; lower the learning rate and resume from the last checkpoint."
+                f"{epoch + 1}; train anew with a lower learning rate, into another folder."
             )
         self.method.share(self.world)
         return self._tally.add(sums, len(x))
@@ -205,7 +239,11 @@ class Session:
         if scores and scores[-1] > max(scores[:-1], default=(-1.0, -1.0)):
             self.best = {key: value.clone() for key, value in self.model.state_dict().items()}
             if self.folder is not None and self.world.rank == 0:
-                record = {"epoch": len(self.history), "validation": self.history[-1].validation}
+                record = {
+                    "config": self.config,
+                    "epoch": len(self.history),
+                    "validation": self.history[-1].validation,
+                }
                 write_checkpoint(self.folder / BEST, self.model, None, record)
         if self.folder is not None and self.world.rank == 0:
             lines = "".join(json.dumps(asdict(each)) + "\n" for each in self.history)

@@ -14,7 +14,8 @@ which.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -24,7 +25,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from saddlepoint.precision import how_of
 
-__all__ = ["FLOAT16_ENDS", "is_float16", "step_on"]
+__all__ = ["FLOAT16_ENDS", "buffers_back", "is_float16", "step_on"]
 
 FLOAT16_ENDS = (
     "in float16, and float16 ends at 65504; take "
@@ -44,6 +45,30 @@ def is_float16(model: nn.Module) -> bool:
     """Whether a model computes in float16 here and now."""
     how = how_of(model)
     return how is not None and how.dtype == torch.float16
+
+
+@contextmanager
+def buffers_back(model: nn.Module) -> Iterator[None]:
+    """After a FloatingPointError buffers are as before: batch norm has seen what was not finite, and keeps it.
+
+    Example:
+        >>> model = nn.BatchNorm1d(2)
+        >>> try:
+        ...     with buffers_back(model):
+        ...         _ = model(torch.full((4, 2), torch.inf))
+        ...         raise FloatingPointError
+        ... except FloatingPointError:
+        ...     model.running_mean
+        tensor([0., 0.])
+    """
+    before = [(buffer, buffer.clone()) for buffer in model.buffers()]
+    try:
+        yield
+    except FloatingPointError:
+        with torch.no_grad():
+            for buffer, kept in before:
+                buffer.copy_(kept)
+        raise
 
 
 def step_on(

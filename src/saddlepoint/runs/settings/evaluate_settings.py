@@ -110,11 +110,7 @@ class EvaluateSettings(Settings):
                 raise ValueError(
                     f"`--threat` must be norm:radius for evaluate, got {quoted(text)}."
                 )
-        for name, threat in texts.threats(value).items():
-            if not float(threat.ball.eps) > 0:
-                raise ValueError(
-                    f"`--threat` must have a positive radius, got {name}:{threat.ball.eps}."
-                )
+        texts.check_positive(texts.threats(value))
         return value
 
     @field_validator("transforms")

@@ -180,7 +180,9 @@ class TrainSettings(Settings):
                 f"`--threat` must be given for --method {self.method}, such as --threat linf:0.3 "
                 "--threat l2:2.0, got none; --method clean trains without."
             )
-        texts.radii(self.train_radius, texts.threats(self.threat))
+        known = texts.threats(self.threat)
+        texts.check_positive(known)
+        texts.radii(self.train_radius, known)
         if self.train_radius and self.method == "clean":
             raise ValueError(
                 "`--train-radius` must be left out for --method clean, which trains without threats, got "
