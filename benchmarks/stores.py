@@ -14,7 +14,7 @@ _PATIENCE = 60.0  # seconds that another process may take to write
 
 
 class StoreError(ValueError):
-    """There is no store, or not the right one: for the user to mend, not for us."""
+    """A store, or another file or word of a command, is missing or not the right one: for the user to mend."""
 
 
 def nothing_in(path: Path) -> StoreError:
@@ -48,7 +48,7 @@ def writing(path: Path) -> Iterator[None]:
 
 
 def exit_with(main: Callable[[], int | None]) -> NoReturn:
-    """Run a command and exit with its code; what is wrong with its store is one sentence and 2."""
+    """Run a command and exit with its code; a `StoreError` is one sentence and 2."""
     try:
         code = main()
     except StoreError as error:

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import hashlib
 import itertools
 import json
 import math
 import re
 import shutil
+import signal
+import threading
+import time
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,12 +20,15 @@ import pytest
 import torch
 from benchmarks.defence import calibrate, figures, networks, page, plan, ship, unseen, work
 from benchmarks.defence.__main__ import PAGE, STORE, main
+from benchmarks.stores import StoreError
+from safetensors.torch import load_file, save
 
 from folders import ROOT
 from saddlepoint import cli, data, models
 from saddlepoint.evaluation import robust_accuracy
 from saddlepoint.experiments.defences import PUBLISHED
 from saddlepoint.experiments.truths import packed, unpacked
+from saddlepoint.files import write_atomically
 from saddlepoint.projections import l2, linf
 from saddlepoint.rules import MinMax
 from saddlepoint.runs import rule_words
@@ -132,7 +140,7 @@ class TestStore:
 
     def test_what_another_process_has_kept_meanwhile_stays(self, tmp_path: Path) -> None:
         one, two = (work.Store(tmp_path / "store.json") for _ in range(2))
-        judged = {"images": 1, "clean": "80", "linf": "00"}
+        judged = {"images": 1, "clean": "80", "linf": "00", "l2": "00"}
         for store, training in zip((one, two), TINY.trainings(), strict=False):
             store.keep(training, about_of(training), "quick", judged)
         assert set(two.networks) == {t.key for t in list(TINY.trainings())[:2]}
@@ -145,13 +153,36 @@ class TestStore:
         store = work.Store(tmp_path / "store.json")
         training = next(TINY.trainings())
         about = about_of(training)
-        judged = {"images": 1, "clean": "80", "linf": "00"}
+        judged = {"images": 1, "clean": "80", "linf": "00", "l2": "00"}
         store.keep(training, about, "quick", judged)
         store.keep(training, about, "autoattack", judged)
         assert set(store.networks[training.key]["suites"]) == {"quick", "autoattack"}
         store.keep(training, {**about, "sha256": "2"}, "quick", judged)
         assert set(store.networks[training.key]["suites"]) == {"quick"}
         assert work.Store(tmp_path / "store.json").content == store.content
+
+    @pytest.mark.parametrize(
+        "damage",
+        [
+            lambda about, judged: judged.pop("l2"),
+            lambda about, judged: judged.update(l1="00"),
+            lambda about, judged: about.update(accuracy=970),
+            lambda about, judged: about.update(accuracy="90"),
+        ],
+        ids=["a threat less", "a threat more", "no percent", "a text"],
+    )
+    def test_verdicts_of_other_threats_and_an_accuracy_that_is_none_are_refused(
+        self, damage: Callable[[dict[str, Any], dict[str, Any]], object], tmp_path: Path
+    ) -> None:
+        training, path = next(TINY.trainings()), tmp_path / "store.json"
+        judged = {"images": 1, "clean": "80", "linf": "00", "l2": "00"}
+        work.Store(path).keep(training, about_of(training), "quick", judged)
+        content = json.loads(path.read_text())
+        kept = content["trainings"][training.key]
+        damage(kept, kept["suites"]["quick"])
+        path.write_text(json.dumps(content))
+        with pytest.raises(StoreError, match="must be"):
+            work.Store(path)
 
 
 class TestWork:
@@ -218,6 +249,43 @@ class TestWork:
             work._run("saddlepoint no-such-command")
         assert caught.value.returncode == 2
 
+    def test_ctrl_c_waits_until_the_command_has_written_what_it_has(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.chdir(tmp_path)
+        Path("working.py").write_text(
+            "import pathlib, signal, sys, time\n"
+            "def stop(*_):\n"
+            "    time.sleep(1)\n"
+            "    pathlib.Path('written').touch()\n"
+            "    sys.exit(130)\n"
+            "signal.signal(signal.SIGTERM, stop)\n"
+            "pathlib.Path('begun').touch()\n"
+            "time.sleep(600)\n"
+        )
+
+        def interrupt() -> None:
+            while not Path("begun").exists():
+                time.sleep(0.05)
+            signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+
+        threading.Thread(target=interrupt, daemon=True).start()
+        with pytest.raises(KeyboardInterrupt):
+            work._run("working")
+        assert Path("written").exists()
+
+    def test_after_ctrl_c_the_line_to_go_on_is_said(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        def stopped(line: str) -> None:
+            signal.raise_signal(signal.SIGTERM)
+
+        monkeypatch.setitem(plan.TABLES, "tiny", TINY)
+        monkeypatch.setattr(work, "_run", stopped)
+        words = ["tiny", "--runs", str(tmp_path / "runs"), "--store", str(tmp_path / "s.json")]
+        assert main(words) == 130
+        assert capsys.readouterr().out == "stopped; the same line goes on from here\n"
+
     def test_the_commands_of_all_that_is_missing(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
     ) -> None:
@@ -270,6 +338,20 @@ class TestWork:
         with pytest.raises(SystemExit):
             main(["tiny", "--list", "--store", str(tmp_path / "s.json"), "--only", "tiny/MAX"])
         assert "such as tiny/AMPGD/0, got 'tiny/MAX'" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--ship", "x"], "`key` must be TABLE/ROW/SEED"),
+        (["--ship", "x=race/NOPE/0"], "`key` must be TABLE/ROW/SEED"),
+        (["--ship", "x=race/AMPGD/0", "--runs", "none", "--networks", "none"], "got none in"),
+        (["--render", "--page", "none.md"], "`none.md` must be a page with the marks"),
+    ],
+)
+def test_what_a_user_has_to_mend_is_one_sentence(words: list[str], said: str) -> None:
+    with pytest.raises(StoreError, match=said):  # of which `exit_with` makes a line and exit code 2
+        main(["--store", str(ROOT / STORE), *words])
 
 
 def test_what_pages_say_of_the_radius_of_l1_is_what_is_stored() -> None:
@@ -408,6 +490,54 @@ class TestNetworks:
         )
         assert [each.split()[1] for each in told] == ["evaluate"]
 
+    def test_a_network_has_verdicts_of_its_own_where_another_one_was_judged(
+        self, training: plan.Training, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        file = networks.in_runs(training, tmp_path / "runs")
+        card = replace(networks.card_of(file), command=training.settings.command())
+        ran: list[str] = []
+
+        def judged(line: str) -> None:
+            ran.append(line)
+            with pytest.raises(SystemExit) as caught:
+                cli.main(line.split()[1:])
+            assert caught.value.code == 0
+
+        monkeypatch.setattr(work, "_run", judged)
+        parameters = load_file(file)
+        for number, factor in enumerate((1.0, 0.97, 1.0)):
+            content = save({name: factor * each for name, each in parameters.items()})
+            changed = replace(card, sha256=hashlib.sha256(content).hexdigest())
+            place = tmp_path / "kept" / "tiny" / "ampgd-0.safetensors"
+            write_atomically(place, content)
+            write_atomically(place.with_suffix(".json"), changed.to_json().encode())
+            store = work.Store(tmp_path / f"{number}.json")
+            table = replace(self.TABLE, suites={"quick": 4})
+            work.carry_out([table], store, tmp_path / "runs", checkout=tmp_path / "kept")
+            assert store.networks[training.key]["sha256"] == changed.sha256
+        first, second = ran  # the verdicts of the third are those of the first
+        assert first.endswith("/quick")
+        assert re.search("/quick-[0-9a-f]{8}$", second)
+
+    def test_parameters_that_are_not_those_of_their_card_are_refused(
+        self, training: plan.Training, tmp_path: Path
+    ) -> None:
+        networks.keep(training, tmp_path / "runs", tmp_path / "kept")
+        store = self.store(tmp_path, training, models.card("mnist-ampgd").sha256)
+        (file,) = (tmp_path / "kept").rglob("*.safetensors")
+        card, damaged = file.with_suffix(".json"), file.read_bytes()[:-1] + b"?"
+        for change, said in (
+            (lambda: file.write_bytes(damaged), "must be the card of .* got that of others"),
+            (lambda: card.write_text("{"), "ampgd-0.json. must be a model card"),
+            (lambda: card.write_bytes(b"\xff"), "ampgd-0.json. must be the card of"),
+            (card.unlink, "ampgd-0.json. must be the card of"),
+        ):
+            change()
+            with pytest.raises(StoreError, match=said):
+                networks.in_checkout(training, store.networks, tmp_path / "kept")
+            with pytest.raises(StoreError, match=said):
+                networks.of_store(training, store.networks, tmp_path / "none", tmp_path / "kept")
+
     def test_what_no_suite_has_judged_yet_is_taken_by_its_card(
         self, training: plan.Training, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
@@ -512,6 +642,36 @@ class TestCalibration:
         for n in range(3):
             assert trained[n][1] == f"l2:{math.exp(0.1 * n):.6g}"
         assert json.loads((tmp_path / "calibrate" / "tiny" / "ampgd-0.json").read_text()) == done
+
+    @pytest.mark.parametrize(
+        "text",
+        [
+            '[{"radii": {"linf',
+            "{}",
+            "[1]",
+            '[{"radii": {"linf": 0.1, "l2": NaN}, "accuracy": {"linf": 0.5, "l2": 0.5}}]',
+            '[{"radii": {"linf": 0.1, "l2": 1.0}, "accuracy": {"linf": 0.5, "l2": "x"}}]',
+            '[{"radii": {"linf": 0.1, "l2": 1.0}, "accuracy": {"linf": 0.5}}]',
+        ],
+    )
+    def test_rounds_that_are_not_as_they_were_written_are_refused(
+        self, text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(calibrate, "train_once", lambda *_: pytest.fail("trained"))
+        training = next(TINY.trainings())
+        file = tmp_path / "calibrate" / "tiny" / "ampgd-0.json"
+        file.parent.mkdir(parents=True)
+        file.write_text(text)
+        with pytest.raises(StoreError, match="move it away to begin anew"):
+            calibrate.calibrate(training, 2, tmp_path, lambda _: {})
+
+    def test_what_cannot_be_judged_is_not_trained(
+        self, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        monkeypatch.setattr(calibrate, "train_once", lambda *_: pytest.fail("trained"))
+        with pytest.raises(SystemExit):
+            calibrate.main(["full", "AMPGD"])
+        assert "must leave training images aside" in capsys.readouterr().err
 
 
 class TestUnseen:

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from benchmarks.stores import exit_with, nothing_in
+from saddlepoint.runs.signals import stop_on_signals
 
 from . import __doc__ as about
 from .figures import draw
@@ -90,10 +91,14 @@ def main(words: Sequence[str] | None = None) -> int:
         # More threads than one change the bits of a training, and make such small networks no faster.
         os.environ.setdefault("OMP_NUM_THREADS", "1")
         try:
-            carry_out(tables, store, options.runs, part, options.networks)
+            with stop_on_signals():
+                carry_out(tables, store, options.runs, part, options.networks)
         except subprocess.CalledProcessError as error:
             print(f"stopped with exit code {error.returncode}; the same line goes on from here")
             return 1
+        except KeyboardInterrupt:
+            print("stopped; the same line goes on from here")
+            return 130
     if not store.networks:
         raise nothing_in(options.store)
     write(options.page, store.content)

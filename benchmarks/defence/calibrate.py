@@ -11,15 +11,26 @@ from __future__ import annotations
 import argparse
 import json
 import math
-import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
+from benchmarks.stores import StoreError, exit_with
+from saddlepoint.files import write_atomically
 from saddlepoint.runs import texts
+from saddlepoint.runs.plain import quoted, read_json, read_plain
 
 from . import unseen
 from .plan import TABLES, Training
 from .work import train_once
+
+
+@dataclass(frozen=True)
+class _Round:
+    radii: dict[str, float]
+    accuracy: dict[str, float]
+
 
 Judge = Callable[[Path], Mapping[str, float]]
 """Accuracy under every threat, in [0, 1], of the network in a file."""
@@ -53,7 +64,7 @@ def calibrate(training: Training, rounds: int, runs: Path, judge: Judge) -> list
     """
     tested = {n: float(t.ball.eps) for n, t in texts.threats(training.settings.threat).items()}
     file = training.folder(runs / "calibrate").with_suffix(".json")
-    done = json.loads(file.read_text(encoding="utf-8")) if file.exists() else []
+    done = _read(file, tested.keys()) if file.exists() else []
     while len(done) < rounds:
         radii = moved(tested, done[-1]["radii"], done[-1]["accuracy"]) if done else tested
         folder = file.with_suffix("") / f"round-{len(done)}"
@@ -61,10 +72,35 @@ def calibrate(training: Training, rounds: int, runs: Path, judge: Judge) -> list
         train_once(training.settings.model_copy(update={"train_radius": words}), folder)
         accuracy = dict(judge(folder / "model.safetensors"))
         done.append({"radii": radii, "accuracy": {name: accuracy[name] for name in tested}})
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text(json.dumps(done, indent=1) + "\n", encoding="utf-8")
+        write_atomically(file, (json.dumps(done, indent=1) + "\n").encode())
         print(f"{training.key}, round {len(done)}: {done[-1]}", flush=True)
     return done
+
+
+def _read(file: Path, names: Collection[str]) -> list[dict[str, Any]]:
+    """The rounds that are done.
+
+    Raises:
+        StoreError: They are not as they were written.
+    """
+    must = (
+        f"`{file}` must be rounds of this command with radii and accuracies of {', '.join(names)}"
+    )
+    remedy = "move it away to begin anew"
+    try:
+        plain = read_json(file, must, remedy)
+        done = read_plain(list[_Round], plain, must, remedy)
+    except ValueError as error:
+        raise StoreError(str(error)) from error
+    for each in done:
+        radii, shares = each.radii, each.accuracy
+        if not (
+            radii.keys() == shares.keys() == set(names)
+            and all(0 < radius < math.inf for radius in radii.values())
+            and all(0 <= share <= 1 for share in shares.values())
+        ):
+            raise StoreError(f"{must}, got {quoted(asdict(each))}; {remedy}.")
+    return [asdict(each) for each in done]
 
 
 def main(words: Sequence[str] | None = None) -> int:
@@ -81,6 +117,10 @@ def main(words: Sequence[str] | None = None) -> int:
     if not rows:
         parser.error(f"`row` must be one of {', '.join(TABLES[options.table].rows)}")
     settings = rows[0].settings
+    try:
+        unseen.images_behind(settings, options.images)  # before hours of training
+    except ValueError as error:
+        parser.error(str(error))
 
     def judge(file: Path) -> Mapping[str, float]:
         return unseen.judged(settings, options.images, file).per_threat
@@ -90,4 +130,4 @@ def main(words: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    exit_with(main)

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-import shutil
+import hashlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from benchmarks.stores import StoreError
+from saddlepoint.files import write_atomically
 from saddlepoint.models import Card
 
 from .plan import Training
 
 KEPT = Path("weights/defence")
 """Parameters and cards by table, in a checkout."""
+
+_REMEDY = "take both from version control again, or remove both, so that the network is trained"
 
 
 def in_runs(training: Training, runs: Path) -> Path:
@@ -56,15 +60,14 @@ def from_card(file: Path) -> dict[str, Any]:
 def keep(training: Training, runs: Path, kept: Path) -> None:
     """Put a trained network where it comes with a checkout, if its table wants that."""
     if training.kept:
-        place = _place(training, kept)
-        place.parent.mkdir(parents=True, exist_ok=True)
-        copy(in_runs(training, runs), place, card_of(in_runs(training, runs)))
+        file = in_runs(training, runs)
+        copy(file, _place(training, kept), card_of(file))
 
 
 def copy(file: Path, place: Path, card: Card) -> None:
     """Copy parameters, and write a card beside them."""
-    shutil.copyfile(file, place)
-    place.with_suffix(".json").write_text(card.to_json(), encoding="utf-8")
+    write_atomically(place.with_suffix(".json"), card.to_json().encode())
+    write_atomically(place, file.read_bytes())
 
 
 def of_store(
@@ -73,16 +76,16 @@ def of_store(
     """Parameters and card of the network that the store has verdicts of.
 
     Raises:
-        ValueError: There is another one, or none.
+        StoreError: There is another one, or none.
     """
     file = in_checkout(training, stored, kept) or in_runs(training, runs)
-    if not file.with_suffix(".json").is_file():
-        raise ValueError(
+    if not (file.is_file() and file.with_suffix(".json").is_file()):
+        raise StoreError(
             f"`runs` must have the network of {training.key}, got none in {file.parent}."
         )
     card = card_of(file)
     if card.sha256 != stored[training.key]["sha256"]:
-        raise ValueError(
+        raise StoreError(
             f"`runs` must have the network of the store, got another one in {file.parent}."
         )
     return file, card
@@ -93,5 +96,23 @@ def _place(training: Training, kept: Path) -> Path:
 
 
 def card_of(file: Path) -> Card:
-    """The card beside parameters."""
-    return Card.from_json(file.with_suffix(".json").read_text(encoding="utf-8"))
+    """The card beside parameters.
+
+    Raises:
+        StoreError: There is none, it is damaged, or it is that of other parameters.
+    """
+    path = file.with_suffix(".json")
+    try:
+        card = Card.from_json(path.read_text(encoding="utf-8"), str(path))
+    except (OSError, UnicodeDecodeError) as error:
+        raise StoreError(f"`{path}` must be the card of {file}, got {error}; {_REMEDY}.") from error
+    except ValueError as error:
+        raise StoreError(str(error)) from error
+    if card.sha256 != sha256_of(file):
+        raise StoreError(f"`{path}` must be the card of {file}, got that of others; {_REMEDY}.")
+    return card
+
+
+def sha256_of(file: Path) -> str:
+    """Of the bytes of a file, as in its card."""
+    return hashlib.sha256(file.read_bytes()).hexdigest()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+from benchmarks.stores import StoreError
 from saddlepoint.models import Card
 
 from . import networks
@@ -34,12 +35,12 @@ def ship(
         kept: Folder of the networks that come with a checkout.
 
     Raises:
-        ValueError: No such network, it was not judged, or the folders have another one.
+        StoreError: No such network, it was not judged, or the folders have another one.
     """
     training = _training(key)
     judged = store.networks.get(key, {}).get("suites", {})
     if "quick" not in judged:
-        raise ValueError(f"`key` must be of a network that `quick` has judged, got {key!r}.")
+        raise StoreError(f"`key` must be of a network that `quick` has judged, got {key!r}.")
     file, card = networks.of_store(training, store.networks, runs, kept)
     network = [(training.seed, store.networks[key])]
     lines = {
@@ -60,7 +61,7 @@ def _training(key: str) -> Training:
         for training in table.trainings():
             if training.key == key:
                 return training
-    raise ValueError(f"`key` must be TABLE/ROW/SEED, such as race/AMPGD/0, got {key!r}.")
+    raise StoreError(f"`key` must be TABLE/ROW/SEED, such as race/AMPGD/0, got {key!r}.")
 
 
 def _numbers(line: Line) -> dict[str, float | int]:

@@ -19,7 +19,8 @@ from saddlepoint.evaluation import RobustAccuracy
 from saddlepoint.experiments.defences import DEFENCE_SCHEMA, read_defences
 from saddlepoint.experiments.truths import packed
 from saddlepoint.files import write_atomically
-from saddlepoint.runs import locked
+from saddlepoint.runs import RECORD, Run, hash_model, locked
+from saddlepoint.runs.preparing import prepared
 from saddlepoint.runs.reading import read_results
 from saddlepoint.runs.settings import EvaluateSettings, TrainSettings
 
@@ -45,8 +46,9 @@ class Store:
         except ValueError as error:
             raise StoreError(str(error)) from error
         content = json.loads(self.path.read_text(encoding="utf-8"))
-        if not all(each.keys() >= _WANTED for each in content["trainings"].values()):
-            raise not_whole(self.path, DEFENCE_SCHEMA)
+        for key, each in content["trainings"].items():
+            if not (each.keys() >= _WANTED and _is_percent(each["accuracy"])):
+                raise not_whole(self.path, DEFENCE_SCHEMA, key)
         self.content = content
 
     @property
@@ -136,7 +138,8 @@ def lines(
             yield f"python -m benchmarks.defence {training.table}"
         else:
             file = there or networks.in_runs(training, runs)
-            yield training.judged_by(suite, images, file).command(resume=True, out=folder / suite)
+            judge = training.judged_by(suite, images, file)
+            yield judge.command(resume=True, out=judged_in(folder / suite, judge, file))
 
 
 def carry_out(
@@ -170,10 +173,25 @@ def carry_out(
             store.keep(training, about, suite, kept(unseen.judged(training.settings, images, file)))
         else:
             judge = training.judged_by(suite, images, file)
-            if not _done(folder / suite, judge):
-                _run(judge.command(resume=True, quiet=True, out=folder / suite))
-            store.keep(training, about, suite, verdicts(folder / suite))
+            place = judged_in(folder / suite, judge, file)
+            if not _done(place, judge):
+                _run(judge.command(resume=True, quiet=True, out=place))
+            store.keep(training, about, suite, verdicts(place))
         print(f"{training.key}: {suite} on {images} images", flush=True)
+
+
+def judged_in(place: Path, judge: EvaluateSettings, file: Path) -> Path:
+    """Where a network in a file is judged: beside `place`, if another network has been judged there."""
+    if not ((place / RECORD).is_file() and file.is_file()):
+        return place
+    try:
+        before = Run.read(place).hashes.models
+    except ValueError:
+        return place  # and the evaluation says what is wrong
+    ours = [hash_model(model) for model in prepared(judge).models.values()]
+    if list(before.values()) == ours:
+        return place
+    return place.with_name(f"{place.name}-{networks.sha256_of(file)[:8]}")
 
 
 def train_once(settings: TrainSettings, folder: Path) -> None:
@@ -247,9 +265,22 @@ def _done(folder: Path, settings: TrainSettings | EvaluateSettings) -> bool:
 
 
 def _run(line: str) -> None:
+    """Run a command to its end, which after Ctrl-C is when it has written what there is to go on from."""
     words = shlex.split(line)
     print(f"$ {line}", flush=True)
-    subprocess.run([sys.executable, "-m", *words], check=True)
+    child = subprocess.Popen([sys.executable, "-m", *words])
+    try:
+        code = child.wait()
+    except KeyboardInterrupt:
+        child.terminate()  # as after Ctrl-C, of which a terminal has told it already; it stops once
+        child.wait()
+        raise
+    if code:
+        raise subprocess.CalledProcessError(code, line)
+
+
+def _is_percent(value: object) -> bool:
+    return type(value) in (int, float) and 0 <= value <= 100  # type: ignore[operator]
 
 
 def _rounded(values: dict[str, float]) -> dict[str, float]:

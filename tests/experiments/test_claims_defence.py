@@ -26,7 +26,8 @@ def training(
 
     counts = {"clean": images, **right}
     judged = {n: packed([i < c for i in range(images)], filled="after") for n, c in counts.items()}
-    command = f"saddlepoint train --method {method.lower()} --data mnist --seed {seed}"
+    threats = "".join(f" --threat {name}:1" for name in right)
+    command = f"saddlepoint train --method {method.lower()} --data mnist{threats} --seed {seed}"
     suites = {"quick": {"images": images, **judged}}
     return {"command": command, "suites": suites, "weights": {}, **more}
 
@@ -109,10 +110,11 @@ def test_the_rows_of_radii_are_those_of_the_benchmarks() -> None:
 
 def test_other_seeds_images_or_commands_are_not_compared(tmp_path: Path) -> None:
     whole = race(AHEAD, MSD, 1)
+    command = whole["race/MSD/0"]["command"]
     assert defence.ahead_of(stored(tmp_path, whole), table="race", reported=4).ours != "-"
     for change in (
         {"race/MSD/1": whole["race/MSD/0"]},
-        {"race/MSD/0": training("MSD", 0, MSD) | {"command": "train --method msd --steps 9"}},
+        {"race/MSD/0": training("MSD", 0, MSD) | {"command": f"{command} --steps 9"}},
         {"small/MSD/0": whole["race/MSD/0"]},
     ):
         other = {"race/AMPGD/0": whole["race/AMPGD/0"], **change}

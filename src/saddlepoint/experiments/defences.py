@@ -118,7 +118,8 @@ def read_defences(file: Path) -> list[Trained]:
         if not all(map(isfinite, kept.weights.values())):
             raise ValueError(f"{must}, got {quoted(kept.weights)} as weights of {key}; {remedy}.")
         try:
-            suites = {name: _suite(each) for name, each in kept.suites.items()}
+            norms = {"clean", *re.findall(r" --threat (\w+):", kept.command)}
+            suites = {name: _suite(each, norms) for name, each in kept.suites.items()}
         except ValueError as error:
             raise ValueError(f"{must}, got other verdicts of {key}; {remedy}.") from error
         table, row, seed = key.split("/")
@@ -126,8 +127,14 @@ def read_defences(file: Path) -> list[Trained]:
     return found
 
 
-def _suite(raw: Mapping[str, int | str]) -> Suite:
+def _suite(raw: Mapping[str, int | str], names: set[str]) -> Suite:
+    """A suite as it is kept: a number of images, and digits for "clean" and every threat.
+
+    Where one is missing the union would be that of the others, and too high.
+    """
     images, digits = raw.get("images"), {n: d for n, d in raw.items() if isinstance(d, str)}
-    if not isinstance(images, int) or images < 1 or len(digits) < 2 or len(digits) != len(raw) - 1:
-        raise ValueError("a suite has a number of images, and digits for clean and every threat")
+    if not isinstance(images, int) or images < 1 or len(digits) != len(raw) - 1:
+        raise ValueError(f"`images` must be a number of images, got {quoted(images)}")
+    if digits.keys() != names or len(names) < 2:
+        raise ValueError(f"digits must be those of {sorted(names)}, got {sorted(digits)}")
     return Suite(images, {n: unpacked(each, images, filled="after") for n, each in digits.items()})
