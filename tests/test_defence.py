@@ -424,8 +424,8 @@ class TestWhatPagesSay:
             for name in ("race", "race-l1-12")
             for line in page.lines(plan.TABLES[name], "autoattack", stored)
         ]
-        assert sum(judged) == 6
-        assert "AutoAttack has judged six of these 30 networks" in said
+        assert sum(judged) == 8
+        assert "AutoAttack has judged eight of these 30 networks" in said
 
     def test_tables_of_which_nothing_has_been_run(self) -> None:
         begun = {key.partition("/")[0] for key in work.Store(ROOT / STORE).networks}
