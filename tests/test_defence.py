@@ -269,9 +269,14 @@ class TestWork:
                 time.sleep(0.05)
             signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
 
+        # A shell ignores Ctrl-C for what it runs in the background, as these tests may be.
+        before = signal.signal(signal.SIGINT, signal.default_int_handler)
         threading.Thread(target=interrupt, daemon=True).start()
-        with pytest.raises(KeyboardInterrupt):
-            work._run("working")
+        try:
+            with pytest.raises(KeyboardInterrupt):
+                work._run("working")
+        finally:
+            signal.signal(signal.SIGINT, before)
         assert Path("written").exists()
 
     def test_after_ctrl_c_the_line_to_go_on_is_said(
