@@ -40,6 +40,7 @@ LEVELS = {
     "transforms": 0,
     "streams": 0,
     "directions": 0,
+    "entries": -2,  # of rows, the largest
     "paper": 0,
     "models": 0,
     "data": 0,

@@ -7,6 +7,7 @@ import torch
 
 from saddlepoint import directions
 from saddlepoint.directions import SparseL1
+from saddlepoint.entries import largest
 
 G = torch.tensor([[[3.0, -4.0], [0.0, 12.0]], [[0.5, 0.0], [0.0, -0.5]]])
 
@@ -58,18 +59,18 @@ def test_the_largest_entries_are_those_that_sorting_finds(size: int, count: int)
     rows[0] = -rows[0].abs()  # of either sign
     rows[1, : size // 2] = 0.0  # ties
     rows[2] = torch.inf
-    place = directions.largest(rows, count)
+    place = largest(rows, count)
     every = rows.sort(dim=1, descending=True).values
     assert torch.equal(rows.gather(1, place), every[:, :count])
     assert all(len(set(row.tolist())) == count for row in place)
     for row in range(9):
-        assert torch.equal(directions.largest(rows[row : row + 1], count)[0], place[row])
+        assert torch.equal(largest(rows[row : row + 1], count)[0], place[row])
 
 
 def test_what_is_not_a_number_is_largest() -> None:
     rows = torch.arange(64.0).reshape(1, 64)
     rows[0, 5] = torch.nan
-    assert directions.largest(rows, 2).tolist() == [[5, 63]]
+    assert largest(rows, 2).tolist() == [[5, 63]]
 
 
 def test_zero_gradients_give_zero_steps() -> None:

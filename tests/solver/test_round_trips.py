@@ -14,7 +14,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import saddlepoint as sp
-from saddlepoint import directions
+from saddlepoint import entries
 from saddlepoint.projections import solvers
 from saddlepoint.solver import best, watch
 from saddlepoint.solver.restart import Restart
@@ -133,7 +133,7 @@ def as_on_an_accelerator(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(watch, "_PATIENCE", {})
     monkeypatch.setattr(solvers, "_PASSES", {})
     monkeypatch.setattr(best, "_ASKED", ())
-    monkeypatch.setattr(directions, "_ASKED", ())
+    monkeypatch.setattr(entries, "_ASKED", ())
 
 
 @pytest.mark.parametrize("restarts", [1, 2])

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from saddlepoint import directions, streams
+from saddlepoint.entries import sparse
 from saddlepoint.problems import AbstractProblem
 from saddlepoint.projections import LpBall
 from saddlepoint.projections.arguments import column
@@ -103,7 +104,7 @@ def steepest(
     elif most is None:
         most = int(entries) if isinstance(entries, int) else int(entries.max())
     counts = column(entries, rows, torch.int64)
-    return directions.sparse(rows, counts, most).reshape(gradient.shape)
+    return sparse(rows, counts, most).reshape(gradient.shape)
 
 
 def random_point(
